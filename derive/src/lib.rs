@@ -1,0 +1,146 @@
+//! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers that travels between streams as one.
+
+use proc_macro::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
+
+/// Makes a struct of resources a resource: `struct Slot { .. }` gets the ordered form `SlotOn<S>`, with the same field
+/// names, in which each field is in its own ordered form.
+///
+/// - Every field is a resource (a buffer, a composite of buffers), or metadata marked `#[resource(plain)]`, which
+///   is `Clone + Send + 'static` and stays readable in every state.
+/// - The struct has no `Drop` of its own (that would be a compile error: the derive takes it apart by value) and no
+///   lifetime parameters. Type parameters need the bounds that their fields need, `'static` among them.
+///
+/// ```ignore
+/// #[derive(Resource)]
+/// struct Slot {
+///     host: PinnedBuffer<u8>,
+///     image: DeviceBuffer<u8>,
+///     #[resource(plain)]
+///     name: String,
+/// }
+/// ```
+#[proc_macro_derive(Resource, attributes(resource))]
+pub fn derive_resource(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
+    let Data::Struct(data) = &input.data else {
+        return Err(Error::new_spanned(&input.ident, "`Resource` can be derived for structs only"));
+    };
+    if let Some(lifetime) = input.generics.lifetimes().next() {
+        return Err(Error::new_spanned(lifetime, "a resource owns its memory and cannot hold a borrow"));
+    }
+    let fields = match &data.fields {
+        Fields::Named(fields) => &fields.named,
+        _ => return Err(Error::new_spanned(&input.ident, "`Resource` can be derived for structs with named fields only")),
+    };
+
+    let (ident, vis) = (&input.ident, &input.vis);
+    let on = format_ident!("{ident}On");
+    let doc = format!("[`{ident}`] while stream `__S` orders it.");
+
+    let mut names = Vec::new();
+    let mut declarations = Vec::new();
+    let (mut leaves, mut drain, mut bind, mut unbind, mut alias) = (vec![], vec![], vec![], vec![], vec![]);
+    for field in fields {
+        let plain = is_plain(field)?;
+        let (name, ty, field_vis) = (&field.ident, &field.ty, &field.vis);
+        let docs = field.attrs.iter().filter(|a| a.path().is_ident("doc"));
+        names.push(name);
+        if plain {
+            declarations.push(quote! { #(#docs)* #field_vis #name: #ty });
+            bind.push(quote! { #name });
+            unbind.push(quote! { #name });
+            alias.push(quote! { #name: ::core::clone::Clone::clone(#name) });
+            leaves.push(quote! { let _ = #name; });
+            drain.push(quote! { let _ = #name; });
+        } else {
+            let resource = quote! { <#ty as ::thalweg::Resource> };
+            declarations.push(quote! { #(#docs)* #field_vis #name: #resource::On<__S> });
+            bind.push(quote! { #name: #resource::__bind(#name, __stream, __token) });
+            unbind.push(quote! { #name: ::thalweg::Bundle::__unbind(#name, __token) });
+            alias.push(quote! { #name: #resource::__alias(#name, __stream, __token) });
+            leaves.push(quote! { #resource::__leaves(#name, __visit); });
+            drain.push(quote! { #resource::__drain(#name, __sink, __token); });
+        }
+    }
+
+    let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
+    let mut with_tag = input.generics.clone();
+    with_tag.params.insert(0, syn::parse_quote!(__S: ::thalweg::StreamTag));
+    let (tag_impl_generics, tag_ty_generics, _) = with_tag.split_for_impl();
+    let arguments = {
+        let params = input.generics.params.iter().map(|p| match p {
+            syn::GenericParam::Type(t) => &t.ident,
+            syn::GenericParam::Const(c) => &c.ident,
+            syn::GenericParam::Lifetime(_) => unreachable!("refused above"),
+        });
+        quote! { #(, #params)* }
+    };
+
+    Ok(quote! {
+        #[doc = #doc]
+        #[must_use = "dropping it gives the memory back"]
+        #vis struct #on #tag_impl_generics #where_clause { #(#declarations),* }
+
+        // SAFETY: every field is visited once and moved by its own implementation; metadata is only moved, and
+        // cloned for an alias.
+        unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
+            type On<__S: ::thalweg::StreamTag> = #on<__S #arguments>;
+
+            fn __leaves(&self, __visit: &mut dyn FnMut(::thalweg::LeafInfo)) {
+                let Self { #(#names),* } = self;
+                #(#leaves)*
+            }
+            fn __drain(&mut self, __sink: &mut dyn FnMut(::thalweg::Leaf), __token: ::thalweg::Token) {
+                let Self { #(#names),* } = self;
+                #(#drain)*
+            }
+            fn __bind<__S: ::thalweg::StreamTag>(
+                self,
+                __stream: ::thalweg::Stream<__S>,
+                __token: ::thalweg::Token,
+            ) -> Self::On<__S> {
+                let Self { #(#names),* } = self;
+                #on { #(#bind),* }
+            }
+            fn __alias<__S: ::thalweg::StreamTag>(
+                &self,
+                __stream: ::thalweg::Stream<__S>,
+                __token: ::thalweg::Token,
+            ) -> Self::On<__S> {
+                let Self { #(#names),* } = self;
+                #on { #(#alias),* }
+            }
+        }
+
+        // SAFETY: as above.
+        unsafe impl #tag_impl_generics ::thalweg::Bundle<__S> for #on #tag_ty_generics #where_clause {
+            type Idle = #ident #ty_generics;
+            fn __unbind(self, __token: ::thalweg::Token) -> Self::Idle {
+                let Self { #(#names),* } = self;
+                #ident { #(#unbind),* }
+            }
+        }
+    })
+}
+
+/// Whether a field is marked `#[resource(plain)]`.
+fn is_plain(field: &syn::Field) -> Result<bool> {
+    let mut plain = false;
+    for attr in field.attrs.iter().filter(|a| a.path().is_ident("resource")) {
+        attr.parse_nested_meta(|meta| {
+            if meta.path.is_ident("plain") {
+                plain = true;
+                Ok(())
+            } else {
+                Err(meta.error("expected `plain`"))
+            }
+        })?;
+    }
+    Ok(plain)
+}

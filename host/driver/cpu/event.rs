@@ -1,0 +1,124 @@
+//! Events: marks in a queue that other queues and the host wait for.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::sync::{Arc, Condvar, Mutex, lock, sleep};
+use super::{Cpu, CpuError};
+
+/// A mark that a queue reaches; it can be recorded again, and then stands for the latest record.
+#[derive(Clone)]
+pub(crate) struct Event(Arc<Inner>);
+
+struct Inner {
+    cpu: &'static Cpu,
+    state: Mutex<State>,
+    completion: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The latest record's ticket; tickets count from 1.
+    recorded: u64,
+    /// Records not yet reached, and the index of the queue each is in. More than one only where an event is
+    /// recorded again before it completed; then they may complete in any order.
+    pending: Vec<(u64, usize)>,
+    completed_at: Option<Instant>,
+    sleepers: usize,
+}
+
+impl State {
+    fn is_done(&self, ticket: u64) -> bool {
+        self.pending.iter().all(|p| p.0 != ticket)
+    }
+}
+
+impl Event {
+    pub(super) fn new(cpu: &'static Cpu) -> Self {
+        Self(Arc::new(Inner { cpu, state: Mutex::default(), completion: Condvar::new() }))
+    }
+
+    /// Whether the latest record has been reached; true for an event never recorded.
+    ///
+    /// # Errors
+    /// It has, and the device is poisoned.
+    pub(crate) fn query(&self) -> Result<bool, CpuError> {
+        if let Some((_, queue)) = self.latest_pending() {
+            self.0.cpu.nudge(queue);
+        }
+        let done = self.latest_pending().is_none();
+        if done { self.0.cpu.check_sticky().map(|()| true) } else { Ok(false) }
+    }
+
+    /// Blocks until the latest record has been reached; at once for an event never recorded.
+    ///
+    /// # Errors
+    /// It has, and the device is poisoned; or, on a seeded schedule only, it never will be.
+    pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
+        if let Some((ticket, queue)) = self.latest_pending() {
+            match self.0.cpu.scheduler() {
+                Some(scheduler) => scheduler.run_until(self.0.cpu, queue, || self.is_done(ticket))?,
+                None => self.block(ticket),
+            }
+        }
+        self.0.cpu.check_sticky()
+    }
+
+    /// When the latest record was reached; `None` before that.
+    pub(crate) fn completed_at(&self) -> Option<Instant> {
+        let state = lock(&self.0.state);
+        state.completed_at.filter(|_| state.is_done(state.recorded))
+    }
+
+    /// Registers a record in the queue of this index.
+    pub(super) fn begin(&self, queue: usize) -> u64 {
+        let mut state = lock(&self.0.state);
+        state.recorded += 1;
+        let ticket = state.recorded;
+        state.pending.push((ticket, queue));
+        ticket
+    }
+
+    /// The queue has reached the record.
+    pub(super) fn complete(&self, ticket: u64) {
+        let mut state = lock(&self.0.state);
+        state.pending.retain(|p| p.0 != ticket);
+        if ticket == state.recorded {
+            state.completed_at = Some(Instant::now());
+        }
+        if state.sleepers > 0 {
+            self.0.completion.notify_all();
+        }
+    }
+
+    pub(super) fn is_done(&self, ticket: u64) -> bool {
+        lock(&self.0.state).is_done(ticket)
+    }
+
+    /// Sleeps until the record has been reached.
+    pub(super) fn block(&self, ticket: u64) {
+        let mut state = lock(&self.0.state);
+        while !state.is_done(ticket) {
+            state.sleepers += 1;
+            state = sleep(&self.0.completion, state);
+            state.sleepers -= 1;
+        }
+    }
+
+    /// The latest record's ticket and queue, unless it has been reached.
+    pub(super) fn latest_pending(&self) -> Option<(u64, usize)> {
+        let state = lock(&self.0.state);
+        state.pending.iter().copied().find(|p| p.0 == state.recorded)
+    }
+
+    /// The queue a record is in, unless it has been reached.
+    pub(super) fn queue_of(&self, ticket: u64) -> Option<usize> {
+        lock(&self.0.state).pending.iter().find(|p| p.0 == ticket).map(|p| p.1)
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("pending", &self.latest_pending().is_some()).finish()
+    }
+}

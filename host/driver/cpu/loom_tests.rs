@@ -1,0 +1,221 @@
+//! Every interleaving of a few commands, under the C11 memory model:
+//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+
+use super::*;
+
+/// A device for one execution. Its memory outlives all threads, because an execution ends by joining them.
+struct Model {
+    cpu: &'static Cpu,
+    queues: Vec<&'static Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let cpu = Box::leak(Box::new(Cpu::new(Schedule::Threads).unwrap()));
+        Self { cpu, queues: Vec::new(), threads: Vec::new() }
+    }
+
+    /// A queue, whose thread starts later.
+    fn queue(&mut self) -> &'static Queue {
+        let queue: &'static Queue = Box::leak(Box::new(Queue::new(self.cpu, self.queues.len())));
+        self.queues.push(queue);
+        queue
+    }
+
+    /// Starts the queue's thread, which ends after this many commands.
+    fn start(&mut self, queue: &'static Queue, commands: u64) {
+        self.threads.push(thread::spawn(move || queue.work(commands)));
+    }
+
+    fn end(self) {
+        self.threads.into_iter().for_each(|t| t.join().unwrap());
+        for queue in self.queues {
+            // SAFETY: leaked above; whoever used it has been joined or is this thread.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(queue).cast_mut()) });
+        }
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.cpu).cast_mut()) });
+    }
+}
+
+/// A number that loom watches for accesses that nothing orders.
+#[derive(Clone)]
+struct Watched(Arc<UnsafeCell<u32>>);
+
+// SAFETY: that is what the tests are about: loom reports two accesses that are not ordered.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    fn new() -> Self {
+        Self(Arc::new(UnsafeCell::new(0)))
+    }
+
+    fn set(&self, v: u32) {
+        // SAFETY: loom checks it.
+        self.0.with_mut(|p| unsafe { *p = v });
+    }
+
+    fn get(&self) -> u32 {
+        // SAFETY: loom checks it.
+        self.0.with(|p| unsafe { *p })
+    }
+
+    fn setter(&self, v: u32) -> Box<dyn FnOnce() + Send> {
+        let this = self.clone();
+        Box::new(move || this.set(v))
+    }
+
+    /// Copies what is here, as a queue would.
+    fn copier(&self, to: &Self) -> Box<dyn FnOnce() + Send> {
+        let (from, to) = (self.clone(), to.clone());
+        Box::new(move || to.set(from.get()))
+    }
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+#[test]
+fn a_push_wakes_the_sleeping_queue_and_completion_the_host() {
+    model(|| {
+        let mut model = Model::new();
+        let queue = model.queue();
+        model.start(queue, 2);
+        let x = Watched::new();
+        for v in [2, 3] {
+            queue.host(x.setter(v));
+            queue.synchronize().unwrap();
+            assert_eq!(x.get(), v);
+        }
+        model.end();
+    });
+}
+
+#[test]
+fn two_hosts_push_and_wait() {
+    model(|| {
+        let mut model = Model::new();
+        let queue = model.queue();
+        model.start(queue, 2);
+        let host = move || {
+            let x = Watched::new();
+            queue.host(x.setter(1));
+            queue.synchronize().unwrap();
+            assert_eq!(x.get(), 1);
+        };
+        let other = thread::spawn(host);
+        host();
+        other.join().unwrap();
+        model.end();
+    });
+}
+
+#[test]
+fn a_wait_orders_two_queues() {
+    model(|| {
+        let mut model = Model::new();
+        let (a, b, event) = (model.queue(), model.queue(), model.cpu.event());
+        let (x, y) = (Watched::new(), Watched::new());
+        model.start(a, 2);
+        a.host(x.setter(5));
+        a.record(&event);
+        b.wait(&event);
+        b.host(x.copier(&y));
+        // One or two: a wait for what has happened is not enqueued.
+        model.start(b, b.enqueued());
+        b.synchronize().unwrap();
+        assert_eq!(y.get(), 5);
+        drop(event);
+        model.end();
+    });
+}
+
+#[test]
+fn an_event_recorded_again_still_guards_its_first_record() {
+    model(|| {
+        let mut model = Model::new();
+        let (a, b, c, event) = (model.queue(), model.queue(), model.queue(), model.cpu.event());
+        let (x, y) = (Watched::new(), Watched::new());
+        a.host(x.setter(5));
+        a.record(&event);
+        b.wait(&event);
+        b.host(x.copier(&y));
+        c.record(&event);
+        model.start(a, 2);
+        model.start(c, 1);
+        // This thread is the third queue's: loom allows no more.
+        b.work(2);
+        assert_eq!(y.get(), 5);
+        event.synchronize().unwrap();
+        drop(event);
+        model.end();
+    });
+}
+
+#[test]
+fn what_query_says_is_done_is_visible() {
+    model(|| {
+        let mut model = Model::new();
+        let (queue, event) = (model.queue(), model.cpu.event());
+        let x = Watched::new();
+        model.start(queue, 3);
+        queue.host(x.setter(1));
+        queue.record(&event);
+        if event.query().unwrap() {
+            assert_eq!(x.get(), 1);
+            assert!(event.completed_at().is_some());
+        }
+        queue.host(x.setter(2));
+        if queue.query().unwrap() {
+            assert_eq!(x.get(), 2);
+        }
+        event.synchronize().unwrap();
+        queue.synchronize().unwrap();
+        assert_eq!(x.get(), 2);
+        drop(event);
+        model.end();
+    });
+}
+
+#[test]
+fn poison_wakes_whoever_waits() {
+    model(|| {
+        let mut model = Model::new();
+        let (cpu, a, b, event) = (model.cpu, model.queue(), model.queue(), model.cpu.event());
+        let x = Watched::new();
+        // As a kernel would.
+        a.host(Box::new(|| cpu.poison(CpuError::NoBody { kernel: "poison" })));
+        a.host(x.setter(1));
+        a.record(&event);
+        b.wait(&event);
+        model.start(a, 3);
+        model.start(b, b.enqueued());
+        assert!(event.synchronize().is_err());
+        assert!(b.synchronize().is_err());
+        assert_eq!(x.get(), 0);
+        drop(event);
+        model.end();
+    });
+}
+
+#[test]
+fn a_panic_in_a_host_callback_is_reported_once() {
+    model(|| {
+        let mut model = Model::new();
+        let queue = model.queue();
+        model.start(queue, 1);
+        queue.host(Box::new(|| std::panic::resume_unwind(Box::new("on purpose"))));
+        let other = thread::spawn(move || queue.synchronize().is_err());
+        let here = queue.synchronize().is_err();
+        assert!(here != other.join().unwrap());
+        model.end();
+    });
+}

@@ -1,0 +1,490 @@
+use std::env::VarError;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
+use thalweg_simt::kernel;
+
+use super::*;
+
+fn cpu(schedule: Schedule) -> &'static Cpu {
+    Box::leak(Box::new(Cpu::new(schedule).unwrap()))
+}
+
+/// A device on threads, and some with seeded schedules.
+fn devices() -> impl Iterator<Item = &'static Cpu> {
+    [Schedule::Threads].into_iter().chain((0..32).map(Schedule::Seeded)).map(cpu)
+}
+
+/// Words of device memory.
+#[derive(Clone, Copy)]
+struct Words {
+    addr: u64,
+    len: usize,
+}
+
+impl Words {
+    fn new(cpu: &Cpu, len: usize) -> Self {
+        Self { addr: cpu.alloc(4 * len).unwrap().as_ptr() as u64, len }
+    }
+
+    fn fill(self, queue: &Queue, v: u32) {
+        unsafe { queue.fill(self.addr, Pattern::U32(v), self.len) }
+    }
+
+    fn copy(self, queue: &Queue, to: Self) {
+        unsafe { queue.copy(to.addr, self.addr, 4 * self.len) }
+    }
+
+    /// What is there now: for a moment when nothing runs.
+    fn read(self) -> Vec<u32> {
+        let p = std::ptr::with_exposed_provenance::<u32>(self.addr as usize);
+        (0..self.len).map(|i| unsafe { p.add(i).read() }).collect()
+    }
+
+    fn slice<'a>(self) -> &'a mut DeviceSlice<(), u32> {
+        unsafe { DeviceSlice::from_raw_mut(self.addr, self.len) }
+    }
+}
+
+/// Holds a queue up until it is opened.
+#[derive(Clone)]
+struct Gate(&'static AtomicU32);
+
+impl Gate {
+    fn close(queue: &Queue) -> Self {
+        let flag = Box::leak(Box::new(AtomicU32::new(0)));
+        unsafe { queue.wait_value(flag, 1) };
+        Self(flag)
+    }
+
+    fn open(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+}
+
+struct On(&'static Queue);
+
+#[derive(Debug)]
+struct Failed;
+
+impl From<LaunchError> for Failed {
+    fn from(_: LaunchError) -> Self {
+        Self
+    }
+}
+
+impl Launch<()> for On {
+    type Error = Failed;
+    unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
+        unsafe { self.0.launch(kernel, shape, slots) }.map_err(|_| Failed)
+    }
+}
+
+kernel! {
+    unsafe fn add(cx: impl Simt, n: u32, v: u32, x: InOut<u32>)
+    require { x.len() == n }
+    grid(n.div_ceil(64)) block(64)
+    {
+        let i = cx.global_x();
+        if i < n {
+            x.set(cx, i as usize, x.get(cx, i as usize) + v);
+        }
+    }
+}
+
+kernel! {
+    /// The sum of every 64 elements, in the place of each.
+    unsafe fn block_sums(cx: impl Cooperative, x: InOut<u32>)
+    require { x.len() % 64 == 0 }
+    grid(x.len() / 64) block(64) shared(8)
+    {
+        let s = cx.shared::<u32>(0);
+        let i = cx.global_x() as usize;
+        let sum = cx.warp_sum_u32(x.get(cx, i));
+        if cx.lane() == 0 {
+            cx.shared_set(s, cx.warp(), sum);
+        }
+        cx.barrier();
+        x.set(cx, i, cx.shared_get(s, 0) + cx.shared_get(s, 1));
+    }
+}
+
+kernel! {
+    unsafe fn diverges(cx: impl Cooperative)
+    grid(100) block(64)
+    {
+        if cx.rank() < 32 || cx.block_idx().x != 57 {
+            cx.barrier();
+        }
+    }
+}
+
+kernel! {
+    unsafe fn elsewhere()
+    grid(1) block(1)
+}
+
+#[test]
+fn a_queue_keeps_its_order() {
+    for cpu in devices() {
+        let queue = cpu.queue().unwrap();
+        let gate = Gate::close(queue);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        for i in 0..100 {
+            let seen = seen.clone();
+            queue.host(Box::new(move || seen.lock().unwrap().push(i)));
+        }
+        assert!(!queue.query().unwrap());
+        assert!(seen.lock().unwrap().is_empty());
+        gate.open();
+        queue.synchronize().unwrap();
+        assert!(queue.query().unwrap());
+        assert!(seen.lock().unwrap().iter().copied().eq(0..100));
+    }
+}
+
+/// Three queues hand a value on; a wait may be left out.
+fn relay(cpu: &'static Cpu, with_second_wait: bool) -> Vec<u32> {
+    let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+    let [x, y, z] = [(); 3].map(|()| Words::new(cpu, 1000));
+    let (filled, copied) = (cpu.event(), cpu.event());
+    x.fill(a, 5);
+    add(&On(a), 1000, 2, x.slice()).unwrap();
+    a.record(&filled);
+    b.wait(&filled);
+    x.copy(b, y);
+    b.record(&copied);
+    if with_second_wait {
+        c.wait(&copied);
+    }
+    y.copy(c, z);
+    add(&On(c), 1000, 1, z.slice()).unwrap();
+    c.synchronize().unwrap();
+    let result = z.read();
+    [a, b].map(|q| q.synchronize().unwrap());
+    result
+}
+
+#[test]
+fn events_order_queues() {
+    for cpu in devices() {
+        assert_eq!(relay(cpu, true), vec![8; 1000]);
+    }
+}
+
+#[test]
+fn a_missing_wait_shows_on_many_seeds() {
+    let wrong = (0..64).filter(|seed| relay(cpu(Schedule::Seeded(*seed)), false) != vec![8; 1000]).count();
+    assert!(wrong > 16, "{wrong} of 64");
+}
+
+#[test]
+fn some_schedules_stop_half_way_through_a_copy() {
+    let torn = (0..256).filter(|seed| {
+        let result = relay(cpu(Schedule::Seeded(*seed)), false);
+        result.contains(&8) && result.iter().any(|v| *v != 8)
+    });
+    assert!(torn.count() > 0);
+}
+
+#[test]
+fn a_wait_is_for_the_record_that_was_latest_when_it_was_enqueued() {
+    for cpu in devices() {
+        let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+        let event = cpu.event();
+        let first = Gate::close(a);
+        a.record(&event);
+        b.wait(&event);
+        let second = Gate::close(c);
+        c.record(&event);
+        assert!(!b.query().unwrap());
+        first.open();
+        b.synchronize().unwrap();
+        assert!(!event.query().unwrap());
+        assert!(event.completed_at().is_none());
+        second.open();
+        event.synchronize().unwrap();
+        assert!(event.query().unwrap());
+        assert!(event.completed_at().is_some());
+    }
+}
+
+#[test]
+fn records_of_one_event_may_be_reached_in_any_order() {
+    for cpu in devices() {
+        let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+        let event = cpu.event();
+        let gate = Gate::close(a);
+        a.record(&event);
+        b.wait(&event);
+        c.record(&event);
+        event.synchronize().unwrap();
+        assert!(!b.query().unwrap(), "the second record does not stand for the first");
+        gate.open();
+        b.synchronize().unwrap();
+    }
+}
+
+#[test]
+fn an_event_never_recorded_holds_nobody_up() {
+    for cpu in devices() {
+        let (queue, event) = (cpu.queue().unwrap(), cpu.event());
+        queue.wait(&event);
+        queue.synchronize().unwrap();
+        event.synchronize().unwrap();
+        assert!(event.query().unwrap());
+        assert!(event.completed_at().is_none());
+    }
+}
+
+#[test]
+fn asking_often_enough_gets_there() {
+    for cpu in devices() {
+        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let x = Words::new(cpu, 100);
+        let [filled, done] = [(); 2].map(|()| cpu.event());
+        x.fill(a, 1);
+        a.record(&filled);
+        b.wait(&filled);
+        add(&On(b), 100, 1, x.slice()).unwrap();
+        b.record(&done);
+        while !done.query().unwrap() {
+            thread::yield_now();
+        }
+        assert_eq!(x.read(), vec![2; 100]);
+        while !b.query().unwrap() {
+            thread::yield_now();
+        }
+        assert!(done.completed_at().unwrap() >= filled.completed_at().unwrap());
+    }
+}
+
+#[test]
+fn grids_large_and_small() {
+    for cpu in [cpu(Schedule::Threads), cpu(Schedule::Seeded(1))] {
+        let queue = cpu.queue().unwrap();
+        for n in [0, 1, 63, 64, 65, 1 << 20] {
+            let x = Words::new(cpu, n);
+            x.fill(queue, 1);
+            add(&On(queue), n as u32, 41, x.slice()).unwrap();
+            queue.synchronize().unwrap();
+            assert!(x.read().iter().all(|v| *v == 42), "{n}");
+        }
+        let x = Words::new(cpu, 64 * 1000);
+        x.fill(queue, 3);
+        block_sums(&On(queue), x.slice()).unwrap();
+        queue.synchronize().unwrap();
+        assert!(x.read().iter().all(|v| *v == 192));
+    }
+}
+
+#[test]
+fn every_block_runs_once_in_scattered_order() {
+    for n in 1..200 {
+        let stride = grid::scatter(n);
+        let mut seen: Vec<usize> = (0..n).map(|i| i * stride % n).collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..n));
+    }
+}
+
+#[test]
+fn a_failed_kernel_poisons_and_everybody_wakes() {
+    for cpu in devices() {
+        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let (x, y) = (Words::new(cpu, 10), Words::new(cpu, 10));
+        let (early, late) = (cpu.event(), cpu.event());
+        x.fill(a, 1);
+        a.record(&early);
+        early.synchronize().unwrap();
+
+        let _closed_for_good = Gate::close(b);
+        b.record(&late);
+        diverges(&On(a)).unwrap();
+        x.fill(a, 2);
+        let called = Arc::new(AtomicUsize::new(0));
+        let count = called.clone();
+        a.host(Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed)));
+        unsafe { a.free(y.addr, 40) };
+
+        let error = a.synchronize().unwrap_err();
+        assert!(error.is_sticky());
+        let text = error.to_string();
+        assert!(text.contains("`diverges`, block [57, 0, 0]") && text.contains("threads 32 to 63 returned"), "{text}");
+        assert!(late.synchronize().unwrap_err().is_sticky());
+        assert!(b.synchronize().is_err() && b.query().is_err() && late.query().is_err() && cpu.check().is_err());
+        assert_eq!(x.read(), vec![1; 10], "nothing is written after the error");
+        assert_eq!((Arc::strong_count(&called), called.load(Ordering::Relaxed)), (1, 0), "dropped, not called");
+        assert_eq!(cpu.in_use(), 40, "memory is still given back");
+    }
+}
+
+#[test]
+fn a_panic_in_a_host_callback_is_reported_once() {
+    for cpu in devices() {
+        let queue = cpu.queue().unwrap();
+        let x = Words::new(cpu, 10);
+        let event = cpu.event();
+        queue.host(Box::new(|| panic!("on purpose")));
+        x.fill(queue, 7);
+        queue.record(&event);
+        event.synchronize().unwrap();
+        let error = queue.synchronize().unwrap_err();
+        assert!(!error.is_sticky());
+        assert_eq!(error.to_string(), "a host callback panicked: on purpose");
+        queue.synchronize().unwrap();
+        cpu.check().unwrap();
+        assert_eq!(x.read(), vec![7; 10]);
+    }
+}
+
+#[test]
+fn a_host_callback_may_enqueue() {
+    for cpu in devices() {
+        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let x = Words::new(cpu, 10);
+        a.host(Box::new(move || {
+            x.fill(b, 3);
+        }));
+        a.synchronize().unwrap();
+        b.synchronize().unwrap();
+        assert_eq!(x.read(), vec![3; 10]);
+    }
+}
+
+#[test]
+fn threads_of_the_host_share_a_device() {
+    for cpu in devices().take(8) {
+        let workers: Vec<_> = (0..4)
+            .map(|i| {
+                thread::spawn(move || {
+                    let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+                    let (x, y) = (Words::new(cpu, 100), Words::new(cpu, 100));
+                    let (there, back) = (cpu.event(), cpu.event());
+                    x.fill(a, i);
+                    for _ in 0..20 {
+                        add(&On(a), 100, 1, x.slice()).unwrap();
+                        a.record(&there);
+                        b.wait(&there);
+                        x.copy(b, y);
+                        b.record(&back);
+                        a.wait(&back);
+                    }
+                    b.synchronize().unwrap();
+                    assert_eq!(y.read(), vec![i + 20; 100]);
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|w| w.join().unwrap());
+    }
+}
+
+#[test]
+fn a_seed_gives_its_schedule_again() {
+    let trace = |seed| {
+        let cpu = cpu(Schedule::Seeded(0));
+        cpu.reseed(seed);
+        relay(cpu, true);
+        cpu.scheduler().unwrap().take_trace()
+    };
+    assert!((0..20).all(|seed| trace(seed) == trace(seed)));
+    let different: std::collections::BTreeSet<_> = (0..20).map(trace).collect();
+    assert!(different.len() > 15, "{}", different.len());
+}
+
+#[test]
+fn a_seeded_schedule_reports_what_can_never_be_done() {
+    let cpu = cpu(Schedule::Seeded(2));
+    let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+    let event = cpu.event();
+    let gate = Gate::close(a);
+    a.record(&event);
+    b.wait(&event);
+    let text = b.synchronize().unwrap_err().to_string();
+    assert!(text.contains("queue 0 at a wait for a flag to reach 1, queue 1 at a wait for an event"), "{text}");
+    let opener = thread::spawn(move || {
+        thread::sleep(std::time::Duration::from_millis(20));
+        gate.open();
+    });
+    b.synchronize().unwrap();
+    opener.join().unwrap();
+}
+
+#[test]
+fn memory_is_poisoned_aligned_and_counted() {
+    for cpu in [cpu(Schedule::Threads), cpu(Schedule::Seeded(0))] {
+        let p = cpu.alloc(1000).unwrap();
+        assert_eq!(p.as_ptr().addr() % 256, 0);
+        assert!((0..1000).all(|i| unsafe { p.add(i).read() } == memory::FRESH));
+        assert_eq!(cpu.in_use(), 1000);
+        unsafe { cpu.free(p, 1000) };
+        if cpu.scheduler().is_some() {
+            assert!((0..1000).all(|i| unsafe { p.add(i).read() } == memory::FREED), "quarantined");
+        }
+        assert_eq!(cpu.in_use(), 0);
+
+        let p = cpu.host_alloc(1000).unwrap();
+        assert_eq!(p.as_ptr().addr() % 256, 0);
+        assert!((0..1000).all(|i| unsafe { p.add(i).read() } == 0));
+        unsafe { cpu.host_free(p, 1000) };
+
+        let Memory { free, total } = cpu.memory();
+        assert!(0 < free && free <= total);
+        for bytes in [usize::MAX, isize::MAX as usize, isize::MAX as usize - 4096] {
+            assert!(matches!(cpu.alloc(bytes), Err(CpuError::OutOfMemory { .. })));
+            assert!(matches!(cpu.host_alloc(bytes), Err(CpuError::OutOfMemory { .. })));
+        }
+        cpu.limit(Some(4096));
+        let p = cpu.alloc(4000).unwrap();
+        let error = cpu.alloc(97).unwrap_err();
+        assert_eq!(error.to_string(), "the CPU device has no 97 bytes of memory: 96 are free");
+        assert_eq!(cpu.memory().total, 4096);
+        unsafe { cpu.queue().unwrap().free(p.as_ptr() as u64, 4000) };
+        cpu.limit(None);
+    }
+}
+
+#[test]
+fn a_seeded_device_keeps_a_bounded_quarantine() {
+    let cpu = cpu(Schedule::Seeded(0));
+    for _ in 0..100 {
+        let p = cpu.alloc(4 << 20).unwrap();
+        unsafe { cpu.free(p, 4 << 20) };
+    }
+    assert_eq!(cpu.in_use(), 0);
+}
+
+#[test]
+fn fills_repeat_their_pattern() {
+    for cpu in devices() {
+        let queue = cpu.queue().unwrap();
+        let x = Words::new(cpu, 8);
+        unsafe {
+            queue.fill(x.addr, Pattern::U8(1), 8);
+            queue.fill(x.addr + 8, Pattern::U16(0x0203), 4);
+            queue.fill(x.addr + 16, Pattern::U32(0x0405_0607), 2);
+        }
+        queue.synchronize().unwrap();
+        let (a, b, c, poison) = (0x0101_0101, 0x0203_0203, 0x0405_0607, 0xCBCB_CBCB);
+        assert_eq!(x.read(), [a, a, b, b, c, c, poison, poison]);
+    }
+}
+
+#[test]
+fn a_kernel_without_a_body_is_refused() {
+    let queue = cpu(Schedule::Threads).queue().unwrap();
+    assert!(elsewhere(&On(queue)).is_err());
+    queue.synchronize().unwrap();
+}
+
+#[test]
+fn thread_counts() {
+    assert_eq!(thread_count(Ok("3".into())).unwrap(), 3);
+    assert!((1..=MOST_THREADS).contains(&thread_count(Err(VarError::NotPresent)).unwrap()));
+    for bad in ["", "0", "-1", "many"] {
+        let error = thread_count(Ok(bad.into())).unwrap_err();
+        assert_eq!(error.to_string(), format!("THALWEG_CPU_THREADS must be a positive number, not `{bad}`"));
+    }
+}

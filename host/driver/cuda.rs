@@ -1,0 +1,658 @@
+//! CUDA through the driver API: raw calls, each made with the device's context current.
+//!
+//! Only asynchronous calls on non-blocking streams, apart from set-up and the calls whose name says
+//! that they wait. Nothing here knows types, states or tags.
+
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cudarc::driver::sys;
+use thalweg_simt::host::{Kernel, LaunchShape};
+
+use super::Pattern;
+use crate::error::{Error, Result};
+
+/// The CUDA version whose driver has every function called here.
+const NEEDED: (u32, u32) = (12, 0);
+
+/// How many parameters a launch can carry.
+const MAX_PARAMETERS: usize = 32;
+
+/// A failed call: its code, before the device that made it decides what it means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) call: &'static str,
+    pub(crate) code: sys::CUresult,
+}
+
+impl Failure {
+    /// Errors after which CUDA fails every later call in the process.
+    pub(crate) fn is_sticky(self) -> bool {
+        use sys::cudaError_enum as e;
+        matches!(
+            self.code,
+            e::CUDA_ERROR_ILLEGAL_ADDRESS
+                | e::CUDA_ERROR_LAUNCH_TIMEOUT
+                | e::CUDA_ERROR_LAUNCH_FAILED
+                | e::CUDA_ERROR_ASSERT
+                | e::CUDA_ERROR_HARDWARE_STACK_ERROR
+                | e::CUDA_ERROR_ILLEGAL_INSTRUCTION
+                | e::CUDA_ERROR_MISALIGNED_ADDRESS
+                | e::CUDA_ERROR_INVALID_ADDRESS_SPACE
+                | e::CUDA_ERROR_INVALID_PC
+                | e::CUDA_ERROR_ECC_UNCORRECTABLE
+                | e::CUDA_ERROR_CONTEXT_IS_DESTROYED
+                | e::CUDA_ERROR_DEINITIALIZED
+        )
+    }
+
+    pub(crate) fn is_out_of_memory(self) -> bool {
+        self.code == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
+    }
+}
+
+impl From<Failure> for Error {
+    #[cold]
+    fn from(f: Failure) -> Self {
+        let text = |get: unsafe fn(sys::CUresult, *mut *const i8) -> sys::CUresult| {
+            let mut p = std::ptr::null();
+            // SAFETY: the driver stores a pointer to a static string, or leaves null.
+            unsafe { get(f.code, &mut p) };
+            if p.is_null() {
+                return "unknown".to_owned();
+            }
+            // SAFETY: a static, NUL-terminated string of the driver.
+            unsafe { CStr::from_ptr(p.cast()) }.to_string_lossy().into_owned()
+        };
+        Error::Cuda {
+            call: f.call,
+            code: f.code as u32,
+            name: text(sys::cuGetErrorName),
+            meaning: text(sys::cuGetErrorString),
+        }
+    }
+}
+
+/// `call!(cuFunction(args))`: the result as `Result<(), Failure>`.
+macro_rules! call {
+    ($f:ident($($arg:expr),* $(,)?)) => {{
+        let code = sys::$f($($arg),*);
+        if code == sys::cudaError_enum::CUDA_SUCCESS {
+            Ok(())
+        } else {
+            Err(Failure { call: stringify!($f), code })
+        }
+    }};
+}
+
+/// Loads and starts the driver, once; says why where it cannot be used.
+fn initialise() -> Result<()> {
+    static DRIVER: OnceLock<Result<()>> = OnceLock::new();
+    DRIVER
+        .get_or_init(|| {
+            // SAFETY: loads the driver's library and runs its initialisers, as every CUDA program does.
+            if !unsafe { sys::is_culib_present() } {
+                return Err(Error::NoDriver {
+                    reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                });
+            }
+            // SAFETY: `cuInit` and `cuDriverGetVersion` have been in every driver; the first may be called at
+            // any time and the second stores one integer.
+            let (started, version) = unsafe {
+                let mut version: c_int = 0;
+                let started = call!(cuInit(0));
+                sys::cuDriverGetVersion(&mut version);
+                (started, version as u32)
+            };
+            started.map_err(|f| Error::NoDriver { reason: Error::from(f).to_string() })?;
+            let found = (version / 1000, version % 1000 / 10);
+            if found < NEEDED {
+                return Err(Error::DriverTooOld { found, needed: NEEDED });
+            }
+            Ok(())
+        })
+        .clone()
+}
+
+/// How many CUDA devices the driver shows.
+pub(crate) fn count() -> Result<usize> {
+    initialise()?;
+    let mut n: c_int = 0;
+    // SAFETY: the driver is started; the call stores one integer.
+    unsafe { call!(cuDeviceGetCount(&mut n)) }?;
+    Ok(n.max(0) as usize)
+}
+
+/// What a device says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Info {
+    pub(crate) name: String,
+    pub(crate) memory: usize,
+    pub(crate) copy_engines: u32,
+    pub(crate) multiprocessors: u32,
+    pub(crate) capability: (u32, u32),
+    pub(crate) driver: (u32, u32),
+    /// Least and greatest priority, as CUDA orders them: smaller is more urgent.
+    pub(crate) priorities: (i32, i32),
+}
+
+/// A CUDA device: its primary context, held for the life of the process, and a memory pool.
+#[derive(Debug)]
+pub(crate) struct Cuda {
+    pub(crate) ordinal: usize,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    pool: sys::CUmemoryPool,
+    pub(crate) info: Info,
+}
+
+// SAFETY: the handles are the driver's, which may be used from every thread.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+/// A stream of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stream(pub(crate) sys::CUstream);
+// SAFETY: a driver handle, usable from every thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+/// An event of the driver; owned, destroyed by [`Cuda::destroy_event`].
+#[derive(Debug)]
+pub(crate) struct Event(sys::CUevent);
+// SAFETY: a driver handle, usable from every thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+/// A loaded module; never unloaded, because a pending launch may use it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Module(sys::CUmodule);
+// SAFETY: a driver handle, usable from every thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+/// Keeps the device's context current until dropped.
+struct Current {
+    pushed: bool,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut old = null_mut();
+            // SAFETY: pops what `enter` pushed on this thread.
+            unsafe { sys::cuCtxPopCurrent_v2(&mut old) };
+        }
+    }
+}
+
+fn attribute(device: sys::CUdevice, a: sys::CUdevice_attribute) -> Result<u32, Failure> {
+    let mut v: c_int = 0;
+    // SAFETY: a valid device; stores one integer.
+    unsafe { call!(cuDeviceGetAttribute(&mut v, a, device)) }?;
+    Ok(v.max(0) as u32)
+}
+
+impl Cuda {
+    /// Opens device `ordinal`.
+    pub(crate) fn open(ordinal: usize) -> Result<Self> {
+        use sys::CUdevice_attribute_enum as a;
+        let count = count()?;
+        if ordinal >= count {
+            return Err(Error::NoSuchDevice { ordinal, count });
+        }
+        let mut device = 0;
+        let mut context = null_mut();
+        let mut name = [0u8; 256];
+        let mut memory = 0usize;
+        let mut version: c_int = 0;
+        // SAFETY: the driver is started and the ordinal exists; each call stores into its own variable,
+        // and the name's length is the array's.
+        unsafe {
+            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
+            call!(cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device))?;
+            call!(cuDeviceTotalMem_v2(&mut memory, device))?;
+            call!(cuDriverGetVersion(&mut version))?;
+            call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
+        }
+        if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
+            return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
+        }
+        // A thread without a context keeps this one, as the CUDA runtime does; then no call needs to push.
+        let mut current = null_mut();
+        // SAFETY: reads, and sets where nothing was set, this thread's context.
+        unsafe {
+            call!(cuCtxGetCurrent(&mut current))?;
+            if current.is_null() {
+                call!(cuCtxSetCurrent(context))?;
+            }
+        }
+        let mut cuda = Self {
+            ordinal,
+            device,
+            context,
+            pool: null_mut(),
+            info: Info {
+                name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
+                memory,
+                copy_engines: attribute(device, a::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+                multiprocessors: attribute(device, a::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                capability: (
+                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                ),
+                driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+                priorities: (0, 0),
+            },
+        };
+        let _current = cuda.enter()?;
+        let mut keep = u64::MAX;
+        // SAFETY: the context is current; the properties are plain data for which zero means "default".
+        unsafe {
+            call!(cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1))?;
+            let mut props: sys::CUmemPoolProps = std::mem::zeroed();
+            props.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+            props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+            props.location.id = device;
+            call!(cuMemPoolCreate(&mut cuda.pool, &props))?;
+            // Keep freed memory for the next allocation; given back when an allocation fails.
+            call!(cuMemPoolSetAttribute(
+                cuda.pool,
+                sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast()
+            ))?;
+        }
+        drop(_current);
+        Ok(cuda)
+    }
+
+    /// Makes the context current on this thread.
+    #[inline]
+    fn enter(&self) -> Result<Current, Failure> {
+        let mut current = null_mut();
+        // SAFETY: reads this thread's context.
+        unsafe { call!(cuCtxGetCurrent(&mut current)) }?;
+        if current == self.context {
+            return Ok(Current { pushed: false });
+        }
+        // SAFETY: the primary context is retained for the life of the process.
+        unsafe { call!(cuCtxPushCurrent_v2(self.context)) }?;
+        Ok(Current { pushed: true })
+    }
+
+    /// Free and total bytes of the device; what the pool keeps counts as free.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), Failure> {
+        let _current = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        let (mut reserved, mut used) = (0u64, 0u64);
+        use sys::CUmemPool_attribute_enum as a;
+        // SAFETY: the context is current; each call stores into its own variable.
+        unsafe {
+            call!(cuMemGetInfo_v2(&mut free, &mut total))?;
+            call!(cuMemPoolGetAttribute(
+                self.pool,
+                a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                (&raw mut reserved).cast()
+            ))?;
+            call!(cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast()))?;
+        }
+        Ok((free + reserved.saturating_sub(used) as usize, total))
+    }
+
+    /// Lets kernels and copies of this device reach the memory of `other`'s pool.
+    pub(crate) fn reach(&self, other: &Cuda) -> Result<(), Failure> {
+        let mut possible: c_int = 0;
+        // SAFETY: valid devices and a valid pool; the description is read during the call.
+        unsafe {
+            call!(cuDeviceCanAccessPeer(&mut possible, self.device, other.device))?;
+            if possible != 0 {
+                let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
+                access.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+                access.location.id = self.device;
+                access.flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                call!(cuMemPoolSetAccess(other.pool, &access, 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn new_stream(&self, priority: i32) -> Result<Stream, Failure> {
+        let _current = self.enter()?;
+        let mut s = null_mut();
+        // SAFETY: the context is current; stores one handle.
+        unsafe {
+            call!(cuStreamCreateWithPriority(
+                &mut s,
+                sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint,
+                priority
+            ))?;
+        }
+        Ok(Stream(s))
+    }
+
+    pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: a stream of this context; streams are never destroyed.
+        unsafe { call!(cuStreamSynchronize(s.0)) }
+    }
+
+    /// Whether all work of the stream is done.
+    pub(crate) fn query(&self, s: Stream) -> Result<bool, Failure> {
+        let _current = self.enter()?;
+        // SAFETY: as in `synchronize`.
+        ready(unsafe { call!(cuStreamQuery(s.0)) })
+    }
+
+    pub(crate) fn new_event(&self, timed: bool) -> Result<Event, Failure> {
+        let _current = self.enter()?;
+        let mut e = null_mut();
+        let flags = if timed { 0 } else { sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint };
+        // SAFETY: the context is current; stores one handle.
+        unsafe { call!(cuEventCreate(&mut e, flags)) }?;
+        Ok(Event(e))
+    }
+
+    /// Gives an event back to the driver, which keeps it until pending work is past it.
+    pub(crate) fn destroy_event(&self, e: Event) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: owned, so nobody uses it after; a failure only leaks it.
+            unsafe { sys::cuEventDestroy_v2(e.0) };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: event and stream of this context.
+        unsafe { call!(cuEventRecord(e.0, s.0)) }
+    }
+
+    /// Makes the stream wait; the event may be another device's.
+    #[inline]
+    pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: a stream of this context, a recorded event.
+        unsafe { call!(cuStreamWaitEvent(s.0, e.0, 0)) }
+    }
+
+    /// `record` on `from`, then `wait` on `to`, both streams of this device.
+    #[inline]
+    pub(crate) fn hand(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: event and streams of this context.
+        unsafe {
+            call!(cuEventRecord(e.0, from.0))?;
+            call!(cuStreamWaitEvent(to.0, e.0, 0))
+        }
+    }
+
+    pub(crate) fn event_done(&self, e: &Event) -> Result<bool, Failure> {
+        let _current = self.enter()?;
+        // SAFETY: an event of this context.
+        ready(unsafe { call!(cuEventQuery(e.0)) })
+    }
+
+    pub(crate) fn event_synchronize(&self, e: &Event) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: an event of this context.
+        unsafe { call!(cuEventSynchronize(e.0)) }
+    }
+
+    /// Milliseconds between two complete timed events; `None` while one is not.
+    pub(crate) fn elapsed(&self, start: &Event, end: &Event) -> Result<Option<f32>, Failure> {
+        let _current = self.enter()?;
+        let mut ms = 0.0;
+        // SAFETY: two timed events; stores one number.
+        Ok(ready(unsafe { call!(cuEventElapsedTime(&mut ms, start.0, end.0)) })?.then_some(ms))
+    }
+
+    /// Allocates in stream order; when the device is full, gives the pool's spare memory back and tries again.
+    #[inline]
+    pub(crate) fn alloc(&self, s: Stream, bytes: usize) -> Result<u64, Failure> {
+        let _current = self.enter()?;
+        let mut p = 0;
+        // SAFETY: a pool and a stream of this context; stores one address.
+        let first = unsafe { call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)) };
+        match first {
+            Err(f) if f.is_out_of_memory() => {
+                // Memory whose free is still in flight counts as used: let it land before trimming.
+                // SAFETY: the context is current and the pool is its own.
+                unsafe {
+                    call!(cuCtxSynchronize())?;
+                    call!(cuMemPoolTrimTo(self.pool, 0))?;
+                    call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0))?;
+                }
+            }
+            other => other?,
+        }
+        Ok(p)
+    }
+
+    /// Frees in stream order.
+    ///
+    /// # Safety
+    /// `addr` came from [`alloc`](Self::alloc), is freed once, and its uses are ordered before this call by `s`.
+    #[inline]
+    pub(crate) unsafe fn free(&self, s: Stream, addr: u64) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemFreeAsync(addr, s.0)) }
+    }
+
+    /// Allocates page-locked memory that every CUDA device can reach. Slow, and waits for the device.
+    pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, Failure> {
+        let _current = self.enter()?;
+        let mut p = null_mut();
+        // SAFETY: the context is current; stores one address.
+        unsafe { call!(cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)) }?;
+        NonNull::new(p.cast())
+            .ok_or(Failure { call: "cuMemHostAlloc", code: sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY })
+    }
+
+    /// Frees page-locked memory; may wait for the device.
+    ///
+    /// # Safety
+    /// `p` came from [`host_alloc`](Self::host_alloc), is freed once, and nothing uses it any more.
+    pub(crate) unsafe fn host_free(&self, p: NonNull<u8>) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemFreeHost(p.as_ptr().cast())) }
+    }
+
+    /// # Safety
+    /// Both ranges are valid until the copy is done, and their uses are ordered with it by `s`.
+    #[inline]
+    pub(crate) unsafe fn copy_to_device(
+        &self,
+        s: Stream,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device); `to` is on device `to_device`, `from` on `from_device`.
+    pub(crate) unsafe fn copy_peer(
+        &self,
+        s: Stream,
+        (to_device, to): (&Cuda, u64),
+        (from_device, from): (&Cuda, u64),
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0)) }
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device); `to` holds `count` elements of the pattern's size.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, s: Stream, to: u64, pattern: Pattern, count: usize) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match pattern {
+                Pattern::U8(v) => call!(cuMemsetD8Async(to, v, count, s.0)),
+                Pattern::U16(v) => call!(cuMemsetD16Async(to, v, count, s.0)),
+                Pattern::U32(v) => call!(cuMemsetD32Async(to, v, count, s.0)),
+            }
+        }
+    }
+
+    /// Blocks the stream until the word at `flag` in page-locked memory is at least `value`.
+    ///
+    /// # Safety
+    /// `flag` stays valid until the stream is past this point.
+    pub(crate) unsafe fn wait_value(&self, s: Stream, flag: *const u32, value: u32) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise; page-locked memory has the same address on the device.
+        unsafe {
+            call!(cuStreamWaitValue32_v2(
+                s.0,
+                flag as u64,
+                value,
+                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint
+            ))
+        }
+    }
+
+    /// Enqueues a host function.
+    ///
+    /// # Safety
+    /// `f(data)` may be called once from a thread of the driver, and makes no CUDA call.
+    pub(crate) unsafe fn launch_host(
+        &self,
+        s: Stream,
+        f: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { call!(cuLaunchHostFunc(s.0, Some(f), data)) }
+    }
+
+    /// Compiles PTX for the device; waits for the compiler (tens of milliseconds, or its cache).
+    pub(crate) fn load(&self, ptx: &str) -> Result<Module> {
+        let _current = self.enter()?;
+        let text = CString::new(ptx).map_err(|_| Error::Ptx { log: "it contains a NUL byte".into() })?;
+        let mut log = vec![0u8; 16 << 10];
+        let mut options = [
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
+        let mut module = null_mut();
+        // SAFETY: NUL-terminated text; two options and two values, the log as long as it says.
+        let loaded = unsafe {
+            call!(cuModuleLoadDataEx(
+                &mut module,
+                text.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr()
+            ))
+        };
+        loaded.map_err(|f| {
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
+            if log.is_empty() { Error::from(f) } else { Error::Ptx { log } }
+        })?;
+        Ok(Module(module))
+    }
+
+    /// The entry of a module, where it has it.
+    pub(crate) fn function(&self, module: Module, entry: &str) -> Result<Option<NonNull<()>>> {
+        let _current = self.enter()?;
+        let Ok(name) = CString::new(entry) else { return Ok(None) };
+        let mut f = null_mut();
+        // SAFETY: a loaded module and a NUL-terminated name; stores one handle.
+        match unsafe { call!(cuModuleGetFunction(&mut f, module.0, name.as_ptr())) } {
+            Ok(()) => Ok(NonNull::new(f.cast())),
+            Err(e) if e.code == sys::cudaError_enum::CUDA_ERROR_NOT_FOUND => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// # Safety
+    /// `function` is of this device and takes the parameters whose bits `slots` holds; buffers among them are
+    /// ordered by `s`.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        &self,
+        s: Stream,
+        function: NonNull<()>,
+        shape: LaunchShape,
+        slots: &[u64],
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
+        for (p, slot) in parameters.iter_mut().zip(slots) {
+            // The driver reads each parameter's own size from the start of its slot (little-endian).
+            *p = (&raw const *slot).cast_mut().cast();
+        }
+        let [gx, gy, gz] = shape.grid;
+        let [bx, by, bz] = shape.block;
+        // SAFETY: the caller's promise; the driver copies the parameters before it returns.
+        unsafe {
+            call!(cuLaunchKernel(
+                function.as_ptr().cast(),
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shape.shared,
+                s.0,
+                parameters.as_mut_ptr(),
+                null_mut()
+            ))
+        }
+    }
+}
+
+/// The slot in which a kernel remembers its function on device `ordinal`.
+pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
+    kernel.functions().get(ordinal)
+}
+
+/// What a kernel remembers, if anything.
+#[inline]
+pub(crate) fn remembered(kernel: &Kernel, ordinal: usize) -> Option<NonNull<()>> {
+    NonNull::new(cached(kernel, ordinal)?.load(Ordering::Acquire))
+}
+
+fn ready(r: Result<(), Failure>) -> Result<bool, Failure> {
+    match r {
+        Ok(()) => Ok(true),
+        Err(f) if f.code == sys::cudaError_enum::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(f) => Err(f),
+    }
+}

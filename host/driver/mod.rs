@@ -1,0 +1,353 @@
+//! The seam: one enum, two machines. Below it are raw calls and addresses, above it types and states.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use thalweg_simt::host::{Kernel, LaunchShape};
+
+pub(crate) mod cpu;
+pub(crate) mod cuda;
+
+use cpu::CpuError;
+pub(crate) use cpu::Pattern;
+pub(crate) use cuda::{Cuda, Failure};
+
+use crate::error::{Error, Result};
+
+/// A failed call, before its device decides what it means.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Cuda(Failure),
+    Cpu(CpuError),
+    /// A typed error already.
+    Error(Error),
+}
+
+impl From<Failure> for Fault {
+    fn from(f: Failure) -> Self {
+        Self::Cuda(f)
+    }
+}
+impl From<CpuError> for Fault {
+    fn from(e: CpuError) -> Self {
+        Self::Cpu(e)
+    }
+}
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Self::Error(e)
+    }
+}
+
+/// A machine that runs streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Driver {
+    Cuda(&'static Cuda),
+    Cpu(&'static cpu::Cpu),
+}
+
+/// A stream of a machine; never destroyed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StreamHandle {
+    Cuda(&'static Cuda, cuda::Stream),
+    Cpu(&'static cpu::Queue),
+}
+
+/// An event of a machine.
+#[derive(Debug)]
+pub(crate) enum EventHandle {
+    Cuda(&'static Cuda, cuda::Event),
+    Cpu(cpu::Event),
+}
+
+impl Driver {
+    pub(crate) fn new_stream(self, priority: i32) -> Result<StreamHandle, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
+            Self::Cpu(c) => StreamHandle::Cpu(c.queue()?),
+        })
+    }
+
+    pub(crate) fn new_event(self, timed: bool) -> Result<EventHandle, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => EventHandle::Cuda(c, c.new_event(timed)?),
+            Self::Cpu(c) => EventHandle::Cpu(c.event()),
+        })
+    }
+
+    pub(crate) fn host_alloc(self, bytes: usize) -> Result<NonNull<u8>, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => {
+                let p = c.host_alloc(bytes)?;
+                // SAFETY: fresh memory of this size. Zeroed, so that a slice of it shows nobody's old data.
+                unsafe { p.as_ptr().write_bytes(0, bytes) };
+                p
+            }
+            Self::Cpu(c) => c.host_alloc(bytes)?,
+        })
+    }
+
+    /// # Safety
+    /// `p` came from [`host_alloc`](Self::host_alloc) with these bytes, and nothing uses it any more.
+    pub(crate) unsafe fn host_free(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c) => c.host_free(p)?,
+                Self::Cpu(c) => c.host_free(p, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Free and total bytes of device memory.
+    pub(crate) fn memory(self) -> Result<(usize, usize), Fault> {
+        Ok(match self {
+            Self::Cuda(c) => c.memory()?,
+            Self::Cpu(c) => {
+                let m = c.memory();
+                (m.free, m.total)
+            }
+        })
+    }
+}
+
+impl EventHandle {
+    pub(crate) fn is_done(&self) -> Result<bool, Fault> {
+        Ok(match self {
+            Self::Cuda(c, e) => c.event_done(e)?,
+            Self::Cpu(e) => e.query()?,
+        })
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), Fault> {
+        Ok(match self {
+            Self::Cuda(c, e) => c.event_synchronize(e)?,
+            Self::Cpu(e) => e.synchronize()?,
+        })
+    }
+
+    /// Time from `start` to this event; `None` while one is not complete.
+    pub(crate) fn since(&self, start: &Self) -> Result<Option<Duration>, Fault> {
+        Ok(match (self, start) {
+            (Self::Cuda(c, end), Self::Cuda(_, start)) => {
+                c.elapsed(start, end)?.map(|ms| Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
+            }
+            (Self::Cpu(end), Self::Cpu(start)) => {
+                end.completed_at().zip(start.completed_at()).map(|(end, start)| end.saturating_duration_since(start))
+            }
+            _ => return Err(mixed()),
+        })
+    }
+
+    /// Gives the event back.
+    pub(crate) fn destroy(self) {
+        if let Self::Cuda(c, e) = self {
+            c.destroy_event(e);
+        }
+    }
+}
+
+#[cold]
+fn mixed() -> Fault {
+    let (resource, stream) = ("a device of one kind".to_owned(), "a device of another kind".to_owned());
+    Error::DeviceMismatch { resource, stream }.into()
+}
+
+impl StreamHandle {
+    #[inline]
+    pub(crate) fn record(self, event: &EventHandle) -> Result<(), Fault> {
+        match (self, event) {
+            (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
+            (Self::Cpu(q), EventHandle::Cpu(e)) => q.record(e),
+            _ => return Err(mixed()),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn wait(self, event: &EventHandle) -> Result<(), Fault> {
+        match (self, event) {
+            (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
+            (Self::Cpu(q), EventHandle::Cpu(e)) => q.wait(e),
+            _ => return Err(mixed()),
+        }
+        Ok(())
+    }
+
+    /// Records `event` here and makes `to` wait for it.
+    #[inline]
+    pub(crate) fn hand(self, event: &EventHandle, to: Self) -> Result<(), Fault> {
+        if let (Self::Cuda(c, from), EventHandle::Cuda(_, e), Self::Cuda(d, to)) = (self, event, to)
+            && std::ptr::eq(c, d)
+        {
+            return Ok(c.hand(e, from, to)?);
+        }
+        self.record(event)?;
+        to.wait(event)
+    }
+
+    pub(crate) fn synchronize(self) -> Result<(), Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.synchronize(s)?,
+            Self::Cpu(q) => q.synchronize()?,
+        })
+    }
+
+    pub(crate) fn is_done(self) -> Result<bool, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.query(s)?,
+            Self::Cpu(q) => q.query()?,
+        })
+    }
+
+    /// # Safety
+    /// `addr` came from an allocation on the stream's device, is freed once, and its uses are ordered before
+    /// this call by the stream.
+    #[inline]
+    pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.free(s, addr)?,
+                Self::Cpu(q) => q.free(addr, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Both ranges are valid until the copy is done, and their uses are ordered with it by the stream.
+    #[inline]
+    pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
+                Self::Cpu(q) => q.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
+                Self::Cpu(q) => q.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
+                Self::Cpu(q) => q.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device); each address is of the device beside it.
+    pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self, to, from) {
+                (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
+                    c.copy_peer(s, (a, to), (b, from), bytes)?;
+                }
+                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.copy(to, from, bytes),
+                _ => return Err(mixed()),
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`copy_to_device`](Self::copy_to_device); `to` holds `count` elements of the pattern's size.
+    pub(crate) unsafe fn fill(self, to: u64, pattern: Pattern, count: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
+                Self::Cpu(q) => q.fill(to, pattern, count),
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks the stream until the word at `flag` is at least `value`.
+    ///
+    /// # Safety
+    /// `flag` is in page-locked memory and stays valid until the stream is past this point.
+    pub(crate) unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
+                Self::Cpu(q) => q.wait_value(flag, value),
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues a host function. Where the stream cannot take it, it is dropped.
+    pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: `data` is the box that `launch_host` leaked, and the driver calls once.
+            let f = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
+            f();
+        }
+        match self {
+            Self::Cuda(c, s) => {
+                let data = Box::into_raw(Box::new(f));
+                // SAFETY: `run` takes the box back once; the closure never unwinds (the typed layer wraps it).
+                let enqueued = unsafe { c.launch_host(s, run, data.cast()) };
+                if enqueued.is_err() {
+                    // SAFETY: the driver refused, so nobody else has the box.
+                    drop(unsafe { Box::from_raw(data) });
+                }
+                enqueued?;
+            }
+            Self::Cpu(q) => q.host(f),
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The kernel is sound for these arguments and this shape; buffers among them are ordered by the
+    /// stream; `function` is the kernel's on this device, given where the device is CUDA.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        self,
+        kernel: &'static Kernel,
+        function: Option<NonNull<()>>,
+        shape: LaunchShape,
+        slots: &[u64],
+    ) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self, function) {
+                (Self::Cuda(c, s), Some(f)) => c.launch(s, f, shape, slots)?,
+                (Self::Cpu(q), _) => q.launch(kernel, shape, slots)?,
+                (Self::Cuda(..), None) => {
+                    return Err(Error::NoEntry { entry: kernel.entry(), device: String::new() }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}

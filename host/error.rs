@@ -1,0 +1,236 @@
+//! One error type; each variant carries what its reader needs.
+
+use std::fmt;
+
+pub use thalweg_simt::host::{LaunchError, RangeError};
+
+/// What can go wrong.
+///
+/// "Not ready yet" is never an error: it is data in the result of the call that asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A CUDA driver call failed.
+    #[error("{call} failed: {name} ({code}): {meaning}")]
+    Cuda {
+        /// The driver function.
+        call: &'static str,
+        /// The `CUresult`.
+        code: u32,
+        /// Its name, such as `CUDA_ERROR_INVALID_VALUE`.
+        name: String,
+        /// What the driver says of it.
+        meaning: String,
+    },
+    /// The machine has no usable NVIDIA driver.
+    #[error("no CUDA device can be used: {reason}")]
+    NoDriver {
+        /// What was looked for and not found.
+        reason: String,
+    },
+    /// The NVIDIA driver is older than this crate needs.
+    #[error("the NVIDIA driver supports CUDA {}.{}, but {}.{} or newer is needed: update the driver", found.0, found.1, needed.0, needed.1)]
+    DriverTooOld {
+        /// CUDA version of the driver: major, minor.
+        found: (u32, u32),
+        /// The oldest that has every function used.
+        needed: (u32, u32),
+    },
+    /// A device number past the last one.
+    #[error("there is no cuda:{ordinal}: this machine has {count} CUDA device(s)")]
+    NoSuchDevice {
+        /// The number asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A device name that is none of `auto`, `cpu`, `cuda:N`.
+    #[error("`{given}` is no device{}: expected auto, cpu or cuda:N", source_note(from_environment))]
+    DeviceSpec {
+        /// What was given.
+        given: String,
+        /// Whether it came from the variable `THALWEG_DEVICE`.
+        from_environment: bool,
+    },
+    /// The device has no room for an allocation.
+    #[error("{device} is out of memory: {wanted} bytes wanted")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        wanted: usize,
+    },
+    /// A pool of pinned memory would pass its budget.
+    #[error("the pinned budget of {budget} bytes is spent: {wanted} more bytes wanted, {in_use} in use")]
+    PinnedBudget {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes lent out.
+        in_use: usize,
+        /// The pool's limit.
+        budget: usize,
+    },
+    /// A buffer of more bytes than an address can span.
+    #[error("{elements} elements of {size} bytes are more than an allocation can hold")]
+    TooLarge {
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes of one.
+        size: usize,
+    },
+    /// An earlier failure has left the device unusable; every later call says so.
+    #[error("{device} cannot be used any more since an earlier failure: {cause}")]
+    Poisoned {
+        /// The device.
+        device: String,
+        /// The first failure.
+        cause: String,
+    },
+    /// A resource of one device on a stream of another.
+    #[error("a resource of {resource} cannot be used on a stream of {stream}")]
+    DeviceMismatch {
+        /// Where the resource lives.
+        resource: String,
+        /// The stream's device.
+        stream: String,
+    },
+    /// A tag that is bound to another stream.
+    #[error(
+        "tag `{tag}` is bound to a stream of {bound} with priority {priority} for the life of the process; use another tag"
+    )]
+    TagBound {
+        /// The tag type.
+        tag: &'static str,
+        /// The device of its stream.
+        bound: String,
+        /// The priority of its stream.
+        priority: i32,
+    },
+    /// Two slices of a copy differ in length.
+    #[error("a copy of {source_len} elements into {destination_len}: the lengths must be equal")]
+    LengthMismatch {
+        /// Elements in the source.
+        source_len: usize,
+        /// Elements in the destination.
+        destination_len: usize,
+    },
+    /// A range outside its slice.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// A launch that the kernel's declaration rules out.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// No loaded PTX has the kernel's entry.
+    #[error(
+        "no PTX loaded on {device} has the entry `{entry}`: load it with `Device::load`, and check that declaration and PTX come from the same source"
+    )]
+    NoEntry {
+        /// The entry's name, which spells the signature.
+        entry: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// A kernel that exists as PTX only, launched on the CPU device.
+    #[error("kernel `{kernel}` has no body in Rust, so the CPU device cannot run it")]
+    NoCpuBody {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// PTX that the driver rejects.
+    #[error("the driver rejects the PTX: {log}")]
+    Ptx {
+        /// The driver's log.
+        log: String,
+    },
+    /// A kernel failed on the CPU device, or the device itself did.
+    #[error("{0}")]
+    Kernel(String),
+    /// A host function given to a stream panicked.
+    #[error("a host function on a stream panicked: {message}")]
+    HostFunctionPanicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// A call into a device from a host function on a stream.
+    #[error("a host function on a stream called into a device, which CUDA forbids: hand the work to another thread")]
+    InHostFunction,
+    /// A call in a child process made by `fork`.
+    #[error("CUDA does not survive fork: start the process anew instead")]
+    Forked,
+    /// Pieces that do not make one range of one allocation.
+    #[error("these pieces cannot be joined: {reason}")]
+    NotAdjacent {
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// `unshare` while others still hold the resource.
+    #[error("the resource is still shared: {holders} other handles or readings are alive")]
+    StillShared {
+        /// Other clones and readings.
+        holders: usize,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {reason}")]
+    Thread {
+        /// What the system said.
+        reason: String,
+    },
+    /// A parameter outside its range.
+    #[error("{name} is {given}, expected {expected}")]
+    Parameter {
+        /// The parameter.
+        name: &'static str,
+        /// What was given.
+        given: String,
+        /// What would be accepted.
+        expected: String,
+    },
+}
+
+fn source_note(from_environment: &bool) -> &'static str {
+    if *from_environment { " (in THALWEG_DEVICE)" } else { "" }
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A transition that failed: why, and the value it was given, in the state it was in.
+///
+/// `?` turns it into [`Error`] and drops the value; to go on with the value, take it.
+#[must_use = "it holds the resource that could not be moved on"]
+pub struct Returned<T> {
+    /// Why the transition failed.
+    pub error: Error,
+    /// What was given.
+    pub value: T,
+}
+
+impl<T> Returned<T> {
+    pub(crate) fn new(error: Error, value: T) -> Self {
+        Self { error, value }
+    }
+}
+
+impl<T> From<Returned<T>> for Error {
+    fn from(returned: Returned<T>) -> Self {
+        returned.error
+    }
+}
+
+impl<T> fmt::Debug for Returned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Returned").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for Returned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> std::error::Error for Returned<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

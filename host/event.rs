@@ -1,0 +1,328 @@
+//! Events: what guards a resource in transit.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::driver::{EventHandle, Fault};
+use crate::error::{Error, Result, Returned};
+use crate::memory::{DeviceBuffer, PeerBuffer, Plain};
+use crate::reclaim::{self, Job, When};
+use crate::resource::{Resource, Token};
+
+/// A driver's event; destroyed with its last holder.
+#[derive(Debug)]
+pub(crate) struct EventCell {
+    device: Device,
+    handle: ManuallyDrop<EventHandle>,
+}
+
+impl EventCell {
+    pub(crate) fn new(device: Device, timed: bool) -> Result<Self> {
+        let handle = device.seen(device.driver().new_event(timed))?;
+        Ok(Self { device, handle: ManuallyDrop::new(handle) })
+    }
+
+    pub(crate) fn handle(&self) -> &EventHandle {
+        &self.handle
+    }
+}
+
+impl Drop for EventCell {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
+        // A host function must not call CUDA; one event leaks then.
+        if !reclaim::forked() && !reclaim::in_host_function() {
+            handle.destroy();
+        }
+    }
+}
+
+/// An event recorded on a stream. The last holder gives it back to the device's pool, so that it is
+/// recorded again only when nobody asks about the old record.
+#[derive(Debug)]
+pub(crate) struct Lease(Option<Arc<EventCell>>);
+
+impl Lease {
+    /// Wraps an event that the caller alone holds.
+    pub(crate) fn new(cell: Arc<EventCell>) -> Self {
+        Self(Some(cell))
+    }
+
+    fn cell(&self) -> &EventCell {
+        match &self.0 {
+            Some(cell) => cell,
+            None => unreachable!("only `drop` takes it"),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.cell().device
+    }
+
+    pub(crate) fn handle(&self) -> &EventHandle {
+        self.cell().handle()
+    }
+
+    /// Whether the work before the record is done.
+    pub(crate) fn query(&self) -> Result<bool> {
+        let device = self.device();
+        device.usable()?;
+        device.seen(self.handle().is_done())
+    }
+
+    /// Whether the work before the record is certainly done; "no" where that cannot be known.
+    pub(crate) fn is_done(&self) -> bool {
+        if reclaim::in_host_function() || reclaim::forked() {
+            return false;
+        }
+        match self.handle().is_done() {
+            Ok(done) => done,
+            // The CPU device reports its sticky error only once the event is complete.
+            Err(Fault::Cpu(e)) => e.is_sticky(),
+            Err(_) => false,
+        }
+    }
+
+    /// Waits on the host.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        let device = self.device();
+        device.usable()?;
+        device.seen(self.handle().synchronize())
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take()
+            && Arc::strong_count(&cell) == 1
+        {
+            cell.device.recycle(cell);
+        }
+    }
+}
+
+/// A resource in transit: guarded by an event recorded on the stream it left.
+///
+/// [`Stream::record`](crate::Stream::record) makes one. [`Stream::wait`](crate::Stream::wait) moves the resource to another stream (the device waits,
+/// the host does not), [`synchronize`](Event::synchronize) and `.await` bring it back to the host. Dropping it gives the memory back
+/// once the event is complete, without waiting.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+///
+/// stream_tags!(Compute, Download);
+/// let gpu = Device::best()?;
+/// let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
+/// let mut x = compute.alloc::<u32>(1000)?;
+/// compute.fill(&mut x, 3)?;
+/// let ready = compute.record(x)?;
+/// let x = download.wait(ready)?;
+/// assert_eq!(download.read_blocking(&x)?, [3; 1000]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+#[must_use = "dropping it gives the resource's memory back"]
+pub struct Event<R: Resource> {
+    // `None` only while `drop` or a transition takes it.
+    value: Option<R>,
+    /// `None` where the resource was idle already.
+    event: Option<Lease>,
+}
+
+/// What [`Event::query`] found.
+#[derive(Debug)]
+pub enum Query<R: Resource> {
+    /// The work is done; the resource is idle.
+    Ready(R),
+    /// Not yet.
+    Pending(Event<R>),
+}
+
+impl<R: Resource> Event<R> {
+    /// An event that is complete already, such as the first of a [`Ring`](crate::Ring).
+    pub fn ready(value: R) -> Self {
+        Self { value: Some(value), event: None }
+    }
+
+    pub(crate) fn new(value: R, event: Lease) -> Self {
+        Self { value: Some(value), event: Some(event) }
+    }
+
+    pub(crate) fn value(&self) -> &R {
+        match &self.value {
+            Some(value) => value,
+            None => unreachable!("only a transition takes it, by value"),
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.event.as_ref()
+    }
+
+    /// The resource and the event; the caller establishes the order that the event gave.
+    pub(crate) fn into_parts(mut self) -> (R, Option<Lease>) {
+        let Some(value) = self.value.take() else { unreachable!("only a transition takes it, by value") };
+        (value, self.event.take())
+    }
+
+    /// Whether the work before the record is done. Does not wait.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.event.as_ref().map_or(Ok(true), Lease::query)
+    }
+
+    /// The resource, idle, if the work before the record is done; else the event again. Does not wait.
+    ///
+    /// # Errors
+    /// The device has failed; the event comes back.
+    pub fn query(self) -> Result<Query<R>, Returned<Self>> {
+        match self.is_ready() {
+            Ok(true) => Ok(Query::Ready(self.into_parts().0)),
+            Ok(false) => Ok(Query::Pending(self)),
+            Err(error) => Err(Returned::new(error, self)),
+        }
+    }
+
+    /// Waits on the host until the work before the record is done, and returns the resource, idle.
+    ///
+    /// # Errors
+    /// The device has failed, perhaps in earlier work; the event comes back.
+    pub fn synchronize(self) -> Result<R, Returned<Self>> {
+        match self.event.as_ref().map_or(Ok(()), Lease::synchronize) {
+            Ok(()) => Ok(self.into_parts().0),
+            Err(error) => Err(Returned::new(error, self)),
+        }
+    }
+}
+
+impl<T: Plain> Event<DeviceBuffer<T>> {
+    /// The same event over a buffer that streams of other devices may copy from and to.
+    pub fn map_peer(self) -> Event<PeerBuffer<T>> {
+        let (value, event) = self.into_parts();
+        Event { value: Some(PeerBuffer::new(value)), event }
+    }
+}
+
+impl<T: Plain> Event<PeerBuffer<T>> {
+    /// The same event over the buffer for its own device.
+    pub fn map_local(self) -> Event<DeviceBuffer<T>> {
+        let (value, event) = self.into_parts();
+        Event { value: Some(value.into_inner()), event }
+    }
+}
+
+impl<R: Resource> Drop for Event<R> {
+    fn drop(&mut self) {
+        if let Some(mut value) = self.value.take() {
+            let after = &self.event;
+            value.__drain(
+                &mut |leaf| reclaim::give_back(leaf.0, When::After(after.iter().cloned().collect())),
+                Token::new(),
+            );
+        }
+    }
+}
+
+impl<R: Resource> fmt::Debug for Event<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("ready", &self.is_ready().ok()).finish_non_exhaustive()
+    }
+}
+
+impl<R: Resource> IntoFuture for Event<R> {
+    type Output = Result<R>;
+    type IntoFuture = EventFuture<R>;
+    fn into_future(self) -> EventFuture<R> {
+        EventFuture(Some(self))
+    }
+}
+
+/// `event.await`: the resource, idle, once the work before the record is done. Works on every executor.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct EventFuture<R: Resource>(Option<Event<R>>);
+
+// The resource is moved out by value and never pinned.
+impl<R: Resource> Unpin for EventFuture<R> {}
+
+impl<R: Resource> Future for EventFuture<R> {
+    type Output = Result<R>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(event) = self.0.take() else {
+            return Poll::Pending; // polled after it was ready, which says nothing more
+        };
+        match event.query() {
+            Ok(Query::Ready(value)) => Poll::Ready(Ok(value)),
+            Ok(Query::Pending(event)) => {
+                if let Some(lease) = event.lease() {
+                    reclaim::background(Job::Wake(lease.clone(), cx.waker().clone()));
+                }
+                self.0 = Some(event);
+                Poll::Pending
+            }
+            Err(returned) => Poll::Ready(Err(returned.error)),
+        }
+    }
+}
+
+/// A point in a stream's time. Only this kind of event has [`elapsed`](TimedEvent::elapsed).
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+///
+/// stream_tags!(Work);
+/// let gpu = Device::best()?;
+/// let work = gpu.stream::<Work>()?;
+/// let mut x = work.alloc::<u8>(1 << 20)?;
+/// let start = work.timestamp()?;
+/// work.fill(&mut x, 1)?;
+/// let end = work.timestamp()?;
+/// end.synchronize()?;
+/// println!("{:?}", end.elapsed(&start)?.expect("both are complete"));
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TimedEvent(EventCell);
+
+impl TimedEvent {
+    pub(crate) fn new(cell: EventCell) -> Self {
+        Self(cell)
+    }
+
+    /// Waits on the host until the stream has passed this point.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let device = self.0.device;
+        device.usable()?;
+        device.seen(self.0.handle.synchronize())
+    }
+
+    /// Device time from `start` to this point; `None` while either is still ahead. Resolution about 0.5 us.
+    ///
+    /// # Errors
+    /// The device has failed, or the two are of different devices.
+    pub fn elapsed(&self, start: &TimedEvent) -> Result<Option<Duration>> {
+        let device = self.0.device;
+        if device != start.0.device {
+            return Err(Error::DeviceMismatch { resource: start.0.device.to_string(), stream: device.to_string() });
+        }
+        device.usable()?;
+        device.seen(self.0.handle.since(&start.0.handle))
+    }
+}

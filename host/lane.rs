@@ -1,0 +1,229 @@
+//! Streams known only at run time: pools, single handles, and one for each thread.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::lock;
+use crate::stream::{Stream, StreamInner, StreamOptions, StreamTag, sealed};
+
+/// The brand of a stream inside [`StreamPool::lane`] or [`AnyStream::enter`].
+///
+/// Its lifetime is new at each call and belongs to the closure, so nothing that this stream orders can leave
+/// except as an [`Event`](crate::Event), and nothing of one lane passes for another's.
+pub struct Lane<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
+
+impl sealed::Sealed for Lane<'_> {}
+impl StreamTag for Lane<'_> {}
+
+/// The brand of a stream inside [`Device::per_thread`]; it stays on its thread.
+pub struct PerThread<'l>(PhantomData<(fn(&'l ()) -> &'l (), *const ())>);
+
+impl sealed::Sealed for PerThread<'_> {}
+impl StreamTag for PerThread<'_> {}
+
+impl fmt::Debug for Lane<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lane")
+    }
+}
+
+impl fmt::Debug for PerThread<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PerThread")
+    }
+}
+
+/// A stream without a type of its own: for a number of streams known only at run time.
+///
+/// ```
+/// use thalweg::{AnyStream, Device, DeviceBuffer, Event};
+///
+/// let gpu = Device::best()?;
+/// let streams: Vec<AnyStream> = (0..3).map(|_| AnyStream::new(gpu)).collect::<Result<_, _>>()?;
+/// // Values leave a lane as events.
+/// let filled: Vec<Event<DeviceBuffer<u32>>> = streams
+///     .iter()
+///     .zip(0..)
+///     .map(|(stream, i)| stream.enter(|s| {
+///         let mut x = s.alloc(100)?;
+///         s.fill(&mut x, i)?;
+///         Ok(s.record(x)?)
+///     }))
+///     .collect::<Result<_, thalweg::Error>>()?;
+/// for (event, i) in filled.into_iter().zip(0..) {
+///     streams[0].enter(|s| {
+///         let x = s.wait(event)?;
+///         assert_eq!(s.read_blocking(&x)?, [i; 100]);
+///         Ok::<_, thalweg::Error>(())
+///     })?;
+/// }
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// Dropping it parks the stream for the next one; its work goes on.
+#[derive(Debug)]
+pub struct AnyStream(&'static StreamInner);
+
+impl AnyStream {
+    /// A stream of `device` with the default options.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn new(device: Device) -> Result<Self> {
+        Self::with(device, StreamOptions::default())
+    }
+
+    /// A stream of `device`.
+    ///
+    /// # Errors
+    /// The device has no such priority, or has failed.
+    pub fn with(device: Device, options: StreamOptions) -> Result<Self> {
+        device.take_stream(options).map(Self)
+    }
+
+    /// The stream's device.
+    pub fn device(&self) -> Device {
+        self.0.device()
+    }
+
+    /// Uses the stream. What `f` returns cannot hold anything that the stream orders.
+    pub fn enter<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
+        f(&Stream::of(self.0))
+    }
+}
+
+impl Drop for AnyStream {
+    fn drop(&mut self) {
+        self.0.device().park(self.0);
+    }
+}
+
+/// A fixed number of streams that threads take turns on.
+///
+/// ```
+/// use thalweg::{Device, StreamPool};
+///
+/// let pool = StreamPool::new(Device::best()?, 2)?;
+/// std::thread::scope(|threads| {
+///     for i in 0..8u32 {
+///         let pool = &pool;
+///         threads.spawn(move || {
+///             let seen = pool.lane(|s| {
+///                 let mut x = s.alloc::<u32>(10)?;
+///                 s.fill(&mut x, i)?;
+///                 s.read_blocking(&x)
+///             });
+///             assert_eq!(seen.unwrap(), [i; 10]);
+///         });
+///     }
+/// });
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub struct StreamPool {
+    device: Device,
+    lanes: usize,
+    free: Mutex<Vec<AnyStream>>,
+    returned: Condvar,
+}
+
+impl StreamPool {
+    /// A pool of `lanes` streams.
+    ///
+    /// # Errors
+    /// `lanes` is 0, or the device has failed.
+    pub fn new(device: Device, lanes: usize) -> Result<Self> {
+        if lanes == 0 {
+            return Err(Error::Parameter { name: "lanes", given: "0".into(), expected: "at least 1".into() });
+        }
+        let free = (0..lanes).map(|_| AnyStream::new(device)).collect::<Result<_>>()?;
+        Ok(Self { device, lanes, free: Mutex::new(free), returned: Condvar::new() })
+    }
+
+    /// The streams' device.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// How many streams there are.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Uses a stream that nobody else is using, and waits for one where all are in use. A closure that takes a
+    /// second lane of the same pool may wait for itself.
+    pub fn lane<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
+        let mut free = lock(&self.free);
+        let stream = loop {
+            match free.pop() {
+                Some(stream) => break stream,
+                None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(free);
+        let lent = Lent { pool: self, stream: Some(stream) };
+        match &lent.stream {
+            Some(stream) => stream.enter(f),
+            None => unreachable!("only `drop` takes it"),
+        }
+    }
+}
+
+/// A stream on loan; it goes back when the closure returns or panics.
+struct Lent<'p> {
+    pool: &'p StreamPool,
+    stream: Option<AnyStream>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        lock(&self.pool.free).extend(self.stream.take());
+        self.pool.returned.notify_one();
+    }
+}
+
+impl fmt::Debug for StreamPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamPool").field("device", &self.device).field("lanes", &self.lanes).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// This thread's streams; parked when it ends.
+    static PER_THREAD: RefCell<Vec<AnyStream>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Device {
+    /// Uses the calling thread's own stream of this device, made at its first use.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    ///
+    /// let gpu = Device::best()?;
+    /// let sum = gpu.per_thread(|s| {
+    ///     let mut x = s.alloc::<u32>(10)?;
+    ///     s.fill(&mut x, 5)?;
+    ///     Ok::<u32, thalweg::Error>(s.read_blocking(&x)?.iter().sum())
+    /// })?;
+    /// assert_eq!(sum?, 50);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The stream cannot be made.
+    pub fn per_thread<T>(self, f: impl for<'l> FnOnce(&Stream<PerThread<'l>>) -> T) -> Result<T> {
+        let stream = PER_THREAD.with_borrow_mut(|streams| {
+            if let Some(stream) = streams.iter().find(|s| s.device() == self) {
+                return Ok(stream.0);
+            }
+            let stream = AnyStream::new(self)?;
+            let inner = stream.0;
+            streams.push(stream);
+            Ok::<_, Error>(inner)
+        })?;
+        Ok(f(&Stream::of(stream)))
+    }
+}

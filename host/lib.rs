@@ -1,0 +1,113 @@
+//! CUDA streams whose races do not compile.
+//!
+//! A buffer's type says which stream orders it. Work on another stream, or on the host, needs an
+//! [`Event`], and the event carries the buffer; so the wait cannot be forgotten, a pinned buffer cannot be touched during a copy,
+//! and nothing can be freed while a stream reads it. The checks are the compiler's: at run time an operation is
+//! the driver call and little else.
+//!
+//! ```
+//! use thalweg::{Device, kernel, stream_tags};
+//!
+//! kernel! {
+//!     /// `y = a x + y`, for the CPU device from this text; for a GPU it is compiled to PTX.
+//!     unsafe fn saxpy(cx: impl Simt, n: u32, a: f32, x: In<f32>, y: InOut<f32>)
+//!     require { x.len() == n, y.len() == n }
+//!     grid(n.div_ceil(256)) block(256)
+//!     {
+//!         let i = cx.global_x();
+//!         if i < n {
+//!             let i = i as usize;
+//!             y.set(cx, i, cx.fma(a, x.get(cx, i), y.get(cx, i)));
+//!         }
+//!     }
+//! }
+//!
+//! stream_tags!(Upload, Compute, Download);
+//! let gpu = Device::cpu()?;
+//! let (up, compute, down) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
+//!
+//! let host = up.bind(gpu.pinned_from(&[1.0f32; 1000])?)?; // page-locked, now `On<Upload, _>`
+//! let mut x = up.alloc::<f32>(1000)?;
+//! up.copy_to_device(&host, &mut x)?;
+//! let x = up.hand(x, &compute)?; // `compute` waits for the copy; with `&up` below, the program would not compile
+//!
+//! let mut y = compute.alloc_zeroed::<f32>(1000)?;
+//! saxpy(&compute, 1000, 2.0, &x, &mut y)?;
+//! let y = compute.hand(y, &down)?;
+//!
+//! let mut result = down.bind(gpu.pinned::<f32>(1000)?)?;
+//! down.copy_to_host(&y, &mut result)?;
+//! let result = down.record(result)?.synchronize()?; // the host waits, and only now `result` is a slice
+//! assert_eq!(*result, [2.0; 1000]);
+//! # Ok::<(), thalweg::Error>(())
+//! ```
+//!
+//! # The three states
+//!
+//! ```text
+//! idle R --s.bind--> R::On<S> --s.record--> Event<R> --t.wait--> R::On<T>
+//!                                               \\--synchronize--> idle R
+//! ```
+//!
+//! | type | state | what you can do |
+//! |---|---|---|
+//! | [`PinnedBuffer<T>`](PinnedBuffer), [`DeviceBuffer<T>`](DeviceBuffer), and [composites](Resource) | idle: no GPU work can touch it | read and write a pinned buffer as a slice; [`bind`](Stream::bind) it to a stream |
+//! | [`On<S, DeviceBuffer<T>>`](On), and composites of those | ordered by stream `S` | use it in operations of `S`, and of no other stream |
+//! | [`Event<R>`](Event) | in transit, guarded by a recorded event | [`wait`](Stream::wait) on another stream, [`synchronize`](Event::synchronize), [`query`](Event::query), `.await` |
+//!
+//! [`Stream::hand`] is `record` and `wait` in one. Several streams read one resource through [`Shared`]; [`DeviceBuffer::split`] makes
+//! pieces that travel separately; [`Ring`] keeps slots going round; [`StreamPool`] and [`AnyStream`] are for streams counted at
+//! run time. Forgetting any of these leaks, and can never race or dangle.
+//!
+//! # Devices
+//!
+//! [`Device::best`] is the first GPU, through the NVIDIA driver alone (no CUDA toolkit), else the CPU device, which runs the
+//! same kernels with real queues and threads. `THALWEG_DEVICE=cpu` or `cuda:1` chooses.
+//!
+//! # Kernels
+//!
+//! [`kernel!`] declares a kernel once, in Rust: its PTX entry, its CPU body and the typed launcher, whose `require` clause is
+//! checked at each launch. `thalweg-ptx-builder` compiles a crate of them to PTX for [`Device::load`].
+//!
+//! # Interoperation
+//!
+//! [`Stream::raw`], [`DeviceSlice::device_ptr`] and [`DeviceBuffer::from_raw`] let code of cudarc, cust, cuBLAS or NCCL work on
+//! our streams. On a thread without a CUDA context, opening a device leaves its primary context current, as the
+//! CUDA runtime does; a context that is current already is put back after every call.
+
+mod device;
+mod driver;
+mod error;
+mod event;
+mod kernel;
+mod lane;
+mod memory;
+mod reclaim;
+mod resource;
+mod ring;
+mod shared;
+mod stream;
+
+pub use device::{Device, DeviceKind};
+pub use error::{Error, LaunchError, RangeError, Result, Returned};
+pub use event::{Event, EventFuture, Query, TimedEvent};
+pub use kernel::Ptx;
+pub use lane::{AnyStream, Lane, PerThread, StreamPool};
+pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
+pub use resource::{Bundle, LeafResource, On, Resource};
+#[doc(hidden)]
+pub use resource::{Leaf, LeafInfo, Token};
+pub use ring::Ring;
+pub use shared::{Reading, Shared};
+pub use stream::{In, Stream, StreamOptions, StreamTag, Tag};
+pub use thalweg_simt::host::{DeviceSlice, HostSlice};
+pub use thalweg_simt::{self as simt, kernel};
+
+#[cfg(feature = "derive")]
+pub use thalweg_derive::Resource;
+
+/// Locks a mutex; one that a panic poisoned still holds consistent data here, because no code of a user runs
+/// under a lock of this crate.
+pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

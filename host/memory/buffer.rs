@@ -1,0 +1,182 @@
+//! Device memory.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use thalweg_simt::host::DeviceSlice;
+
+use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, split};
+use crate::device::Device;
+use crate::error::{Result, Returned};
+use crate::reclaim::{self, When};
+use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::stream::{Stream, StreamTag};
+
+/// `len` elements of `T` in device memory, idle: no work on it is pending.
+///
+/// A stream makes one ([`Stream::alloc`]), as [`On<S, DeviceBuffer<T>>`](On), and every operation takes that
+/// form. The idle form is what an [`Event`](crate::Event) gives back to the host; it can be bound to any stream of its
+/// device.
+///
+/// Dropping it frees the memory without waiting.
+pub struct DeviceBuffer<T: Plain> {
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+    pub(crate) device: Device,
+    pub(crate) memory: Owned<DeviceBlock>,
+    pub(crate) element: PhantomData<T>,
+}
+
+impl<T: Plain> DeviceBuffer<T> {
+    pub(crate) fn new(addr: u64, len: usize, device: Device) -> Self {
+        let memory = if len == 0 { Owned::Empty } else { Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), device }) };
+        Self { addr, len, device, memory, element: PhantomData }
+    }
+
+    /// Adopts memory that other code allocated with `cuMemAllocAsync` or from a memory pool.
+    ///
+    /// Dropping the buffer frees it with `cuMemFreeAsync`.
+    ///
+    /// # Safety
+    /// `addr` is such an allocation of at least `len` elements on `device`, aligned for `T`, no work on it is pending,
+    /// and nobody else uses or frees it.
+    ///
+    /// # Errors
+    /// The bytes are more than an allocation can hold.
+    pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
+        byte_len::<T>(len)?;
+        Ok(Self::new(addr, len, device))
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device whose memory it is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Address in device memory, for interoperation.
+    pub fn device_ptr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
+    /// separately. The last piece that is dropped frees it all.
+    pub fn split(mut self, n: usize) -> Vec<Self> {
+        let owner = self.memory.take().share();
+        split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())).collect()
+    }
+
+    fn part(&self, start: usize, len: usize, owner: Option<std::sync::Arc<super::Split<DeviceBlock>>>) -> Self {
+        Self {
+            addr: self.addr + (start * size_of::<T>()) as u64,
+            len,
+            device: self.device,
+            memory: owner.map_or(Owned::Empty, Owned::Piece),
+            element: PhantomData,
+        }
+    }
+
+    /// Joins pieces of one allocation, in order, into one buffer.
+    ///
+    /// # Errors
+    /// They are not pieces of one allocation, or not adjacent; they come back.
+    pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
+        let parts = pieces.iter().map(|p| (p.addr, p.len * size_of::<T>(), &p.memory));
+        if let Err(error) = split::adjacent(parts) {
+            return Err(Returned::new(error, pieces));
+        }
+        let len = pieces.iter().map(|p| p.len).sum();
+        let mut pieces = pieces.into_iter();
+        let Some(mut first) = pieces.next() else {
+            unreachable!("`adjacent` refuses an empty list")
+        };
+        first.len = len;
+        Ok(first)
+    }
+}
+
+impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
+    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
+    /// separately. The last piece that is dropped frees it all, after the others' work.
+    pub fn split(self, n: usize) -> Vec<Self> {
+        if n == 0 {
+            return Vec::new(); // and `self` is dropped as a buffer on a stream
+        }
+        let stream = self.stream();
+        self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)).collect()
+    }
+
+    /// Joins pieces of one allocation, in order, into one buffer.
+    ///
+    /// # Errors
+    /// They are not pieces of one allocation, or not adjacent; they come back.
+    pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
+        let Some(stream) = pieces.first().map(On::stream) else {
+            return Err(Returned::new(crate::Error::NotAdjacent { reason: "there are none" }, pieces));
+        };
+        let pieces = pieces.into_iter().map(On::into_leaf).collect();
+        match DeviceBuffer::join(pieces) {
+            Ok(whole) => Ok(On::new(whole, stream)),
+            Err(r) => Err(Returned::new(r.error, r.value.into_iter().map(|p| On::new(p, stream)).collect())),
+        }
+    }
+}
+
+impl<T: Plain> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        reclaim::give_back(Memory::Device(self.memory.take()), When::After(Vec::new()));
+    }
+}
+
+impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("addr", &format_args!("{:#x}", self.addr))
+            .field("len", &self.len)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: one leaf, which conversions only move.
+unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
+    type On<S: StreamTag> = On<S, Self>;
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        visit(LeafInfo { device: self.device, kind: LeafKind::Device });
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), _: Token) {
+        self.len = 0;
+        sink(Leaf(Memory::Device(self.memory.take())));
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+        On::new(self, stream)
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+        On::alias(self.__copy(token), stream)
+    }
+}
+
+// SAFETY: sealed.
+unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
+    type Slice<S: StreamTag> = DeviceSlice<S, T>;
+    fn __slice<S: StreamTag>(&self, _: Token) -> &DeviceSlice<S, T> {
+        // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
+        unsafe { DeviceSlice::from_raw(self.addr, self.len) }
+    }
+    fn __slice_mut<S: StreamTag>(&mut self, _: Token) -> &mut DeviceSlice<S, T> {
+        // SAFETY: as above, exclusively through `&mut self`.
+        unsafe { DeviceSlice::from_raw_mut(self.addr, self.len) }
+    }
+    fn __copy(&self, _: Token) -> Self {
+        Self { addr: self.addr, len: self.len, device: self.device, memory: Owned::Empty, element: PhantomData }
+    }
+}

@@ -1,0 +1,123 @@
+//! Device memory for copies between devices.
+
+use std::fmt;
+
+use thalweg_simt::host::DeviceSlice;
+
+use super::{DeviceBuffer, LeafKind, Plain};
+use crate::device::Device;
+use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::stream::{Stream, StreamTag};
+
+/// A [`DeviceBuffer`] that streams of other devices may wait for, and only copy from and to.
+///
+/// A kernel of another device must not be given it, so it dereferences to [`PeerSlice`], which
+/// [`Stream::copy_from_peer`] and [`Stream::copy_to_peer`] take and no launch does.
+///
+/// ```
+/// use thalweg::{Device, PeerBuffer, stream_tags};
+///
+/// stream_tags!(Here, There);
+/// let (a, b) = (Device::cpu()?, Device::new_cpu()?);
+/// let (here, there) = (a.stream::<Here>()?, b.stream::<There>()?);
+/// let mut source = here.alloc::<u32>(4)?;
+/// here.fill(&mut source, 7)?;
+/// let source = here.record(source)?.map_peer();
+/// let source = there.wait(source)?; // device-side: `there` waits for the fill on the other device
+/// let mut copy = there.alloc::<u32>(4)?;
+/// there.copy_from_peer(&source, &mut copy)?;
+/// assert_eq!(there.read_blocking(&copy)?, [7; 4]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub struct PeerBuffer<T: Plain>(DeviceBuffer<T>);
+
+impl<T: Plain> PeerBuffer<T> {
+    /// Lets streams of other devices copy from and to the buffer.
+    pub fn new(buffer: DeviceBuffer<T>) -> Self {
+        Self(buffer)
+    }
+
+    /// The buffer, for its own device.
+    pub fn into_inner(self) -> DeviceBuffer<T> {
+        self.0
+    }
+
+    /// The device whose memory it is.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+}
+
+impl<T: Plain> fmt::Debug for PeerBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PeerBuffer").field(&self.0).finish()
+    }
+}
+
+/// Elements in the memory of a device that may be another than that of stream `S`, which orders them.
+#[repr(transparent)]
+pub struct PeerSlice<S, T>(DeviceSlice<S, T>);
+
+impl<S, T> PeerSlice<S, T> {
+    pub(crate) fn raw(&self) -> &DeviceSlice<S, T> {
+        &self.0
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<S, T> fmt::Debug for PeerSlice<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<S: StreamTag, T: Plain> On<S, PeerBuffer<T>> {
+    /// The device whose memory it is.
+    pub fn device(&self) -> Device {
+        self.leaf().device()
+    }
+}
+
+// SAFETY: one leaf, which conversions only move.
+unsafe impl<T: Plain> Resource for PeerBuffer<T> {
+    type On<S: StreamTag> = On<S, Self>;
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        visit(LeafInfo { device: self.0.device, kind: LeafKind::Peer });
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+        self.0.__drain(sink, token);
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+        On::new(self, stream)
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+        On::alias(self.__copy(token), stream)
+    }
+}
+
+// SAFETY: sealed.
+unsafe impl<T: Plain> LeafResource for PeerBuffer<T> {
+    type Slice<S: StreamTag> = PeerSlice<S, T>;
+    fn __slice<S: StreamTag>(&self, token: Token) -> &PeerSlice<S, T> {
+        let slice: *const DeviceSlice<S, T> = self.0.__slice(token);
+        // SAFETY: `PeerSlice` is a transparent wrapper.
+        unsafe { &*(slice as *const PeerSlice<S, T>) }
+    }
+    fn __slice_mut<S: StreamTag>(&mut self, token: Token) -> &mut PeerSlice<S, T> {
+        let slice: *mut DeviceSlice<S, T> = self.0.__slice_mut(token);
+        // SAFETY: `PeerSlice` is a transparent wrapper.
+        unsafe { &mut *(slice as *mut PeerSlice<S, T>) }
+    }
+    fn __copy(&self, token: Token) -> Self {
+        Self(self.0.__copy(token))
+    }
+}

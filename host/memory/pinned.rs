@@ -1,0 +1,199 @@
+//! Page-locked host memory.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use thalweg_simt::host::HostSlice;
+
+use super::{EMPTY, LeafKind, Memory, Owned, PinnedBlock, Plain, split};
+use crate::device::Device;
+use crate::error::{Result, Returned};
+use crate::reclaim::{self, When};
+use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::stream::{Stream, StreamTag};
+
+/// `len` elements of `T` in page-locked host memory, idle: an ordinary slice.
+///
+/// From [`Device::pinned`], [`Device::pinned_from`] or a [`PinnedPool`](crate::PinnedPool). [`Stream::bind`] hands it to a stream, after
+/// which the host cannot read or write it until an [`Event`](crate::Event) says that the stream is past all work on it.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+///
+/// stream_tags!(Upload);
+/// let gpu = Device::best()?;
+/// let up = gpu.stream::<Upload>()?;
+/// let mut host = gpu.pinned::<f32>(3)?;
+/// host.copy_from_slice(&[1.0, 2.0, 3.0]); // idle: a slice
+/// let host = up.bind(host)?; // on a stream: no slice
+/// let mut image = up.alloc::<f32>(3)?;
+/// up.copy_to_device(&host, &mut image)?;
+/// let host = up.record(host)?.synchronize()?; // idle again
+/// assert_eq!(*host, [1.0, 2.0, 3.0]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// Dropping it gives the memory back to its pool; page-locking costs milliseconds, so pools keep it.
+pub struct PinnedBuffer<T: Plain> {
+    ptr: NonNull<T>,
+    len: usize,
+    device: Device,
+    memory: Owned<PinnedBlock>,
+}
+
+// SAFETY: it owns its elements as a `Vec` would.
+unsafe impl<T: Plain> Send for PinnedBuffer<T> {}
+// SAFETY: as above; `&self` gives `&[T]` only.
+unsafe impl<T: Plain> Sync for PinnedBuffer<T> {}
+
+impl<T: Plain> PinnedBuffer<T> {
+    /// The block's first `len` elements.
+    ///
+    /// # Safety
+    /// The block is exclusively the caller's, initialised, and holds `len` elements.
+    pub(crate) unsafe fn from_block(block: PinnedBlock, len: usize, device: Device) -> Self {
+        Self { ptr: block.ptr.cast(), len, device, memory: Owned::Whole(block) }
+    }
+
+    pub(crate) fn empty(device: Device) -> Self {
+        Self { ptr: EMPTY.cast(), len: 0, device, memory: Owned::Empty }
+    }
+
+    /// The device it was page-locked for; every device of the same kind can use it.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
+    /// separately. The last piece that is dropped gives it back.
+    pub fn split(mut self, n: usize) -> Vec<Self> {
+        let owner = self.memory.take().share();
+        split::pieces(self.len, n)
+            .map(|r| Self {
+                // SAFETY: inside the buffer.
+                ptr: unsafe { self.ptr.add(r.start) },
+                len: r.len(),
+                device: self.device,
+                memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
+            })
+            .collect()
+    }
+
+    /// Joins pieces of one buffer, in order, into one.
+    ///
+    /// # Errors
+    /// They are not pieces of one buffer, or not adjacent; they come back.
+    pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
+        let parts =
+            pieces.iter().map(|p| (p.ptr.as_ptr().expose_provenance() as u64, p.len * size_of::<T>(), &p.memory));
+        if let Err(error) = split::adjacent(parts) {
+            return Err(Returned::new(error, pieces));
+        }
+        let len = pieces.iter().map(|p| p.len).sum();
+        let mut pieces = pieces.into_iter();
+        let Some(mut first) = pieces.next() else {
+            unreachable!("`adjacent` refuses an empty list")
+        };
+        // The pointer's provenance is the whole block's: `split` only moved it.
+        first.len = len;
+        Ok(first)
+    }
+
+    /// The elements while only readers can be at work, for [`Shared::host`](crate::Shared::host).
+    ///
+    /// # Safety
+    /// Nothing writes the memory while the slice lives.
+    pub(crate) unsafe fn slice_while_shared(&self) -> &[T] {
+        // SAFETY: the buffer's own initialised memory; nobody writes it.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
+    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
+    /// separately. The last piece that is dropped gives it back, after the others' work.
+    pub fn split(self, n: usize) -> Vec<Self> {
+        if n == 0 {
+            return Vec::new(); // and `self` is dropped as a buffer on a stream
+        }
+        let stream = self.stream();
+        self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)).collect()
+    }
+
+    /// Joins pieces of one buffer, in order, into one.
+    ///
+    /// # Errors
+    /// They are not pieces of one buffer, or not adjacent; they come back.
+    pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
+        let Some(stream) = pieces.first().map(On::stream) else {
+            return Err(Returned::new(crate::Error::NotAdjacent { reason: "there are none" }, pieces));
+        };
+        let pieces = pieces.into_iter().map(On::into_leaf).collect();
+        match PinnedBuffer::join(pieces) {
+            Ok(whole) => Ok(On::new(whole, stream)),
+            Err(r) => Err(Returned::new(r.error, r.value.into_iter().map(|p| On::new(p, stream)).collect())),
+        }
+    }
+}
+
+impl<T: Plain> Deref for PinnedBuffer<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: idle, so nothing else touches the initialised memory; `len` elements of plain data.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for PinnedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, exclusively through `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> Drop for PinnedBuffer<T> {
+    fn drop(&mut self) {
+        reclaim::give_back(Memory::Pinned(self.memory.take()), When::After(Vec::new()));
+    }
+}
+
+impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedBuffer").field("len", &self.len).field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: one leaf, which conversions only move.
+unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
+    type On<S: StreamTag> = On<S, Self>;
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        visit(LeafInfo { device: self.device, kind: LeafKind::Pinned });
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), _: Token) {
+        self.len = 0;
+        sink(Leaf(Memory::Pinned(self.memory.take())));
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+        On::new(self, stream)
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+        On::alias(self.__copy(token), stream)
+    }
+}
+
+// SAFETY: sealed.
+unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
+    type Slice<S: StreamTag> = HostSlice<S, T>;
+    fn __slice<S: StreamTag>(&self, _: Token) -> &HostSlice<S, T> {
+        // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
+        unsafe { HostSlice::from_raw(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
+    }
+    fn __slice_mut<S: StreamTag>(&mut self, _: Token) -> &mut HostSlice<S, T> {
+        // SAFETY: as above, exclusively through `&mut self`.
+        unsafe { HostSlice::from_raw_mut(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
+    }
+    fn __copy(&self, _: Token) -> Self {
+        Self { ptr: self.ptr, len: self.len, device: self.device, memory: Owned::Empty }
+    }
+}

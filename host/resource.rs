@@ -1,0 +1,358 @@
+//! The three states of a resource, as types.
+//!
+//! ```text
+//! idle R --s.bind--> R::On<S> --s.record--> Event<R> --t.wait--> R::On<T>
+//!                                               \--synchronize--> idle R
+//! ```
+//!
+//! - `R` is idle: no GPU work can touch it. A [`PinnedBuffer`](crate::PinnedBuffer) is a slice then.
+//! - `R::On<S>` is ordered by stream `S`: work may be pending, and only operations of `S` take it.
+//!   For a buffer that is [`On<S, DeviceBuffer<T>>`](On), for a tuple a tuple of those, for a struct
+//!   with `#[derive(Resource)]` the struct `NameOn<S>`.
+//! - [`Event<R>`](crate::Event) is in transit: guarded by a recorded event.
+//!
+//! Moves, not guards: a value that is forgotten leaks, and can never race or dangle. What makes it
+//! sound is that **no safe way leads from `On` or `Event` to a `&R` or `&mut R`**, so that a resource in
+//! flight cannot be swapped against an idle one, and that every conversion between states asks for a
+//! [`Token`] that only this crate can make, after the event that justifies it was recorded or waited for.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+use crate::device::Device;
+use crate::memory::{LeafKind, Memory};
+use crate::reclaim::{self, When};
+use crate::stream::{Stream, StreamTag};
+
+/// Proof that a change of state is justified; only this crate makes one.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Token(());
+
+impl Token {
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// The memory of one leaf, without its type.
+#[doc(hidden)]
+pub struct Leaf(pub(crate) Memory);
+
+impl fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Leaf")
+    }
+}
+
+/// Where a leaf lives.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct LeafInfo {
+    pub(crate) device: Device,
+    pub(crate) kind: LeafKind,
+}
+
+/// Something that travels between the host and streams: a buffer, or a composite of buffers.
+///
+/// Implemented for [`PinnedBuffer`](crate::PinnedBuffer), [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), and for tuples, arrays,
+/// `Vec` and `Option` of resources; for a struct by `#[derive(Resource)]`.
+///
+/// ```
+/// use thalweg::{Device, DeviceBuffer, PinnedBuffer, Resource, stream_tags};
+///
+/// #[derive(Resource)]
+/// struct Slot {
+///     host: PinnedBuffer<f32>,
+///     device: DeviceBuffer<f32>,
+///     #[resource(plain)]
+///     frame: u64,
+/// }
+///
+/// stream_tags!(Work);
+/// let gpu = Device::best()?;
+/// let work = gpu.stream::<Work>()?;
+/// let slot = Slot { host: gpu.pinned_from(&[1.0; 8])?, device: work.alloc(8)?.idle()?, frame: 7 };
+/// let mut slot = work.bind(slot)?; // a `SlotOn<Work>`
+/// work.copy_to_device(&slot.host, &mut slot.device)?;
+/// let slot: Slot = work.record(slot)?.synchronize()?;
+/// assert_eq!((slot.frame, slot.host[0]), (7, 1.0));
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Safety
+/// The methods visit every leaf exactly once, move it without touching it, and run no other code on the way
+/// (`__alias` may clone metadata). A composite has no `Drop` of its own. Derive it instead of writing it.
+pub unsafe trait Resource: Sized + Send + 'static {
+    /// The resource while stream `S` orders it.
+    type On<S: StreamTag>: Bundle<S, Idle = Self>;
+
+    /// Tells where each leaf lives.
+    #[doc(hidden)]
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo));
+    /// Takes the memory out of each leaf, leaving empty buffers behind.
+    #[doc(hidden)]
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token);
+    /// To the ordered state.
+    #[doc(hidden)]
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S>;
+    /// A second handle on the same memory that frees nothing when dropped.
+    #[doc(hidden)]
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S>;
+}
+
+/// A resource, or a composite of them, while stream `S` orders it.
+///
+/// # Safety
+/// As for [`Resource`]; `__unbind` undoes `__bind`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not ordered by stream `{S}`",
+    label = "not a resource on `{S}`",
+    note = "only what stream `{S}` orders can be recorded, handed on or shared by it: `bind` it first, or `hand` it over from its stream"
+)]
+pub unsafe trait Bundle<S: StreamTag>: Sized {
+    /// The same resource, idle.
+    type Idle: Resource<On<S> = Self>;
+    /// Back from the ordered state.
+    #[doc(hidden)]
+    fn __unbind(self, token: Token) -> Self::Idle;
+}
+
+/// A buffer: what [`On`] can hold.
+///
+/// # Safety
+/// Sealed: implemented for the buffers of this crate.
+pub unsafe trait LeafResource: Resource {
+    /// What the buffer dereferences to while a stream orders it.
+    #[doc(hidden)]
+    type Slice<S: StreamTag>: ?Sized;
+    /// The buffer as a slice of its stream.
+    #[doc(hidden)]
+    fn __slice<S: StreamTag>(&self, token: Token) -> &Self::Slice<S>;
+    /// The buffer as an exclusive slice of its stream.
+    #[doc(hidden)]
+    fn __slice_mut<S: StreamTag>(&mut self, token: Token) -> &mut Self::Slice<S>;
+    /// A second handle on the same memory.
+    #[doc(hidden)]
+    fn __copy(&self, token: Token) -> Self;
+}
+
+/// A buffer ordered by stream `S`: work on it may be pending, and only operations of `S` take it.
+///
+/// It dereferences to [`DeviceSlice`](crate::DeviceSlice) or [`HostSlice`](crate::HostSlice), whose elements the host cannot read. Dropping it
+/// frees the memory once the stream is past all work on it, and never blocks.
+#[must_use = "dropping it gives the memory back"]
+pub struct On<S: StreamTag, L: LeafResource> {
+    leaf: ManuallyDrop<L>,
+    stream: Stream<S>,
+    /// A reader's handle on memory that somebody else owns.
+    alias: bool,
+}
+
+impl<S: StreamTag, L: LeafResource> On<S, L> {
+    pub(crate) fn new(leaf: L, stream: Stream<S>) -> Self {
+        Self { leaf: ManuallyDrop::new(leaf), stream, alias: false }
+    }
+
+    pub(crate) fn alias(leaf: L, stream: Stream<S>) -> Self {
+        Self { leaf: ManuallyDrop::new(leaf), stream, alias: true }
+    }
+
+    /// The buffer without its order; the caller re-establishes one.
+    pub(crate) fn into_leaf(self) -> L {
+        let mut this = ManuallyDrop::new(self);
+        debug_assert!(!this.alias, "an alias never leaves its `Reading`");
+        // SAFETY: `this` is never touched or dropped again.
+        unsafe { ManuallyDrop::take(&mut this.leaf) }
+    }
+
+    pub(crate) fn leaf(&self) -> &L {
+        &self.leaf
+    }
+
+    /// The stream that orders it.
+    pub fn stream(&self) -> Stream<S> {
+        self.stream
+    }
+
+    /// Waits on the host until the stream is past all work on the buffer, and returns it idle.
+    ///
+    /// The short form of `record` and `synchronize`, for set-up code.
+    ///
+    /// # Errors
+    /// The record or the wait failed.
+    pub fn idle(self) -> crate::Result<L>
+    where
+        L: Resource<On<S> = Self>,
+        Self: Bundle<S, Idle = L>,
+    {
+        let stream = self.stream;
+        Ok(stream.record(self)?.synchronize()?)
+    }
+}
+
+impl<S: StreamTag, L: LeafResource> Drop for On<S, L> {
+    fn drop(&mut self) {
+        if !self.alias {
+            let stream = self.stream;
+            let when = || When::Stream(stream.inner());
+            self.leaf.__drain(&mut |leaf| reclaim::give_back(leaf.0, when()), Token::new());
+            // Emptied, the leaf frees nothing.
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.leaf) };
+        }
+    }
+}
+
+impl<S: StreamTag, L: LeafResource> std::ops::Deref for On<S, L> {
+    type Target = L::Slice<S>;
+    fn deref(&self) -> &L::Slice<S> {
+        self.leaf.__slice(Token::new())
+    }
+}
+
+// The slice is unsized, so this `&mut` cannot be used to swap one buffer against another.
+impl<S: StreamTag, L: LeafResource> std::ops::DerefMut for On<S, L> {
+    fn deref_mut(&mut self) -> &mut L::Slice<S> {
+        self.leaf.__slice_mut(Token::new())
+    }
+}
+
+impl<S: StreamTag, L: LeafResource> fmt::Debug for On<S, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("On").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: an alias or owner of one leaf; conversions only move it.
+unsafe impl<S: StreamTag, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> for On<S, L> {
+    type Idle = L;
+    fn __unbind(self, _: Token) -> L {
+        self.into_leaf()
+    }
+}
+
+macro_rules! tuple {
+    ($($r:ident)*) => {
+        // SAFETY: visits each field once, in order, and moves it by its own implementation.
+        unsafe impl<$($r: Resource),*> Resource for ($($r,)*) {
+            type On<Tag: StreamTag> = ($($r::On<Tag>,)*);
+            #[allow(non_snake_case, unused_variables)]
+            fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+                let ($($r,)*) = self;
+                $($r.__leaves(visit);)*
+            }
+            #[allow(non_snake_case, unused_variables)]
+            fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+                let ($($r,)*) = self;
+                $($r.__drain(sink, token);)*
+            }
+            #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
+            fn __bind<Tag: StreamTag>(self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
+                let ($($r,)*) = self;
+                ($($r.__bind(stream, token),)*)
+            }
+            #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
+            fn __alias<Tag: StreamTag>(&self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
+                let ($($r,)*) = self;
+                ($($r.__alias(stream, token),)*)
+            }
+        }
+        // SAFETY: as above.
+        unsafe impl<Tag: StreamTag, $($r: Bundle<Tag>),*> Bundle<Tag> for ($($r,)*) {
+            type Idle = ($($r::Idle,)*);
+            #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
+            fn __unbind(self, token: Token) -> Self::Idle {
+                let ($($r,)*) = self;
+                ($($r.__unbind(token),)*)
+            }
+        }
+    };
+}
+tuple!();
+tuple!(A);
+tuple!(A B);
+tuple!(A B C);
+tuple!(A B C D);
+tuple!(A B C D E);
+tuple!(A B C D E F);
+tuple!(A B C D E F G);
+tuple!(A B C D E F G H);
+
+// SAFETY: visits each element once and moves it by its own implementation.
+unsafe impl<R: Resource> Resource for Vec<R> {
+    type On<S: StreamTag> = Vec<R::On<S>>;
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        self.iter().for_each(|r| r.__leaves(visit));
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+        self.iter_mut().for_each(|r| r.__drain(sink, token));
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.into_iter().map(|r| r.__bind(stream, token)).collect()
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.iter().map(|r| r.__alias(stream, token)).collect()
+    }
+}
+// SAFETY: as above.
+unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Vec<B> {
+    type Idle = Vec<B::Idle>;
+    fn __unbind(self, token: Token) -> Self::Idle {
+        self.into_iter().map(|b| b.__unbind(token)).collect()
+    }
+}
+
+// SAFETY: visits each element once and moves it by its own implementation.
+unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
+    type On<S: StreamTag> = [R::On<S>; N];
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        self.iter().for_each(|r| r.__leaves(visit));
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+        self.iter_mut().for_each(|r| r.__drain(sink, token));
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.map(|r| r.__bind(stream, token))
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.each_ref().map(|r| r.__alias(stream, token))
+    }
+}
+// SAFETY: as above.
+unsafe impl<S: StreamTag, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
+    type Idle = [B::Idle; N];
+    fn __unbind(self, token: Token) -> Self::Idle {
+        self.map(|b| b.__unbind(token))
+    }
+}
+
+// SAFETY: visits the element, if any, once and moves it by its own implementation.
+unsafe impl<R: Resource> Resource for Option<R> {
+    type On<S: StreamTag> = Option<R::On<S>>;
+    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+        self.iter().for_each(|r| r.__leaves(visit));
+    }
+    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+        self.iter_mut().for_each(|r| r.__drain(sink, token));
+    }
+    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.map(|r| r.__bind(stream, token))
+    }
+    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+        self.as_ref().map(|r| r.__alias(stream, token))
+    }
+}
+// SAFETY: as above.
+unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Option<B> {
+    type Idle = Option<B::Idle>;
+    fn __unbind(self, token: Token) -> Self::Idle {
+        self.map(|b| b.__unbind(token))
+    }
+}

@@ -1,0 +1,93 @@
+//! A ring of slots that streams fill in turn.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::resource::Resource;
+
+/// A ring of `depth` slots: double buffering, and deeper.
+///
+/// [`take`](Ring::take) gives the slot that was given back the longest ago, as an [`Event`] to wait for on a stream or on the host.
+/// A slot that an error swallowed is made anew by the next `take`, so one failed step does not end the loop.
+///
+/// ```
+/// use thalweg::{Device, Ring, stream_tags};
+///
+/// stream_tags!(Upload);
+/// let gpu = Device::best()?;
+/// let up = gpu.stream::<Upload>()?;
+/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(100)?, up.alloc::<u32>(100)?.idle()?)))?;
+/// for frame in 0..10 {
+///     let (mut host, device) = ring.take()?.synchronize()?; // waits once both slots are under way
+///     host.fill(frame);
+///     let (host, mut device) = up.bind((host, device))?;
+///     up.copy_to_device(&host, &mut device)?;
+///     ring.give(up.record((host, device))?);
+/// }
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub struct Ring<R: Resource> {
+    slots: VecDeque<Event<R>>,
+    depth: usize,
+    make: Box<dyn FnMut() -> Result<R> + Send>,
+}
+
+impl<R: Resource> Ring<R> {
+    /// A ring of `depth` slots, each made by `make`.
+    ///
+    /// # Errors
+    /// What `make` returns.
+    pub fn new(depth: usize, mut make: impl FnMut() -> Result<R> + Send + 'static) -> Result<Self> {
+        let slots = (0..depth).map(|_| make().map(Event::ready)).collect::<Result<_>>()?;
+        Ok(Self { slots, depth, make: Box::new(make) })
+    }
+
+    /// The slot given back the longest ago, or a new one where all are lost or lent.
+    ///
+    /// # Errors
+    /// What `make` returns.
+    pub fn take(&mut self) -> Result<Event<R>> {
+        match self.slots.pop_front() {
+            Some(slot) => Ok(slot),
+            None => (self.make)().map(Event::ready),
+        }
+    }
+
+    /// Gives a slot back. Beyond `depth` it is dropped.
+    pub fn give(&mut self, slot: Event<R>) {
+        if self.slots.len() < self.depth {
+            self.slots.push_back(slot);
+        }
+    }
+
+    /// How many slots the ring holds when none is lent.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Waits on the host for every slot in the ring.
+    ///
+    /// # Errors
+    /// The device has failed; the slots stay.
+    pub fn synchronize(&mut self) -> Result<()> {
+        for _ in 0..self.slots.len() {
+            let Some(slot) = self.slots.pop_front() else { break };
+            match slot.synchronize() {
+                Ok(idle) => self.slots.push_back(Event::ready(idle)),
+                Err(returned) => {
+                    self.slots.push_front(returned.value);
+                    return Err(returned.error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Resource> fmt::Debug for Ring<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("depth", &self.depth).field("free", &self.slots.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,350 @@
+//! The context on `nvptx64`: every method is an instruction or two.
+
+use core::arch::{asm, global_asm, nvptx};
+use core::marker::PhantomData;
+
+use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
+
+/// A thread of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu(());
+
+impl Gpu {
+    /// The context of the calling thread; for the entries that [`kernel!`](crate::kernel) declares.
+    ///
+    /// # Safety
+    /// The caller is a kernel entry whose launch holds what the declaration promises.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Gpu(())
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: `trap` ends the kernel with an error that the host sees.
+    unsafe { nvptx::trap() }
+}
+
+global_asm!(".extern .shared .align 16 .b8 thalweg_shared[];");
+
+#[allow(improper_ctypes)]
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.lg2.approx.ftz.f"]
+    fn lg2_approx(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.ex2.approx.ftz.f"]
+    fn ex2_approx(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.sqrt.approx.ftz.f"]
+    fn sqrt_approx(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.rcp.approx.ftz.f"]
+    fn rcp_approx(x: f32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    fn shfl_bfly(mask: u32, v: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_up(mask: u32, v: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    fn shfl_down(mask: u32, v: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_idx(mask: u32, v: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot(mask: u32, p: bool) -> u32;
+}
+
+const FULL: u32 = u32::MAX;
+
+impl Simt for Gpu {
+    #[inline(always)]
+    fn thread_idx(self) -> Dim3 {
+        // SAFETY: reads of special registers.
+        unsafe {
+            Dim3 {
+                x: nvptx::_thread_idx_x() as u32,
+                y: nvptx::_thread_idx_y() as u32,
+                z: nvptx::_thread_idx_z() as u32,
+            }
+        }
+    }
+    #[inline(always)]
+    fn block_idx(self) -> Dim3 {
+        // SAFETY: reads of special registers.
+        unsafe {
+            Dim3 {
+                x: nvptx::_block_idx_x() as u32,
+                y: nvptx::_block_idx_y() as u32,
+                z: nvptx::_block_idx_z() as u32,
+            }
+        }
+    }
+    #[inline(always)]
+    fn block_dim(self) -> Dim3 {
+        // SAFETY: reads of special registers.
+        unsafe {
+            Dim3 {
+                x: nvptx::_block_dim_x() as u32,
+                y: nvptx::_block_dim_y() as u32,
+                z: nvptx::_block_dim_z() as u32,
+            }
+        }
+    }
+    #[inline(always)]
+    fn grid_dim(self) -> Dim3 {
+        // SAFETY: reads of special registers.
+        unsafe {
+            Dim3 {
+                x: nvptx::_grid_dim_x() as u32,
+                y: nvptx::_grid_dim_y() as u32,
+                z: nvptx::_grid_dim_z() as u32,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
+        core::f32::math::mul_add(a, b, c)
+    }
+    #[inline(always)]
+    fn sqrt(self, x: f32) -> f32 {
+        core::f32::math::sqrt(x)
+    }
+    #[inline(always)]
+    fn sqrt_approx(self, x: f32) -> f32 {
+        // SAFETY: arithmetic.
+        unsafe { sqrt_approx(x) }
+    }
+    #[inline(always)]
+    fn cbrt(self, x: f32) -> f32 {
+        self.exp2(self.log2(x) * (1.0 / 3.0))
+    }
+    #[inline(always)]
+    fn log2(self, x: f32) -> f32 {
+        // SAFETY: arithmetic.
+        unsafe { lg2_approx(x) }
+    }
+    #[inline(always)]
+    fn exp2(self, x: f32) -> f32 {
+        // SAFETY: arithmetic.
+        unsafe { ex2_approx(x) }
+    }
+    #[inline(always)]
+    fn recip(self, x: f32) -> f32 {
+        // SAFETY: arithmetic.
+        unsafe { rcp_approx(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load<T: Element>(self, p: *const T) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { *p }
+    }
+    #[inline(always)]
+    unsafe fn store<T: Element>(self, p: *mut T, v: T) {
+        // SAFETY: the caller's promise.
+        unsafe { *p = v }
+    }
+
+    #[inline(always)]
+    unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
+        let (a, b, c, d): (u32, u32, u32, u32);
+        // SAFETY: aligned and readable by the caller's promise, and nobody writes there. A plain
+        // 16-byte load comes out of LLVM as two 8-byte ones.
+        unsafe {
+            asm!(
+                "ld.global.nc.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];",
+                out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) p,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }
+    #[inline(always)]
+    unsafe fn store4<T: Word>(self, p: *mut T, v: [T; 4]) {
+        // SAFETY: aligned and writable by the caller's promise.
+        unsafe {
+            asm!(
+                "st.global.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
+                in(reg64) p, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(),
+                in(reg32) v[2].to_word(), in(reg32) v[3].to_word(),
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn store4_streaming<T: Word>(self, p: *mut T, v: [T; 4]) {
+        // SAFETY: aligned and writable by the caller's promise.
+        unsafe {
+            asm!(
+                "st.global.cs.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
+                in(reg64) p, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(),
+                in(reg32) v[2].to_word(), in(reg32) v[3].to_word(),
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
+        let old;
+        // SAFETY: aligned and valid by the caller's promise.
+        unsafe {
+            asm!("atom.global.add.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
+        }
+        old
+    }
+    #[inline(always)]
+    unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
+        let old;
+        // SAFETY: aligned and valid by the caller's promise.
+        unsafe {
+            asm!("atom.global.max.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
+        }
+        old
+    }
+    #[inline(always)]
+    unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
+        let old;
+        // SAFETY: aligned and valid by the caller's promise.
+        unsafe {
+            asm!("atom.global.min.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
+        }
+        old
+    }
+}
+
+/// The five steps of a butterfly over the warp.
+#[inline(always)]
+fn butterfly<T: Word>(mut v: T, op: impl Fn(T, T) -> T) -> T {
+    let mut mask = 16;
+    while mask > 0 {
+        // SAFETY: every lane is here, by the contract of cooperative kernels.
+        let other = unsafe { shfl_bfly(FULL, v.to_word(), mask, 31) };
+        v = op(v, T::from_word(other));
+        mask /= 2;
+    }
+    v
+}
+
+impl Cooperative for Gpu {
+    #[inline(always)]
+    fn barrier(self) {
+        // SAFETY: every thread of the block is here, by the contract of cooperative kernels.
+        unsafe { nvptx::_syncthreads() }
+    }
+
+    #[inline(always)]
+    fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T {
+        // SAFETY: every lane is here, by the contract of cooperative kernels; so below.
+        T::from_word(unsafe { shfl_bfly(FULL, v.to_word(), mask, 31) })
+    }
+    #[inline(always)]
+    fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T {
+        // SAFETY: as in `shuffle_xor`.
+        T::from_word(unsafe { shfl_up(FULL, v.to_word(), delta, 0) })
+    }
+    #[inline(always)]
+    fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T {
+        // SAFETY: as in `shuffle_xor`.
+        T::from_word(unsafe { shfl_down(FULL, v.to_word(), delta, 31) })
+    }
+    #[inline(always)]
+    fn shuffle<T: Word>(self, v: T, source: u32) -> T {
+        // SAFETY: as in `shuffle_xor`.
+        T::from_word(unsafe { shfl_idx(FULL, v.to_word(), source, 31) })
+    }
+    #[inline(always)]
+    fn ballot(self, p: bool) -> u32 {
+        // SAFETY: as in `shuffle_xor`.
+        unsafe { vote_ballot(FULL, p) }
+    }
+
+    #[inline(always)]
+    fn warp_sum(self, v: f32) -> f32 {
+        butterfly(v, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn warp_max(self, v: f32) -> f32 {
+        butterfly(v, f32::max)
+    }
+    #[inline(always)]
+    fn warp_min(self, v: f32) -> f32 {
+        butterfly(v, f32::min)
+    }
+    #[inline(always)]
+    fn warp_sum_u32(self, v: u32) -> u32 {
+        butterfly(v, u32::wrapping_add)
+    }
+
+    #[inline(always)]
+    unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
+        let base: u32;
+        // SAFETY: takes an address.
+        unsafe { asm!("mov.u32 {0}, thalweg_shared;", out(reg32) base, options(pure, nomem, nostack)) };
+        Shared { start: base + byte_offset, element: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+        let at = s.start + i * size_of::<T>() as u32;
+        // SAFETY: inside the block's shared memory by the caller's promise. Not `pure`: another
+        // thread may have stored there since.
+        unsafe {
+            match size_of::<T>() {
+                1 => {
+                    let v: u16;
+                    asm!("ld.shared.u8 {0}, [{1}];", out(reg16) v, in(reg32) at, options(nostack));
+                    core::mem::transmute_copy(&v)
+                }
+                2 => {
+                    let v: u16;
+                    asm!("ld.shared.u16 {0}, [{1}];", out(reg16) v, in(reg32) at, options(nostack));
+                    core::mem::transmute_copy(&v)
+                }
+                4 => {
+                    let v: u32;
+                    asm!("ld.shared.u32 {0}, [{1}];", out(reg32) v, in(reg32) at, options(nostack));
+                    core::mem::transmute_copy(&v)
+                }
+                _ => {
+                    let v: u64;
+                    asm!("ld.shared.u64 {0}, [{1}];", out(reg64) v, in(reg32) at, options(nostack));
+                    core::mem::transmute_copy(&v)
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+        let at = s.start + i * size_of::<T>() as u32;
+        // SAFETY: inside the block's shared memory by the caller's promise; each arm copies exactly
+        // the element's bytes.
+        unsafe {
+            match size_of::<T>() {
+                1 => {
+                    let v: u8 = core::mem::transmute_copy(&v);
+                    asm!("st.shared.u8 [{0}], {1};", in(reg32) at, in(reg16) u16::from(v), options(nostack));
+                }
+                2 => {
+                    let v: u16 = core::mem::transmute_copy(&v);
+                    asm!("st.shared.u16 [{0}], {1};", in(reg32) at, in(reg16) v, options(nostack));
+                }
+                4 => {
+                    let v: u32 = core::mem::transmute_copy(&v);
+                    asm!("st.shared.u32 [{0}], {1};", in(reg32) at, in(reg32) v, options(nostack));
+                }
+                _ => {
+                    let v: u64 = core::mem::transmute_copy(&v);
+                    asm!("st.shared.u64 [{0}], {1};", in(reg32) at, in(reg64) v, options(nostack));
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
+        let old;
+        // SAFETY: inside the block's shared memory by the caller's promise. ptxas drops the result
+        // and emits a reduction where `old` is unused.
+        unsafe {
+            asm!("atom.shared.add.u32 {0}, [{1}], {2};", out(reg32) old, in(reg32) s.start + i * 4, in(reg32) v, options(nostack));
+        }
+        old
+    }
+}

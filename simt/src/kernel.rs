@@ -1,0 +1,207 @@
+//! The declaration of a kernel.
+
+/// Declares a kernel: its `nvptx64` entry, its CPU entry and its typed host launcher, from one text.
+///
+/// ```text
+/// kernel! {
+///     /// Documentation of the launcher.
+///     pub unsafe fn NAME(cx: impl Simt, n: u32, x: In<f32>, y: Out<f32>)
+///     require { PREDICATE, ... }
+///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES)
+///     { BODY }
+/// }
+/// ```
+///
+/// - The context is `impl Simt`, or `impl Cooperative` where threads of a block meet.
+/// - Parameters are numbers (`u8` to `u64`, `i8` to `i64`, `f32`, `f64`) and buffers
+///   ([`In`](crate::In), [`Out`](crate::Out), [`InOut`](crate::InOut) of an [`Element`](crate::Element)); at most 32.
+/// - In `require`, `grid`, `block` and `shared` integers are widened to `u128`, so that a product
+///   cannot overflow, and a buffer `x` has `x.len()` and `x.is_aligned(bytes)`. Predicates are
+///   checked at every launch; the first that fails becomes a typed error that shows all arguments.
+///   A grid with a zero extent launches nothing.
+/// - `require` and `shared` may be left out, `grid` and `block` have one to three extents. Without a body the
+///   declaration describes an entry of PTX made elsewhere, whose name must be [`NAME__u32_rf32_wf32`](crate#).
+///
+/// On the host this makes the function
+/// `NAME(on: &impl Launch<S>, n: u32, x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, f32>) -> Result<(), _>`.
+///
+/// `unsafe` stands at the declaration, not at the call: whoever declares promises that for **every** argument
+/// list that passes `require`, the body stays inside its buffers (and shared memory), no two threads touch the same
+/// element where one of them stores without an atomic or a barrier between, and barriers and warp
+/// operations are reached by all threads of the block or warp. The body stands in an `unsafe` block.
+#[macro_export]
+macro_rules! kernel {
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident(
+            $cx:ident: impl $context:ident
+            $(, $arg:ident: $kind:ident $(<$element:ident>)?)* $(,)?
+        )
+        $(require { $($require:expr),* $(,)? })?
+        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
+        $body:block
+    ) => {
+        #[cfg(target_arch = "nvptx64")]
+        #[unsafe(export_name = $crate::__entry_name!($name $($kind $(<$element>)?,)*))]
+        $(#[$meta])*
+        $vis unsafe extern "ptx-kernel" fn $name($($arg: $crate::__parameter!(raw $kind $(<$element>)?)),*) {
+            #[inline(always)]
+            #[allow(unused_variables, clippy::too_many_arguments)]
+            unsafe fn body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+                // SAFETY: promised by the declaration.
+                unsafe { $body }
+            }
+            // SAFETY: this is the kernel's entry, its arguments are what the launcher checked.
+            unsafe { body($crate::Gpu::new(), $($crate::__parameter!(from $arg $kind $(<$element>)?)),*) }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        $crate::__launcher! {
+            [
+                {
+                    #[inline(always)]
+                    #[allow(unused_variables, clippy::too_many_arguments)]
+                    unsafe fn body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+                        // SAFETY: promised by the declaration.
+                        unsafe { $body }
+                    }
+                    #[allow(unused_variables)]
+                    unsafe fn block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
+                        let mut slots = slots.iter().copied();
+                        // SAFETY: the launcher filled one slot for each parameter, in this order.
+                        $(let $arg: $crate::__parameter!(body $kind $(<$element>)?) = unsafe {
+                            $crate::host::Parameter::from_slot(slots.next().unwrap_or_default())
+                        };)*
+                        // SAFETY: promised by the declaration.
+                        $crate::__run!($context block, |cx| unsafe { body(cx, $($arg),*) });
+                    }
+                    Some(block as $crate::host::CpuEntry)
+                }
+                $crate::__cooperative!($context)
+            ]
+            $(#[$meta])*
+            $vis $name($($arg: $kind $(<$element>)?),*)
+            { $($($require),*)? }
+            ($($grid),+) ($($block),+) ($($shared)?)
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),* $(,)?)
+        $(require { $($require:expr),* $(,)? })?
+        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
+    ) => {
+        $crate::__launcher! {
+            [None false]
+            $(#[$meta])*
+            $vis $name($($arg: $kind $(<$element>)?),*)
+            { $($($require),*)? }
+            ($($grid),+) ($($block),+) ($($shared)?)
+        }
+    };
+}
+
+/// The host side of a declaration.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __launcher {
+    (
+        [$cpu:tt $($cooperative:tt)*]
+        $(#[$meta:meta])*
+        $vis:vis $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),*)
+        { $($require:expr),* }
+        ($($grid:expr),+) ($($block:expr),+) ($($shared:expr)?)
+    ) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<S, L: $crate::host::Launch<S> + ?Sized>(
+            on: &L,
+            $($arg: $crate::__parameter!(host S $kind $(<$element>)?)),*
+        ) -> ::core::result::Result<(), L::Error> {
+            static KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
+                module_path!(),
+                stringify!($name),
+                $crate::__entry_name!($name $($kind $(<$element>)?,)*),
+                $cpu,
+                $($cooperative)*,
+            );
+            let slots = $crate::host::slots([$($crate::host::Argument::slot(&$arg)),*]);
+            #[allow(unused_variables)]
+            let shape = {
+                $(let $arg = $crate::host::Argument::widen(&$arg);)*
+                #[allow(unused_labels)]
+                let unmet: ::core::option::Option<&'static str> = 'unmet: {
+                    $(if !($require) {
+                        break 'unmet Some(stringify!($require));
+                    })*
+                    None
+                };
+                if let Some(requirement) = unmet {
+                    return Err($crate::host::LaunchError::requirement(
+                        &KERNEL,
+                        requirement,
+                        &[$((stringify!($arg), &$arg as &dyn ::core::fmt::Debug)),*],
+                    )
+                    .into());
+                }
+                $crate::host::LaunchShape::new(
+                    &KERNEL,
+                    &[$($crate::host::extent($grid)),+],
+                    &[$($crate::host::extent($block)),+],
+                    [$($crate::host::extent($shared),)? 0][0],
+                )?
+            };
+            // SAFETY: whoever declared the kernel promises that it is sound for arguments that pass
+            // `require`, which they did; the slots are in the order of the parameters that the
+            // entry's name spells; the slices are ordered by the launcher's stream.
+            unsafe { on.launch(&KERNEL, shape, &slots) }
+        }
+    };
+}
+
+/// A parameter as the host, the entry and the body see it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __parameter {
+    (host $s:ident In<$t:ident>) => { &$crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident Out<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident InOut<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident $t:ident) => { $t };
+    (raw In<$t:ident>) => { *const $t };
+    (raw Out<$t:ident>) => { *mut $t };
+    (raw InOut<$t:ident>) => { *mut $t };
+    (raw $t:ident) => { $t };
+    (body $kind:ident<$t:ident>) => { $crate::$kind<$t> };
+    (body $t:ident) => { $t };
+    (from $arg:ident $kind:ident<$t:ident>) => { $crate::$kind::from_ptr($arg) };
+    (from $arg:ident $t:ident) => { $arg };
+}
+
+/// `NAME__u32_rf32_wf32_xu8`: `r` for `In`, `w` for `Out`, `x` for `InOut`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __entry_name {
+    ($name:ident $($kind:ident $(<$t:ident>)?,)*) => {
+        concat!(stringify!($name), "_" $(, $crate::__entry_name!(@ $kind $(<$t>)?))*)
+    };
+    (@ In<$t:ident>) => { concat!("_r", stringify!($t)) };
+    (@ Out<$t:ident>) => { concat!("_w", stringify!($t)) };
+    (@ InOut<$t:ident>) => { concat!("_x", stringify!($t)) };
+    (@ $t:ident) => { concat!("_", stringify!($t)) };
+}
+
+/// Whether the threads of a block meet.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cooperative {
+    (Simt) => { false };
+    (Cooperative) => { true };
+}
+
+/// Runs a block on the CPU.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __run {
+    (Simt $block:ident, $body:expr) => { $block.run_independent($body) };
+    (Cooperative $block:ident, $body:expr) => { $block.run_cooperative($body) };
+}

@@ -1,0 +1,53 @@
+//! What the integration tests share: the f64 reference, files, generated images.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
+
+pub mod files;
+pub mod images;
+pub mod reference;
+
+use proptest::test_runner::Config;
+
+/// The configuration of a property test of `count` cases.
+///
+/// proptest would keep failing seeds beside the nearest `lib.rs` or `main.rs` above the test, and there is
+/// none. A failure prints its smallest input; that belongs in a test of its own.
+pub fn cases(count: u32) -> Config {
+    Config {
+        cases: count,
+        failure_persistence: None,
+        ..Config::default()
+    }
+}
+
+/// The largest absolute difference; infinite where the lengths differ or either side is not a number.
+pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
+    if got.len() != want.len() {
+        return f64::INFINITY;
+    }
+    let mut worst = 0.0;
+    for (&g, &w) in got.iter().zip(want) {
+        let error = (f64::from(g) - w).abs();
+        if error.is_nan() {
+            return f64::INFINITY;
+        }
+        worst = error.max(worst);
+    }
+    worst
+}
+
+/// Panics with the first element that is further than `bound` from the reference.
+#[track_caller]
+pub fn assert_close(what: &str, got: &[f32], want: &[f64], bound: f64) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        let error = (f64::from(g) - w).abs();
+        assert!(
+            error <= bound,
+            "{what}[{i}] is {g}, the reference {w}: off by {error:e}, allowed {bound:e}"
+        );
+    }
+}
