@@ -75,6 +75,8 @@
 //! our streams. On a thread without a CUDA context, opening a device leaves its primary context current, as the
 //! CUDA runtime does; a context that is current already is put back after every call.
 
+extern crate self as thalweg; // for the paths that the derive writes
+
 mod device;
 mod driver;
 mod error;
@@ -87,6 +89,7 @@ mod resource;
 mod ring;
 mod shared;
 mod stream;
+pub mod vision;
 
 pub use device::{Device, DeviceKind};
 pub use error::{Error, LaunchError, RangeError, Result, Returned};
@@ -103,7 +106,6 @@ pub use stream::{In, Stream, StreamOptions, StreamTag, Tag};
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel};
 
-#[cfg(feature = "derive")]
 pub use thalweg_derive::Resource;
 
 /// Locks a mutex; one that a panic poisoned still holds consistent data here, because no code of a user runs

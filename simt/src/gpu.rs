@@ -29,7 +29,6 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 
 global_asm!(".extern .shared .align 16 .b8 thalweg_shared[];");
 
-#[allow(improper_ctypes)]
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.lg2.approx.ftz.f"]
     fn lg2_approx(x: f32) -> f32;
@@ -343,7 +342,10 @@ impl Cooperative for Gpu {
         // SAFETY: inside the block's shared memory by the caller's promise. ptxas drops the result
         // and emits a reduction where `old` is unused.
         unsafe {
-            asm!("atom.shared.add.u32 {0}, [{1}], {2};", out(reg32) old, in(reg32) s.start + i * 4, in(reg32) v, options(nostack));
+            asm!(
+                "atom.shared.add.u32 {0}, [{1}], {2};",
+                out(reg32) old, in(reg32) s.start + i * 4, in(reg32) v, options(nostack)
+            );
         }
         old
     }

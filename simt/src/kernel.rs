@@ -61,7 +61,9 @@ macro_rules! kernel {
                 {
                     #[inline(always)]
                     #[allow(unused_variables, clippy::too_many_arguments)]
-                    unsafe fn body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+                    unsafe fn body(
+                        $cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
+                    ) {
                         // SAFETY: promised by the declaration.
                         unsafe { $body }
                     }

@@ -7,7 +7,7 @@
 //! coroutines. There is no `cfg` inside a body.
 //!
 //! ```
-//! use thalweg_simt::{kernel, In, InOut, Simt};
+//! use thalweg_simt::kernel;
 //!
 //! kernel! {
 //!     /// `y = a x + y`, element by element.
@@ -35,7 +35,8 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(abi_ptx, stdarch_nvptx, link_llvm_intrinsics, asm_experimental_arch, core_float_math)
+    feature(stdarch_nvptx, link_llvm_intrinsics, asm_experimental_arch, core_float_math),
+    allow(internal_features) // `link_llvm_intrinsics`: the warp and approximation instructions
 )]
 
 mod context;

@@ -1,0 +1,33 @@
+//! From a photograph to adaptive visual tokens (ARR-COC): textures, relevance, allocation, compression.
+//!
+//! 1. **Textures**: 13 planes a pixel (sRGB, CIELAB, Sobel of luma, position, eccentricity, local contrast).
+//! 2. **Relevance** of each patch: entropy of its luma (information) and its edges (salience), balanced.
+//! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within a budget.
+//! 4. **Compression**: a selected patch's planes averaged over `n` x `n` cells, packed one patch after another.
+//!
+//! [`Pipeline`] runs them on three streams, the stages of successive images side by side; [`kernels`] are the launchers it uses.
+//! The numbers are defined in `docs/spec.md` of the repository, exactly enough that another implementation agrees.
+//!
+//! ```
+//! use thalweg::Device;
+//! use thalweg::vision::{Image, Params, Pipeline};
+//!
+//! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
+//! let params = Params { patch: 2, budget: 100, sides: 2..=4, ..Params::default() };
+//! let mut pipeline = Pipeline::new(Device::best()?, params)?;
+//! let tokens = pipeline.run(&[image]).remove(0)?;
+//! assert_eq!(tokens.grid, [1, 2]);
+//! assert_eq!(tokens.tokens.len(), 13 * tokens.len());
+//! # Ok::<(), thalweg::Error>(())
+//! ```
+
+mod allocate;
+mod params;
+mod pipeline;
+
+pub use allocate::{Allocation, allocate_blocking};
+pub use params::{Image, MAX_EXTENT, PLANES, Params};
+pub use pipeline::{Pipeline, Stages, Submitted, TokenSet};
+
+/// The kernels' typed launchers: asynchronous, on buffers that one stream orders.
+pub use thalweg_kernels as kernels;

@@ -1,0 +1,50 @@
+//! The kernels of thalweg: from an sRGB image to a variable number of tokens, six launches an image.
+//!
+//! | kernel | from | to | threads |
+//! |---|---|---|---|
+//! | [`textures`] | `rgb` u8 [H, W, 3] | `planes` f32 [13, H, W] | 4 pixels each |
+//! | [`features`] | `planes` | `features` f32 [N, 13] | a block a patch |
+//! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block a patch |
+//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | one block |
+//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | one block |
+//! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | a token's plane each |
+//!
+//! The number of tokens T and of selected patches K are decided on the device and never read back
+//! between launches: buffers are sized by the budget, and `counts` holds T and K.
+//!
+//! Each is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate is the PTX,
+//! compiled for the host it is the safe launchers and the bodies that the CPU device runs. A launcher checks the
+//! shapes of its buffers; what is *in* a buffer is never trusted with an address, so no contents,
+//! however wrong, make a kernel leave its buffers or two of its threads write one element.
+//!
+//! Images have at most [`MAX_EXTENT`] rows and columns, so an element of a plane stack fits 32 bits.
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
+
+mod allocate;
+mod block;
+mod compress;
+mod entropy;
+mod features;
+mod patch;
+mod relevance;
+mod textures;
+
+pub use allocate::allocate;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use allocate::gains;
+pub use compress::compress;
+pub use entropy::entropy;
+pub use features::features;
+pub use relevance::relevance;
+pub use textures::textures;
+
+/// Planes of a texture array.
+pub const PLANES: u32 = 13;
+/// Largest height and width of an image, in pixels.
+pub const MAX_EXTENT: u32 = 16384;
+/// Largest number of patches of an image: one for each pixel of the largest.
+pub const MAX_PATCHES: u32 = MAX_EXTENT * MAX_EXTENT;
+/// Index of the plane of edge magnitude.
+pub(crate) const EDGE: u32 = 8;
+/// Index of the plane of eccentricity.
+pub(crate) const ECCENTRICITY: u32 = 11;

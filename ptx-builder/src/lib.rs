@@ -1,0 +1,339 @@
+//! Builds a Rust crate to PTX, with rustc's own `nvptx64-nvidia-cuda` backend.
+//!
+//! A crate of kernels is an ordinary `no_std` library whose entries are declared with
+//! `thalweg_simt::kernel!` (or by hand, as `extern "ptx-kernel"`). In the build script of the crate
+//! that launches them:
+//!
+//! ```no_run
+//! // build.rs: builds `kernels/` to `$OUT_DIR/kernels.ptx`, again whenever one of its sources changes
+//! fn main() -> Result<(), thalweg_ptx_builder::Error> {
+//!     thalweg_ptx_builder::build_to_out_dir("kernels")?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! and in its source `const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));`.
+//! [`PtxBuilder`] does the same in steps; the command `thalweg-ptx` makes, and checks, PTX that is
+//! kept in a repository.
+//!
+//! # What it needs
+//!
+//! A rustc, 1.95 or newer, with the sources of `core`, and cargo. No CUDA toolkit, no linker, no
+//! network. The first that has the sources is taken, of: the one named with
+//! [`compiler`](PtxBuilder::compiler) or in `THALWEG_RUSTC` (then no other); the current toolchain;
+//! rustup's toolchains; `/usr/bin/rustc`. So one of these is enough:
+//!
+//! ```text
+//! rustup component add rust-src
+//! apt-get install rustc-web rust-web-src        # Debian 12 and its security updates
+//! ```
+//!
+//! # What it does
+//!
+//! 1. Builds `core` for the GPU, once per compiler and target (10 to 20 s), into a directory of its
+//!    own. This is what `-Zbuild-std=core` does, short of resolving the dependencies of `std`, which
+//!    would need a network.
+//! 2. Builds the crate with that `core`, with fat link-time optimisation and panics that trap, as a
+//!    static library, so that no linker runs, and takes the assembly, which is the PTX.
+//! 3. Checks the PTX: it has entries, every symbol is resolved, and no call of `core`'s panic
+//!    functions is left.
+//! 4. Heads it with the compiler, the flags, and a fingerprint of each source file (see [`Ptx`]), so
+//!    that a checked-in file can be told from a stale one without a compiler.
+//!
+//! The crate keeps its own `Cargo.toml`, lock file and workspace; its release profile is replaced.
+//! The same sources and compiler give the same bytes in any directory, as long as the crate's path
+//! dependencies lie in its workspace: cargo names the symbols of others after their place.
+
+mod compiler;
+mod error;
+mod ptx;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use compiler::Compiler;
+pub use error::Error;
+use error::IoContext;
+pub use ptx::{Ptx, Source};
+
+/// The target triple of rustc for NVIDIA GPUs.
+const TRIPLE: &str = "nvptx64-nvidia-cuda";
+
+/// Builds one crate to PTX.
+///
+/// ```no_run
+/// # fn main() -> Result<(), thalweg_ptx_builder::Error> {
+/// use thalweg_ptx_builder::PtxBuilder;
+///
+/// let ptx = PtxBuilder::new("kernels").target("sm_80").build()?;
+/// println!("{:?} by {}", ptx.entries, ptx.compiler);
+/// ptx.write("ptx/kernels.ptx")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct PtxBuilder {
+    krate: PathBuf,
+    target: String,
+    compiler: Option<PathBuf>,
+    work_dir: Option<PathBuf>,
+}
+
+impl PtxBuilder {
+    /// A builder for the crate in the directory `krate`, for compute capability 7.5 (`sm_75`) and up.
+    pub fn new(krate: impl Into<PathBuf>) -> Self {
+        Self { krate: krate.into(), target: "sm_75".into(), compiler: None, work_dir: None }
+    }
+
+    /// The oldest GPU that the PTX is for, as `sm_75`; newer ones run it too.
+    pub fn target(mut self, target: &str) -> Self {
+        self.target = target.into();
+        self
+    }
+
+    /// The rustc to use, instead of searching for one.
+    pub fn compiler(mut self, rustc: impl Into<PathBuf>) -> Self {
+        self.compiler = Some(rustc.into());
+        self
+    }
+
+    /// Where intermediate files go; `$OUT_DIR/ptx` in a build script, else `target/ptx`.
+    ///
+    /// Builds that share it wait for one another, and share the built `core`.
+    pub fn work_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.work_dir = Some(dir.into());
+        self
+    }
+
+    /// Builds the crate. Warnings of the compiler go to standard error.
+    ///
+    /// # Errors
+    /// No usable compiler, a failed compilation, or PTX that would not load: see [`Error`].
+    pub fn build(&self) -> Result<Ptx, Error> {
+        let krate = absolute(&self.krate)?;
+        let manifest = krate.join("Cargo.toml");
+        fs::metadata(&manifest).at(&manifest)?;
+        let compiler = Compiler::find(self.compiler.as_deref())?;
+
+        let work = absolute(&self.work_dir.clone().unwrap_or_else(default_work_dir))?;
+        fs::create_dir_all(&work).at(&work)?;
+        let lock = work.join("lock");
+        let lock = fs::File::create(&lock).and_then(|file| file.lock().map(|()| file)).at(&lock)?;
+
+        let sysroot = self.core(&compiler, &work)?;
+        // Always from scratch: nothing that an earlier build left is taken for this one's.
+        let target_dir = work.join("kernels");
+        remove_dir(&target_dir)?;
+        let asm = work.join("kernels.s");
+        let mut cargo = compiler.cargo(["rustc", "--lib", "--crate-type=staticlib"], &manifest, &target_dir);
+        let mut flags = self.rustc_flags();
+        flags.push("--sysroot".into());
+        flags.push(sysroot.into());
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
+        let mut emit = OsString::from("--emit=asm=");
+        emit.push(&asm);
+        cargo.arg("--").arg(emit);
+        let warnings = compiler::run(&mut cargo)?;
+        if !warnings.is_empty() {
+            eprintln!("{warnings}");
+        }
+
+        let text = fs::read_to_string(&asm).at(&asm)?;
+        let sources = sources(&target_dir, &krate, &work)?;
+        drop(lock);
+        Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources)
+    }
+
+    /// What has changed since `ptx` was built: paths of sources relative to the crate, or `the
+    /// builder's flags`. Empty when it is up to date. Needs no compiler.
+    pub fn changes(&self, ptx: &Ptx) -> Vec<String> {
+        let mut changes = Vec::new();
+        if ptx.flags != self.flags_line() {
+            changes.push("the builder's flags".into());
+        }
+        let differs = |s: &&Source| Source::read(&self.krate, &s.path).ok().as_ref() != Some(s);
+        changes.extend(ptx.sources.iter().filter(differs).map(|s| s.path.clone()));
+        changes
+    }
+
+    /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless that was done before.
+    fn core(&self, compiler: &Compiler, work: &Path) -> Result<PathBuf, Error> {
+        let id = format!("{} {}", compiler.name(), self.flags_line());
+        let sysroot = work.join(format!("core-{:032x}", ptx::fingerprint(id.as_bytes())));
+        if sysroot.exists() {
+            return Ok(sysroot);
+        }
+        let build = work.join("core");
+        remove_dir(&build)?;
+        let source = build.join("src");
+        fs::create_dir_all(&source).at(&source)?;
+        // Through a link inside the package, so that symbol names do not depend on where rustc lives.
+        let library = link(compiler.library(), build.join("library"));
+        // `alloc` is not built: it knows what features its compiler's `compiler_builtins` wants.
+        let manifest = build.join("Cargo.toml");
+        let text = format!(
+            "[package]\nname = \"core-for-ptx\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
+             [dependencies]\nalloc = {{ path = '{}' }}\n\
+             [workspace]\nexclude = ['library']\n",
+            library.join("alloc").display()
+        );
+        fs::write(&manifest, text).at(&manifest)?;
+        let lib = source.join("lib.rs");
+        fs::write(&lib, "#![no_std]\n").at(&lib)?;
+
+        let target_dir = build.join("target");
+        let packages = ["build", "-p=core", "-p=compiler_builtins"];
+        let mut cargo = compiler.cargo(packages, &manifest, &target_dir);
+        // Bitcode is what link-time optimisation of the kernels reads.
+        let mut flags = self.rustc_flags();
+        flags.push("-Cembed-bitcode=yes".into());
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
+        cargo.env("RUSTC_BOOTSTRAP", "1"); // `core` uses its own unstable features on any channel
+        compiler::run(&mut cargo)?;
+
+        // Renamed last: a sysroot that exists is complete.
+        let staged = build.join("sysroot");
+        let lib = staged.join("lib/rustlib").join(TRIPLE).join("lib");
+        fs::create_dir_all(&lib).at(&lib)?;
+        // The .rmeta, too: some cargos leave the metadata out of the .rlib.
+        for made in files(&target_dir)? {
+            let Some(name) = made.file_name() else { continue };
+            let text = name.to_string_lossy();
+            if text.starts_with("libcore-") || text.starts_with("libcompiler_builtins-") {
+                fs::rename(&made, lib.join(name)).at(&made)?;
+            }
+        }
+        fs::rename(&staged, &sysroot).at(&sysroot)?;
+        remove_dir(&build)?;
+        Ok(sysroot)
+    }
+
+    fn rustc_flags(&self) -> Vec<OsString> {
+        let target = format!("-Ctarget-cpu={}", self.target);
+        [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into()
+    }
+
+    /// Everything that decides the output besides sources and compiler, for the header.
+    fn flags_line(&self) -> String {
+        let profile = compiler::PROFILE.map(|(key, value)| format!("{key}={value}"));
+        let flags = self.rustc_flags();
+        let flags = flags.join(" ".as_ref());
+        format!("{} {}", flags.display(), profile.join(" "))
+    }
+}
+
+/// For build scripts: builds the crate in the directory `krate` to `$OUT_DIR/<directory>.ptx` for
+/// `sm_75` and up, and tells cargo to run the build script again when one of its sources changes.
+///
+/// # Errors
+/// As [`PtxBuilder::build`], or `OUT_DIR` is not set.
+pub fn build_to_out_dir(krate: impl Into<PathBuf>) -> Result<Ptx, Error> {
+    let builder = PtxBuilder::new(krate);
+    let krate = absolute(&builder.krate)?;
+    let name = krate.file_name().unwrap_or("kernels".as_ref()).display();
+    let out = env::var_os("OUT_DIR").ok_or(Error::NotABuildScript)?;
+    let ptx = builder.build()?;
+    ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
+    let mut watched: Vec<PathBuf> = ptx.sources.iter().map(|source| krate.join(&source.path)).collect();
+    // The lock file decides the versions of what comes from a registry.
+    watched.extend(krate.ancestors().map(|dir| dir.join("Cargo.lock")).find(|lock| lock.exists()));
+    for path in watched {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+    println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    Ok(ptx)
+}
+
+fn default_work_dir() -> PathBuf {
+    match env::var_os("OUT_DIR") {
+        Some(out) => Path::new(&out).join("ptx"),
+        None => "target/ptx".into(),
+    }
+}
+
+/// The files that made the crate, its own and those of its path dependencies, with their manifests;
+/// from the list that cargo leaves beside the static library.
+fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, Error> {
+    let mut paths = Vec::new();
+    let release = target_dir.join(TRIPLE).join("release");
+    for list in fs::read_dir(&release).at(&release)? {
+        let list = list.at(&release)?.path();
+        if list.extension().is_none_or(|e| e != "d") {
+            continue;
+        }
+        let text = fs::read_to_string(&list).at(&list)?;
+        let (_, files) = text.split_once(": ").unwrap_or_default();
+        // Spaces inside a path are escaped.
+        for file in files.replace("\\ ", "\0").split_whitespace() {
+            let file = PathBuf::from(file.replace('\0', " "));
+            if file.starts_with(work) {
+                continue; // made by a build script
+            }
+            let mut packages = file.ancestors().map(|dir| dir.join("Cargo.toml"));
+            paths.extend(packages.find(|manifest| manifest.exists()));
+            paths.push(file);
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    let relative = paths.iter().map(|path| relative(path, krate));
+    relative.map(|path| Source::read(krate, &path)).collect()
+}
+
+/// All files under `dir`.
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).at(dir)? {
+        let entry = entry.at(dir)?;
+        let path = entry.path();
+        if entry.file_type().at(&path)?.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Links to the directory `to` where links are common, and names it where they are not.
+fn link(to: &Path, from: PathBuf) -> PathBuf {
+    #[cfg(unix)]
+    if std::os::unix::fs::symlink(to, &from).is_ok() {
+        return "library".into();
+    }
+    _ = from;
+    to.into()
+}
+
+fn remove_dir(dir: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result.at(dir),
+    }
+}
+
+/// `path` from the root and without `..`, as cargo writes paths; `canonicalize` would follow links,
+/// and on Windows make a path that cargo does not take.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    let mut absolute = PathBuf::new();
+    for component in std::path::absolute(path).at(path)?.components() {
+        match component {
+            Component::ParentDir => _ = absolute.pop(),
+            Component::CurDir => {}
+            other => absolute.push(other),
+        }
+    }
+    Ok(absolute)
+}
+
+/// `path` as seen from the directory `base`, with `/` between components.
+fn relative(path: &Path, base: &Path) -> String {
+    let common = path.components().zip(base.components());
+    let common = common.take_while(|(a, b)| a == b).count();
+    let up = base.components().skip(common).map(|_| "..".into());
+    let down = path.components().skip(common);
+    let down = down.map(|c| c.as_os_str().to_string_lossy().into_owned());
+    up.chain(down).collect::<Vec<String>>().join("/")
+}

@@ -1,0 +1,235 @@
+//! PTX text, its header, and what is checked about it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::Error;
+use crate::error::IoContext;
+
+/// PTX and how it was made.
+///
+/// The text begins with comment lines that the other fields are read from:
+///
+/// ```text
+/// // Made from Rust by thalweg-ptx-builder. Do not edit: change the sources and build again.
+/// // compiler: rustc 1.96.0 (ac68faa20 2026-05-25), LLVM 22.1.8, cargo 1.95.0 (f2d3ce0bd 2026-03-21)
+/// // target: sm_75
+/// // flags: -Ctarget-cpu=sm_75 ... lto=fat ...
+/// // source: 2a77f35f2b1c9ad5ba6ec6fd6da5e0c9 src/lib.rs
+/// ```
+///
+/// Each `source` line is the fingerprint of a file and its path relative to the crate. The files are
+/// those that the compiler read for this target, of the crate and of its path dependencies, and their
+/// manifests. The fingerprint is FNV-1a, 128 bits, over the file's bytes with `\r\n` taken as `\n`. It
+/// is there to notice a change, and no protection against someone who wants to hide one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ptx {
+    /// The whole file, header included.
+    pub text: String,
+    /// The names of the kernels, in the order of the text.
+    pub entries: Vec<String>,
+    /// The compiler, with the versions of rustc, LLVM and cargo.
+    pub compiler: String,
+    /// The oldest GPU it is for, as `sm_75`.
+    pub target: String,
+    /// Flags and profile, on one line.
+    pub flags: String,
+    /// The files it was made from.
+    pub sources: Vec<Source>,
+}
+
+/// A file that PTX was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its path relative to the directory of the crate, with `/`.
+    pub path: String,
+    /// FNV-1a of its contents, with `\r\n` taken as `\n`.
+    pub fingerprint: u128,
+}
+
+impl Source {
+    pub(crate) fn read(krate: &Path, path: &str) -> Result<Self, Error> {
+        let file = krate.join(path);
+        Ok(Self { path: path.into(), fingerprint: fingerprint(&fs::read(&file).at(&file)?) })
+    }
+}
+
+impl Ptx {
+    /// Checks what the compiler made, and heads it.
+    pub(crate) fn checked(
+        body: &str,
+        compiler: &str,
+        target: &str,
+        flags: &str,
+        sources: Vec<Source>,
+    ) -> Result<Self, Error> {
+        let mut text = format!(
+            "// Made from Rust by thalweg-ptx-builder. Do not edit: change the sources and build again.\n\
+             // compiler: {compiler}\n// target: {target}\n// flags: {flags}\n"
+        );
+        for Source { path, fingerprint } in &sources {
+            text += &format!("// source: {fingerprint:032x} {path}\n");
+        }
+        text += body;
+        let ptx = Self::parse(text);
+        let made = body.lines().find_map(|line| line.strip_prefix(".target "));
+        if made.and_then(|made| made.split(',').next()) != Some(target) {
+            return Err(Error::UnknownTarget { target: target.into() });
+        }
+        if ptx.entries.is_empty() {
+            return Err(Error::NoEntries);
+        }
+        let symbols = functions(body, ".extern");
+        if !symbols.is_empty() {
+            return Err(Error::Unresolved { symbols });
+        }
+        let mut functions = functions(body, "");
+        functions.retain(|name| name.contains("9panicking"));
+        if !functions.is_empty() {
+            return Err(Error::Panics { functions });
+        }
+        Ok(ptx)
+    }
+
+    /// Reads the header and the names of the entries from a file's text. Fields that PTX from elsewhere
+    /// lacks are left empty.
+    #[must_use]
+    pub fn parse(text: String) -> Self {
+        let header = || text.lines().map_while(|line| line.strip_prefix("// "));
+        let field = |key| header().find_map(|line| line.strip_prefix(key));
+        let field = |key| field(key).unwrap_or_default().to_string();
+        let source = |line: &str| {
+            let (hash, path) = line.strip_prefix("source: ")?.split_once(' ')?;
+            let fingerprint = u128::from_str_radix(hash, 16).ok()?;
+            let path = path.into();
+            Some(Source { path, fingerprint })
+        };
+        let entry = |line: &str| {
+            let name = line.strip_prefix(".visible .entry ")?;
+            Some(name.split('(').next()?.trim().to_string())
+        };
+        Self {
+            entries: text.lines().filter_map(entry).collect(),
+            compiler: field("compiler: "),
+            target: field("target: "),
+            flags: field("flags: "),
+            sources: header().filter_map(source).collect(),
+            text,
+        }
+    }
+
+    /// Reads a file that [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).at(path)?;
+        Ok(Self::parse(text.replace("\r\n", "\n")))
+    }
+
+    /// Writes the text, header included, beside `path` and then renames it, so that a reader finds the
+    /// old file or the new one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).at(dir)?;
+        }
+        let beside = path.with_extension("ptx.new");
+        fs::write(&beside, &self.text).at(&beside)?;
+        fs::rename(&beside, path).at(path)
+    }
+}
+
+/// FNV-1a, 128 bits, of `bytes` with `\r\n` taken as `\n`.
+pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for (i, &byte) in bytes.iter().enumerate() {
+        if byte == b'\r' && bytes.get(i + 1) == Some(&b'\n') {
+            continue;
+        }
+        hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    hash
+}
+
+/// The names of the device functions that `PREFIX .func` declares or defines. The name is the last word
+/// before the list of parameters; a return value in parentheses may come before it.
+fn functions(ptx: &str, prefix: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for line in ptx.lines() {
+        let Some(rest) = line.strip_prefix(prefix) else { continue };
+        let Some(rest) = rest.trim_start().strip_prefix(".func") else { continue };
+        let rest = rest.trim_start();
+        let rest = match rest.strip_prefix('(') {
+            Some(value) => value.split_once(')').map_or("", |(_, rest)| rest),
+            None => rest,
+        };
+        let name = rest.trim_start().split(|c: char| c == '(' || c == ';' || c.is_whitespace());
+        names.extend(name.take(1).filter(|name| !name.is_empty()).map(String::from));
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = "\
+.version 6.3
+.target sm_75
+.visible .entry a(
+\t.param .u32 a_param_0
+)
+{
+}
+.func  (.param .b32 func_retval0) helper(
+)
+.visible .entry b()
+{
+}
+";
+
+    fn check(extra: &str) -> Result<Ptx, Error> {
+        let sources = vec![Source { path: "src/lib.rs".into(), fingerprint: 7 }];
+        Ptx::checked(&format!("{BODY}{extra}"), "rustc", "sm_75", "-C", sources)
+    }
+
+    #[test]
+    fn the_header_reads_back() {
+        let ptx = check("").unwrap();
+        assert_eq!(ptx.entries, ["a", "b"]);
+        assert_eq!((&*ptx.compiler, &*ptx.target, &*ptx.flags), ("rustc", "sm_75", "-C"));
+        assert_eq!(ptx.sources[0].fingerprint, 7);
+        assert_eq!(Ptx::parse(ptx.text.clone()), ptx);
+        let foreign = Ptx::parse(BODY.into());
+        assert_eq!((foreign.entries.len(), foreign.sources.len()), (2, 0));
+    }
+
+    #[test]
+    fn ptx_that_would_not_load_is_refused() {
+        let made = |body, target| Ptx::checked(body, "", target, "", vec![]);
+        assert!(matches!(made(".target sm_75\n", "sm_75"), Err(Error::NoEntries)));
+        assert!(matches!(made(".target sm_75\n", "sm_999"), Err(Error::UnknownTarget { .. })));
+        let vprintf = ".extern .func  (.param .b32 func_retval0) vprintf\n(\n\t.param .b64 p\n)\n;\n";
+        let Err(Error::Unresolved { symbols }) = check(&format!("{vprintf}.extern .func f()\n;\n")) else { panic!() };
+        assert_eq!(symbols, ["f", "vprintf"]);
+        check(".extern .shared .align 16 .b8 smem[];\n").unwrap();
+        let panic = ".func _RNvNtC4core9panicking18panic_bounds_check(\n)\n";
+        assert!(matches!(check(panic), Err(Error::Panics { functions }) if functions.len() == 1));
+    }
+
+    #[test]
+    fn fingerprints_are_fnv_1a_and_ignore_the_kind_of_line_end() {
+        // Test vectors of the FNV reference implementation.
+        assert_eq!(fingerprint(b""), 0x6c62272e07bb014262b821756295c58d);
+        assert_eq!(fingerprint(b"a"), 0xd228cb696f1a8caf78912b704e4a8964);
+        assert_eq!(fingerprint(b"foobar"), 0x343e1662793c64bf6f0d3597ba446f18);
+        assert_eq!(fingerprint(b"a\r\nb\r"), fingerprint(b"a\nb\r"));
+    }
+}

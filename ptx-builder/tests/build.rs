@@ -1,0 +1,177 @@
+//! Builds the crate in `tests/fixture`, and variations of it. These tests need a compiler, and fail with
+//! the hint what to install where there is none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
+
+/// A copy of the fixture, and the place for its PTX.
+struct Fixture {
+    dir: PathBuf,
+}
+
+impl Fixture {
+    /// Each test gives another name, and may give a directory of its own.
+    fn new(name: &str) -> Self {
+        let dir = tmp().join(name);
+        _ = fs::remove_dir_all(&dir);
+        for file in ["Cargo.toml", "src/lib.rs", "dep/Cargo.toml", "dep/src/lib.rs"] {
+            let to = dir.join("krate").join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture").join(file), to).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn krate(&self) -> PathBuf {
+        self.dir.join("krate")
+    }
+
+    fn ptx(&self) -> PathBuf {
+        self.dir.join("ptx/kernels.ptx")
+    }
+
+    fn builder(&self) -> PtxBuilder {
+        PtxBuilder::new(self.krate()).work_dir(tmp().join("work"))
+    }
+
+    fn build(&self) -> Result<Ptx, Error> {
+        self.builder().build()
+    }
+
+    fn edit(&self, file: &str, edit: impl FnOnce(String) -> String) {
+        let path = self.krate().join(file);
+        fs::write(&path, edit(fs::read_to_string(&path).unwrap())).unwrap();
+    }
+
+    /// `thalweg-ptx COMMAND krate ptx/kernels.ptx`, without a network.
+    fn command(&self, command: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_thalweg-ptx"))
+            .args([command, "krate", "ptx/kernels.ptx", "--work-dir"])
+            .arg(tmp().join("work"))
+            .current_dir(&self.dir)
+            .env("CARGO_NET_OFFLINE", "true")
+            // What the cargo of a build script would hand down; each would break the build.
+            .env("RUSTFLAGS", "-Ctarget-cpu=native")
+            .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-cpu=native")
+            .env("RUSTC_WRAPPER", "/nonexistent")
+            .env("CARGO_BUILD_TARGET", "nonexistent")
+            .output()
+            .unwrap()
+    }
+}
+
+fn tmp() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn ptx_has_entries_and_a_header_and_does_not_depend_on_the_directory() {
+    let fixture = Fixture::new("header");
+    let ptx = fixture.build().unwrap();
+    let mut entries = ptx.entries.clone();
+    entries.sort();
+    assert_eq!(entries, ["entry_of_a_dependency", "histogram", "saxpy", "sort"]);
+    let paths: Vec<_> = ptx.sources.iter().map(|source| &*source.path).collect();
+    assert_eq!(paths, ["Cargo.toml", "dep/Cargo.toml", "dep/src/lib.rs", "src/lib.rs"]);
+    for text in [".target sm_75", "fma.rn.f32", "bar.sync", "red.shared", "shfl.sync.bfly", "lg2.approx.ftz"] {
+        assert!(ptx.text.contains(text), "{text}");
+    }
+    // Names of crates are in the names of functions and tables, and the fixture has both.
+    assert!(ptx.text.contains("stays_a_function") && ptx.text.contains("SQUARES"));
+
+    let elsewhere = Fixture::new("another directory/with spaces");
+    let builder = elsewhere.builder().work_dir(tmp().join("another work directory"));
+    assert_eq!(builder.build().unwrap(), ptx);
+}
+
+#[test]
+fn a_newer_target_is_named() {
+    let ptx = Fixture::new("sm_90").builder().target("sm_90").build().unwrap();
+    assert_eq!(ptx.target, "sm_90");
+    assert!(ptx.text.contains("\n.target sm_90"));
+}
+
+#[test]
+fn staleness_is_seen_without_a_compiler() {
+    let fixture = Fixture::new("stale");
+    fixture.build().unwrap().write(fixture.ptx()).unwrap();
+    let ptx = Ptx::read(fixture.ptx()).unwrap();
+    let changes = || fixture.builder().changes(&ptx);
+    assert!(changes().is_empty());
+    fixture.edit("src/lib.rs", |text| text.replace('\n', "\r\n"));
+    assert!(changes().is_empty(), "only line ends differ");
+    fixture.edit("dep/src/lib.rs", |text| text + "\n");
+    fs::remove_file(fixture.krate().join("src/lib.rs")).unwrap();
+    assert_eq!(changes(), ["dep/src/lib.rs", "src/lib.rs"]);
+    assert!(fixture.builder().target("sm_80").changes(&ptx)[0].contains("flags"));
+    // A checkout with other line ends holds the same PTX.
+    let text = fs::read_to_string(fixture.ptx()).unwrap();
+    fs::write(fixture.ptx(), text.replace('\n', "\r\n")).unwrap();
+    assert_eq!(Ptx::read(fixture.ptx()).unwrap(), ptx);
+}
+
+#[test]
+fn the_command_builds_and_checks_without_a_network() {
+    let fixture = Fixture::new("command");
+    let built = fixture.command("build");
+    assert!(built.status.success(), "{}", shown(&built));
+    let text = fs::read_to_string(fixture.ptx()).unwrap();
+    assert!(fixture.command("check").status.success());
+
+    fs::write(fixture.ptx(), text.replace("fma.rn.f32", "fma.rz.f32")).unwrap();
+    let tampered = fixture.command("check");
+    assert_eq!(tampered.status.code(), Some(1), "{}", shown(&tampered));
+    assert!(shown(&tampered).contains("fma.rz.f32"), "{}", shown(&tampered));
+
+    fs::write(fixture.ptx(), text.replace("// compiler: rustc", "// compiler: another")).unwrap();
+    let moved = fixture.command("check");
+    assert!(moved.status.success() && shown(&moved).contains("MOVED"), "{}", shown(&moved));
+
+    fixture.edit("src/lib.rs", |text| text.replace("fn sort(", "fn sort2("));
+    let stale = fixture.command("check");
+    assert_eq!(stale.status.code(), Some(1));
+    for text in ["src/lib.rs", "has sort,", "lacks sort2"] {
+        assert!(shown(&stale).contains(text), "{}", shown(&stale));
+    }
+    assert_eq!(fixture.command("frobnicate").status.code(), Some(2));
+}
+
+#[test]
+fn mistakes_in_the_kernels_are_named() {
+    let fixture = Fixture::new("mistakes");
+    let original = fs::read_to_string(fixture.krate().join("src/lib.rs")).unwrap();
+    let add = |code: &str| {
+        fixture.edit("src/lib.rs", |_| format!("{original}{code}"));
+        fixture.build().unwrap_err()
+    };
+    let error = add(r#"unsafe extern "C" { fn vprintf(format: *const u8, values: *const u8) -> i32; }
+        #[unsafe(no_mangle)] pub unsafe extern "ptx-kernel" fn p(x: *const u8) { unsafe { vprintf(x, x); } }"#);
+    assert!(matches!(&error, Error::Unresolved { symbols } if *symbols == ["vprintf"]), "{error}");
+    let error = add("fn f() -> u32 { 1.0 }");
+    assert!(matches!(&error, Error::Compile { stderr, .. } if stderr.contains("E0308")), "{error}");
+
+    fixture.edit("src/lib.rs", |_| "#![no_std]\nuse fixture_dep as _;\n".into());
+    fixture.edit("dep/src/lib.rs", |text| text.replace("#[unsafe(no_mangle)]", ""));
+    let error = fixture.build().unwrap_err();
+    assert!(matches!(error, Error::NoEntries), "{error}");
+    let error = PtxBuilder::new("nowhere").build().unwrap_err();
+    assert!(matches!(&error, Error::Io { path, .. } if path.ends_with("nowhere/Cargo.toml")), "{error}");
+}
+
+#[test]
+fn a_compiler_that_will_not_do_is_named_with_what_to_install() {
+    let fixture = Fixture::new("compilers");
+    let error = fixture.builder().compiler("/nonexistent/rustc").build().unwrap_err();
+    let Error::NoCompiler { tried } = &error else { panic!("{error}") };
+    assert_eq!(tried.len(), 1, "an explicit choice is not replaced: {error}");
+    for text in ["/nonexistent/rustc", "rustup component add rust-src", "apt-get install rustc-web rust-web-src"] {
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
