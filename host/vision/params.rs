@@ -32,15 +32,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        Self {
-            patch: 32,
-            sides: 8..=20,
-            budget: 4096,
-            focus: 0.8,
-            fixation: [0.5, 0.5],
-            foveal_bias: 0.0,
-            mix: None,
-        }
+        Self { patch: 32, sides: 8..=20, budget: 4096, focus: 0.8, fixation: [0.5, 0.5], foveal_bias: 0.0, mix: None }
     }
 }
 
@@ -62,7 +54,11 @@ impl Params {
             return refuse("sides", format!("{lo}..{hi}"), "a range lo..hi with 1 <= lo <= hi <= 255");
         }
         if self.budget < u64::from(lo * lo) {
-            return refuse("budget", self.budget, format!("at least {} tokens, the smallest share of a patch", lo * lo));
+            return refuse(
+                "budget",
+                self.budget,
+                format!("at least {} tokens, the smallest share of a patch", lo * lo),
+            );
         }
         if !(self.focus > 0.0 && self.focus < 1.0) {
             return refuse("focus", self.focus, "a number between 0 and 1, both excluded");
@@ -141,7 +137,11 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     }
     let expected = 3 * height as usize * width as usize;
     if bytes != expected {
-        return refuse("image", format!("{bytes} bytes"), format!("{expected} bytes, 3 for each of {height} x {width} pixels"));
+        return refuse(
+            "image",
+            format!("{bytes} bytes"),
+            format!("{expected} bytes, 3 for each of {height} x {width} pixels"),
+        );
     }
     Ok(())
 }

@@ -13,12 +13,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::Resource;
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::{Event, TimedEvent};
 use crate::lane::AnyStream;
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
-use crate::Resource;
 use crate::resource::On;
 use crate::stream::{Stream, StreamTag};
 use crate::vision::allocate::Capacity;
@@ -205,10 +205,8 @@ impl Pipeline {
             {
                 done.push(self.settle(first));
             }
-            let submitted = self
-                .device
-                .pinned_from(image.rgb())
-                .and_then(|rgb| self.submit(image.height(), image.width(), rgb));
+            let submitted =
+                self.device.pinned_from(image.rgb()).and_then(|rgb| self.submit(image.height(), image.width(), rgb));
             under_way.push_back(submitted);
         }
         done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
@@ -367,7 +365,7 @@ impl Pipeline {
     pub fn finish(&mut self, submitted: Submitted) -> Result<TokenSet> {
         let Submitted { height, width, results, times } = submitted;
         let results = results.synchronize()?;
-        self.stages.add(&times)?;
+        self.stages = self.stages + Stages::measured(&times)?;
         let (tokens, selected) = (results.counts[0] as usize, results.counts[1] as usize);
         Ok(TokenSet {
             height,
@@ -388,14 +386,40 @@ impl Pipeline {
     }
 }
 
+impl std::ops::Add for Stages {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            upload: self.upload + other.upload,
+            textures: self.textures + other.textures,
+            relevance: self.relevance + other.relevance,
+            allocation: self.allocation + other.allocation,
+            download: self.download + other.download,
+        }
+    }
+}
+
 impl Stages {
-    fn add(&mut self, times: &Times) -> Result<()> {
-        let between = |start: &TimedEvent, end: &TimedEvent| Ok::<_, crate::Error>(end.elapsed(start)?.unwrap_or_default());
-        self.upload += between(&times.upload[0], &times.upload[1])?;
-        self.textures += between(&times.upload[1], &times.textures)?;
-        self.relevance += between(&times.relevance[0], &times.relevance[1])?;
-        self.allocation += between(&times.allocation[0], &times.allocation[1])?;
-        self.download += between(&times.allocation[1], &times.download)?;
-        Ok(())
+    /// The stages in order, with their names.
+    pub fn named(&self) -> [(&'static str, Duration); 5] {
+        [
+            ("upload", self.upload),
+            ("textures", self.textures),
+            ("relevance", self.relevance),
+            ("allocation", self.allocation),
+            ("download", self.download),
+        ]
+    }
+
+    fn measured(times: &Times) -> Result<Self> {
+        let between =
+            |start: &TimedEvent, end: &TimedEvent| Ok::<_, crate::Error>(end.elapsed(start)?.unwrap_or_default());
+        Ok(Self {
+            upload: between(&times.upload[0], &times.upload[1])?,
+            textures: between(&times.upload[1], &times.textures)?,
+            relevance: between(&times.relevance[0], &times.relevance[1])?,
+            allocation: between(&times.allocation[0], &times.allocation[1])?,
+            download: between(&times.allocation[1], &times.download)?,
+        })
     }
 }

@@ -25,8 +25,9 @@ use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 /// Threads of a warp.
 const WARP: usize = 32;
 
-/// Bytes of a coroutine's stack, below which a guard page lies. Pages that are never touched cost address space only;
-/// what needs the most is the standard library's panic hook when it prints a backtrace.
+/// Bytes of a coroutine's stack, below which a guard page lies. Pages that are never touched cost
+/// address space only; what needs the most is the standard library's panic hook when it prints a
+/// backtrace.
 const STACK: usize = 128 << 10;
 
 /// What shared memory holds before a block starts.
@@ -71,8 +72,8 @@ impl fmt::Debug for Workspace {
 ///
 /// # Safety
 /// The kernel is sound for these arguments and this shape, as
-/// [`Launch::launch`](crate::host::Launch::launch) says; the addresses among `slots` are of memory that was allocated
-/// with its provenance exposed, and that nothing but this launch accesses while it runs.
+/// [`Launch::launch`](crate::host::Launch::launch) says; the addresses among `slots` are of memory that
+/// was allocated with its provenance exposed, and that nothing but this launch accesses while it runs.
 pub unsafe fn run_block(
     kernel: &Kernel,
     shape: LaunchShape,
@@ -100,7 +101,8 @@ pub unsafe fn run_block(
         thread: Cell::new(0),
         fault: Cell::new(None),
     };
-    // What the body could leave in a broken state are buffers, whose contents a failed launch leaves unspecified.
+    // What the body could leave in a broken state are buffers, whose contents a failed launch leaves
+    // unspecified.
     // SAFETY: the caller's promise.
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { entry(&block, slots) }));
     let fault = match outcome {
@@ -212,9 +214,8 @@ impl CpuBlock<'_> {
             // `fibers`, declared below them; and `Fibers` ends every coroutine before it is dropped.
             unsafe { Coroutine::with_stack_unchecked(stack, main) }
         };
-        let mut fibers = Fibers(
-            stacks.iter_mut().take(threads).enumerate().map(|(rank, stack)| start(rank, stack)).collect(),
-        );
+        let mut fibers =
+            Fibers(stacks.iter_mut().take(threads).enumerate().map(|(rank, stack)| start(rank, stack)).collect());
 
         let mut descending = false;
         loop {
@@ -311,10 +312,10 @@ impl Drop for Fibers<'_> {
         for fiber in &mut self.0 {
             // Dropping a suspended coroutine would unwind it, which corosensei turns into an abort
             // where it cannot.
-            // SAFETY: a coroutine that has not started holds references only. One that is suspended is in `Fiber::meet`,
-            // called by a body, which by the contract of cooperative kernels holds no value with a destructor
-            // there (its parameters and context are `Copy`); the frames below it are `main` and
-            // `catch_unwind`, which hold references and a result not yet made.
+            // SAFETY: a coroutine that has not started holds references only. One that is suspended is
+            // in `Fiber::meet`, called by a body, which by the contract of cooperative kernels holds no
+            // value with a destructor there (its parameters and context are `Copy`); the frames below
+            // it are `main` and `catch_unwind`, which hold references and a result not yet made.
             unsafe { fiber.force_reset() };
         }
     }
@@ -429,7 +430,11 @@ fn describe(lanes: &[Lane], first: usize) -> String {
         let from = start;
         start += run.len();
         let place = run[0].at.get().describe();
-        if run.len() == 1 { format!("thread {from} {place}") } else { format!("threads {from} to {} {place}", start - 1) }
+        if run.len() == 1 {
+            format!("thread {from} {place}")
+        } else {
+            format!("threads {from} to {} {place}", start - 1)
+        }
     });
     runs.collect::<Vec<_>>().join(", ")
 }

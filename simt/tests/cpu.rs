@@ -96,7 +96,10 @@ fn a_requirement_names_itself_and_the_arguments() {
     let error = saxpy(&Here::default(), 4, 2.0, slice(&mut x), slice_mut(&mut y)).unwrap_err();
     let Failed::Launch(error) = error else { panic!("{error:?}") };
     let text = error.to_string();
-    assert!(text.contains("`saxpy` requires `x.len() == n`") && text.contains("n = 4") && text.contains("[3 elements"), "{text}");
+    assert!(
+        text.contains("`saxpy` requires `x.len() == n`") && text.contains("n = 4") && text.contains("[3 elements"),
+        "{text}"
+    );
 }
 
 kernel! {
@@ -367,18 +370,9 @@ fn divergence_says_who_waits_where() {
         Fault::Diverged { threads } => threads,
         other => panic!("{other:?}"),
     };
-    assert_eq!(
-        diverged(barrier_or_ballot(&here, 1)),
-        "thread 0 at `barrier`, threads 1 to 31 in `ballot`"
-    );
-    assert_eq!(
-        diverged(two_shuffles(&here, 0)),
-        "thread 0 in `shuffle_up`, threads 1 to 31 in `shuffle_down`"
-    );
-    assert_eq!(
-        diverged(half_a_warp_sums(&here, 31)),
-        "threads 32 to 62 in `warp_sum`, thread 63 returned"
-    );
+    assert_eq!(diverged(barrier_or_ballot(&here, 1)), "thread 0 at `barrier`, threads 1 to 31 in `ballot`");
+    assert_eq!(diverged(two_shuffles(&here, 0)), "thread 0 in `shuffle_up`, threads 1 to 31 in `shuffle_down`");
+    assert_eq!(diverged(half_a_warp_sums(&here, 31)), "threads 32 to 62 in `warp_sum`, thread 63 returned");
     // The workspace that saw all this is as good as new.
     half_a_warp_sums(&here, 32).unwrap();
 }

@@ -35,11 +35,27 @@ impl Pattern {
 // Inline, because a box for each launch would be an allocation for each launch.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Command {
-    Copy { dst: u64, src: u64, bytes: usize },
-    Fill { dst: u64, pattern: Pattern, count: usize },
-    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_SLOTS], start: usize },
+    Copy {
+        dst: u64,
+        src: u64,
+        bytes: usize,
+    },
+    Fill {
+        dst: u64,
+        pattern: Pattern,
+        count: usize,
+    },
+    Launch {
+        kernel: &'static Kernel,
+        shape: LaunchShape,
+        slots: [u64; MAX_SLOTS],
+        start: usize,
+    },
     Host(Box<dyn FnOnce() + Send>),
-    Free { addr: u64, bytes: usize },
+    Free {
+        addr: u64,
+        bytes: usize,
+    },
     Record(Event, u64),
     Wait(Event, u64),
     WaitValue(Flag, u32),
@@ -105,7 +121,8 @@ impl Command {
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();
-                // What is called or dropped is the user's. What it leaves behind broken is its own: it is `'static`.
+                // What is called or dropped is the user's. What it leaves behind broken is its own: it
+                // is `'static`.
                 let outcome = panic::catch_unwind(AssertUnwindSafe(|| if run { f() } else { drop(f) }));
                 if let Err(payload) = outcome {
                     cpu.defer(CpuError::HostPanicked { message: message(payload) });
@@ -117,8 +134,9 @@ impl Command {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
                 // SAFETY: whoever enqueued it promised that both are valid for the bytes, and that from
-                // the enqueue until this command has passed, all other uses of them are ordered before or after it by
-                // queues and events. The addresses' provenance was exposed when they became numbers.
+                // the enqueue until this command has passed, all other uses of them are ordered before
+                // or after it by queues and events. The addresses' provenance was exposed when they
+                // became numbers.
                 unsafe {
                     ptr::copy_nonoverlapping(
                         ptr::with_exposed_provenance::<u8>(from),
@@ -146,7 +164,8 @@ impl Command {
             Self::Launch { kernel, shape, slots, start } => {
                 let all = grid::blocks(*shape);
                 let end = *start + portion(all - *start, rng);
-                // SAFETY: whoever enqueued it promised that the kernel is sound for these arguments, and as for a copy.
+                // SAFETY: whoever enqueued it promised that the kernel is sound for these arguments,
+                // and as for a copy.
                 let outcome = unsafe { grid::run(cpu, kernel, *shape, slots, *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));

@@ -25,7 +25,8 @@ pub(super) fn blocks(shape: LaunchShape) -> usize {
     shape.grid.iter().map(|&n| n as usize).product()
 }
 
-/// Runs the blocks of `range`: in parallel on the device's pool, or here, in scattered order, where the device has none.
+/// Runs the blocks of `range`: in parallel on the device's pool, or here, in scattered order, where the
+/// device has none.
 ///
 /// # Safety
 /// As for [`run_block`].
@@ -39,7 +40,8 @@ pub(super) unsafe fn run(
     let [gx, gy, _] = shape.grid.map(|n| n as usize);
     let run = |i: usize| {
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];
-        // A block runs on one OS thread from start to end and starts no other, so the borrow is never nested.
+        // A block runs on one OS thread from start to end and starts no other, so the borrow is never
+        // nested.
         WORKSPACE.with_borrow_mut(|workspace| {
             // SAFETY: the caller's promise.
             unsafe { run_block(kernel, shape, idx, slots, workspace) }

@@ -161,6 +161,23 @@ fn an_event_recorded_again_still_guards_its_first_record() {
 }
 
 #[test]
+fn a_queue_does_not_wait_for_a_record_behind_the_wait() {
+    model(|| {
+        let mut model = Model::new();
+        let (queue, event) = (model.queue(), model.cpu.event());
+        let waiter = thread::spawn({
+            let event = event.clone();
+            move || queue.wait(&event)
+        });
+        queue.record(&event);
+        waiter.join().unwrap();
+        queue.work(queue.enqueued());
+        drop(event);
+        model.end();
+    });
+}
+
+#[test]
 fn what_query_says_is_done_is_visible() {
     model(|| {
         let mut model = Model::new();

@@ -5,37 +5,41 @@
 //!
 //! # Protocol
 //!
-//! **Queues.** A queue's commands stand in a FIFO under the queue's lock; its thread takes the first out, carries it out
-//! without holding any lock, and under the lock again counts it as completed. So what the host did
-//! before it enqueued a command happens before the command (lock released by `push`, acquired by the thread),
-//! and what a command did happens before `synchronize` or `query` returns (lock released by the count,
-//! acquired by the host). Nothing here relies on any weaker ordering.
+//! **Queues.** A queue's commands stand in a FIFO under the queue's lock; its thread takes the first
+//! out, carries it out without holding any lock, and under the lock again counts it as completed. So
+//! what the host did before it enqueued a command happens before the command (lock released by `push`,
+//! acquired by the thread), and what a command did happens before `synchronize` or `query` returns
+//! (lock released by the count, acquired by the host). Nothing here relies on any weaker ordering.
 //!
-//! - The queue's thread sleeps on `work` only if it saw the FIFO empty under the lock, and says so in `sleeping`;
-//!   who pushes sees that under the same lock and notifies.
-//! - A host that synchronises sleeps on `progress` only if it saw too few completed, and leaves the count it needs in
-//!   `awaited`; the thread notifies once it gets there, not at every command.
+//! - The queue's thread sleeps on `work` only if it saw the FIFO empty under the lock, and says so in
+//!   `sleeping`; who pushes sees that under the same lock and notifies.
+//! - A host that synchronises sleeps on `progress` only if it saw too few completed, and leaves the
+//!   count it needs in `awaited`; the thread notifies once it gets there, not at every command.
 //!
-//! **Events.** `record` draws a ticket from the event when it is enqueued; the ticket is *pending* until the queue gets there.
-//! `wait` looks up the latest ticket when it is enqueued, so that a later record changes nothing; where that is not
-//! pending there is nothing to wait for. A queue whose first command waits for a pending ticket sleeps on the event's
-//! condition, as does a host; reaching the record removes the ticket under the event's lock and
-//! notifies. Tickets are looked up one by one and not compared, because records of one event in two queues may be reached in
-//! either order. A ticket is pending before its record stands in a queue and a wait is enqueued after it found one
-//! pending, so waits cannot form a circle, and only a closed gate (`wait_value`) can hold a queue for ever.
+//! **Events.** `record` draws a ticket from the event when it is enqueued; the ticket is *pending*
+//! until the queue gets there. `wait` looks up the latest ticket when it is enqueued, so that a later
+//! record changes nothing; where that is not pending there is nothing to wait for. A queue whose first
+//! command waits for a pending ticket sleeps on the event's condition, as does a host; reaching the
+//! record removes the ticket under the event's lock and notifies. Tickets are looked up one by one and
+//! not compared, because records of one event in two queues may be reached in either order. A ticket
+//! is drawn under the lock of the queue that takes the record, so a wait that found it pending is
+//! enqueued after the record or in another queue; waits cannot form a circle, and only a closed gate
+//! (`wait_value`) can hold a queue for ever.
 //!
 //! **Locks.** Scheduler, then queue, then event; no two queues, no two events. User code (kernels, host
 //! callbacks and their drops) runs under none of them, except under the scheduler's on a seeded schedule.
 //!
-//! **Poison.** A kernel that panics, diverges or leaves its shared memory poisons the device. From then on copies, fills, launches
-//! and host callbacks are passed over and gates stand open, while records, waits and frees are carried out as
-//! before. So everything ends, whoever waits wakes and gets the error, and still no memory is freed and no event
-//! complete before what was running when the error struck has ended. The flag is set before the failing
-//! command counts as completed, so whoever waited for that command sees it.
+//! **Poison.** A kernel that panics, diverges or leaves its shared memory poisons the device. From then
+//! on copies, fills, launches and host callbacks are passed over and gates stand open, while records,
+//! waits and frees are carried out as before. So everything ends, whoever waits wakes and gets the
+//! error, and still no memory is freed and no event complete before what was running when the error
+//! struck has ended. The flag is set before the failing command counts as completed, so whoever waited
+//! for that command sees it.
 //!
-//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps where a command is blocked. With
-//! [`Schedule::Seeded`] there are none: callers take steps of commands, of whichever queue the seed
-//! says, where they would enqueue, ask or wait. Commands, readiness and steps are the same code.
+//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps where a command is
+//! blocked. With [`Schedule::Seeded`] there are none: callers take steps of commands, of whichever
+//! queue the seed says, where they would enqueue, ask or wait. Commands, readiness and steps are the
+//! same code.
 
 mod command;
 mod event;
@@ -69,8 +73,8 @@ use sync::{AtomicBool, Mutex, lock};
 /// Sets how many OS threads run the blocks of kernels.
 const THREADS: &str = "THALWEG_CPU_THREADS";
 
-/// The most threads without being told: each keeps two memory mappings for each thread of the largest cooperative block,
-/// of the 65530 that Linux allows a process.
+/// The most threads without being told: each keeps two memory mappings for each thread of the largest
+/// cooperative block, of the 65530 that Linux allows a process.
 const MOST_THREADS: usize = 64;
 
 /// Who carries out the queues, and when.
@@ -147,7 +151,8 @@ impl Cpu {
         Event::new(self)
     }
 
-    /// The error that poisons the device, or else the one that a host callback left, which is then forgotten.
+    /// The error that poisons the device, or else the one that a host callback left, which is then
+    /// forgotten.
     ///
     /// # Errors
     /// That one.
@@ -204,8 +209,9 @@ impl Cpu {
         }
     }
 
-    /// The pool that runs blocks, started at the first large launch; none where the system gives no threads. Never
-    /// rayon's global one: inside a caller's own parallel iterator that one may have no thread left for us.
+    /// The pool that runs blocks, started at the first large launch; none where the system gives no
+    /// threads. Never rayon's global one: inside a caller's own parallel iterator that one may have no
+    /// thread left for us.
     fn pool(&self) -> Option<&ThreadPool> {
         let start = || {
             let pool = ThreadPoolBuilder::new().num_threads(self.threads);

@@ -37,16 +37,15 @@ struct State {
 
 impl Queue {
     pub(super) fn new(cpu: &'static Cpu, index: usize) -> Self {
-        let state =
-            State { commands: VecDeque::new(), enqueued: 0, completed: 0, awaited: u64::MAX, sleeping: false };
+        let state = State { commands: VecDeque::new(), enqueued: 0, completed: 0, awaited: u64::MAX, sleeping: false };
         Self { cpu, index, state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() }
     }
 
     /// Copies bytes between device or host memory.
     ///
     /// # Safety
-    /// Both ranges are valid and disjoint, their provenance is exposed, and until the command has passed every
-    /// other access that conflicts is ordered before or after it by queues and events.
+    /// Both ranges are valid and disjoint, their provenance is exposed, and until the command has
+    /// passed every other access that conflicts is ordered before or after it by queues and events.
     pub(crate) unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) {
         if bytes > 0 {
             self.push(Command::Copy { dst, src, bytes });
@@ -69,7 +68,8 @@ impl Queue {
     /// The kernel was declared without a body.
     ///
     /// # Safety
-    /// As for [`Launch::launch`](thalweg_simt::host::Launch::launch), and for its buffers as for [`copy`](Self::copy).
+    /// As for [`Launch::launch`](thalweg_simt::host::Launch::launch), and for its buffers as for
+    /// [`copy`](Self::copy).
     pub(crate) unsafe fn launch(
         &self,
         kernel: &'static Kernel,
@@ -87,8 +87,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Calls `f` on the thread that carries out the queue. Its panic becomes a deferred error. On a poisoned device it is
-    /// dropped instead.
+    /// Calls `f` on the thread that carries out the queue. Its panic becomes a deferred error. On a
+    /// poisoned device it is dropped instead.
     pub(crate) fn host(&self, f: Box<dyn FnOnce() + Send>) {
         self.push(Command::Host(f));
     }
@@ -103,8 +103,7 @@ impl Queue {
 
     /// Marks this place with the event.
     pub(crate) fn record(&self, event: &Event) {
-        let ticket = event.begin(self.index);
-        self.push(Command::Record(event.clone(), ticket));
+        self.push_with(|| Command::Record(event.clone(), event.begin(self.index)));
     }
 
     /// Has what is enqueued from here on wait for the latest record of the event, as it is now.
@@ -125,8 +124,8 @@ impl Queue {
     /// Blocks until everything enqueued so far has been carried out.
     ///
     /// # Errors
-    /// The device is poisoned, or a host callback panicked; everything has been passed then. Or, on a seeded schedule
-    /// only, it cannot be carried out.
+    /// The device is poisoned, or a host callback panicked; everything has been passed then. Or, on a
+    /// seeded schedule only, it cannot be carried out.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let mut state = lock(&self.state);
         let target = state.enqueued;
@@ -157,8 +156,13 @@ impl Queue {
     }
 
     fn push(&self, command: Command) {
+        self.push_with(|| command);
+    }
+
+    /// Enqueues what is made under the queue's lock.
+    fn push_with(&self, command: impl FnOnce() -> Command) {
         let mut state = lock(&self.state);
-        state.commands.push_back(command);
+        state.commands.push_back(command());
         state.enqueued += 1;
         if state.sleeping {
             self.work.notify_one();

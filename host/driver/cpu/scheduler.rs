@@ -1,8 +1,9 @@
 //! The seeded schedule: all queues carried out by whoever calls, in an order drawn from a seed.
 //!
-//! The order is one the threads could have produced, and a hostile one: commands run as late as the waits allow, or at
-//! once, or on one queue long before another; copies, fills and launches stop half way for others to run. So a
-//! missing wait shows as wrong data under some seed, and the seed shows it again.
+//! The order is one the threads could have produced, and a hostile one: commands run as late as the
+//! waits allow, or at once, or on one queue long before another; copies, fills and launches stop half
+//! way for others to run. So a missing wait shows as wrong data under some seed, and the seed shows it
+//! again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ enum Mood {
     /// Everything that can runs at once.
     Eager,
     /// Now and then something runs.
-    Idle,
+    Sparse,
     /// One queue runs ahead of the others.
     Favour(usize),
 }
@@ -70,11 +71,11 @@ impl Scheduler {
         let Ok(mut state) = self.0.try_lock() else { return };
         let state = &mut *state;
         if state.lasts == 0 {
-            state.lasts = 1 + state.rng.below(16);
+            state.lasts = 1 << state.rng.below(8);
             state.mood = match state.rng.below(6) {
                 0 | 1 => Mood::Late,
                 2 => Mood::Eager,
-                3 => Mood::Idle,
+                3 => Mood::Sparse,
                 _ => Mood::Favour(state.rng.below(state.queues.len().max(1))),
             };
         }
@@ -82,7 +83,7 @@ impl Scheduler {
         match state.mood {
             Mood::Late => {}
             Mood::Eager => while state.run_any(cpu) {},
-            Mood::Idle => {
+            Mood::Sparse => {
                 for _ in 0..state.rng.below(3) {
                     state.run_any(cpu);
                 }
@@ -91,8 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Someone asks whether the queue is done: perhaps one command on the way there runs, so that asking often enough
-    /// gets there.
+    /// Someone asks whether the queue is done: perhaps one command on the way there runs, so that
+    /// asking often enough gets there.
     pub(super) fn asked(&self, cpu: &Cpu, queue: usize) {
         let Ok(mut state) = self.0.try_lock() else { return };
         if state.rng.coin() {
@@ -138,13 +139,16 @@ impl State {
         (0..n).any(|i| self.run(cpu, (first + i) % n))
     }
 
-    /// One step of the queue, or of the one that it waits for, and so on; of any, where that one waits for the host.
+    /// One step of the queue, or of the one that it waits for, and so on; of any, where that one waits
+    /// for the host.
     fn run_towards(&mut self, cpu: &Cpu, mut queue: usize) -> bool {
         // A wait is for a record that was enqueued before it, so this comes to an end.
-        while let Some(next) = self.queues[queue].first(|command| match command {
-            Command::Wait(event, ticket) => event.queue_of(*ticket),
-            _ => None,
-        }).flatten()
+        while let Some(next) = self.queues[queue]
+            .first(|command| match command {
+                Command::Wait(event, ticket) => event.queue_of(*ticket),
+                _ => None,
+            })
+            .flatten()
         {
             queue = next;
         }

@@ -1,4 +1,5 @@
-//! The primitives the queues and events stand on: of `std`, or of loom when it explores their interleavings.
+//! The primitives the queues and events stand on: of `std`, or of loom when it explores their
+//! interleavings.
 
 use std::sync::PoisonError;
 

@@ -6,6 +6,7 @@ use std::thread;
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
 
+use super::memory::Memory;
 use super::*;
 
 fn cpu(schedule: Schedule) -> &'static Cpu {
@@ -163,7 +164,9 @@ fn relay(cpu: &'static Cpu, with_second_wait: bool) -> Vec<u32> {
     add(&On(c), 1000, 1, z.slice()).unwrap();
     c.synchronize().unwrap();
     let result = z.read();
-    [a, b].map(|q| q.synchronize().unwrap());
+    for queue in [a, b] {
+        queue.synchronize().unwrap();
+    }
     result
 }
 

@@ -1,0 +1,257 @@
+//! What the typed layer costs: each operation against the same driver calls made by hand, in one run.
+//!
+//! ```text
+//! cargo bench --bench wrappers
+//! ```
+//!
+//! Needs a CUDA device. Batches of both sides alternate, so that clocks and caches are the same for both; the
+//! table shows the median over batches of host time per operation, and how many heap allocations the typed side made.
+//! Results with machine and driver are in `benches/record/`.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys;
+use thalweg::vision::kernels;
+use thalweg::{Device, DeviceBuffer, Error, Event, On, stream_tags};
+
+/// Counts allocations, so that "none on the steady path" is seen and not believed.
+struct Counting;
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes every call on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+stream_tags!(A, B);
+
+/// Batches of each side; operations of a batch, few enough that the driver's queue never fills.
+const BATCHES: usize = 201;
+const OPERATIONS: usize = 200;
+
+struct Row {
+    name: &'static str,
+    raw: Duration,
+    typed: Duration,
+    allocations: f64,
+}
+
+/// Times batches of `OPERATIONS` calls of `raw` and `typed` in turn; `settle` runs between batches, untimed.
+fn compare(
+    name: &'static str,
+    settle: impl Fn(),
+    mut raw: impl FnMut(),
+    mut typed: impl FnMut(),
+) -> Row {
+    let (mut raw_times, mut typed_times, mut allocations) = (vec![], vec![], 0);
+    for batch in 0..BATCHES + 10 {
+        settle();
+        let start = Instant::now();
+        (0..OPERATIONS).for_each(|_| raw());
+        let raw_time = start.elapsed();
+        settle();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let start = Instant::now();
+        (0..OPERATIONS).for_each(|_| typed());
+        let typed_time = start.elapsed();
+        // The first batches fill pools and caches.
+        if batch >= 10 {
+            allocations += ALLOCATIONS.load(Ordering::Relaxed) - before;
+            raw_times.push(raw_time / OPERATIONS as u32);
+            typed_times.push(typed_time / OPERATIONS as u32);
+        }
+    }
+    settle();
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    let operations = (BATCHES * OPERATIONS) as f64;
+    Row { name, raw: median(raw_times), typed: median(typed_times), allocations: allocations as f64 / operations }
+}
+
+fn main() -> Result<(), Error> {
+    // `cargo bench` passes flags of its own; `cargo test --benches` asks for a list of tests.
+    if std::env::args().any(|a| a == "--list" || a == "--test") {
+        return Ok(());
+    }
+    let gpu = match Device::cuda(0) {
+        Ok(gpu) => gpu,
+        Err(why) => {
+            println!("not measured: {why}");
+            return Ok(());
+        }
+    };
+    let (a, b) = (gpu.stream::<A>()?, gpu.stream::<B>()?);
+    let (raw_a, raw_b): (sys::CUstream, sys::CUstream) = match (a.raw(), b.raw()) {
+        (Some(a), Some(b)) => (a.cast(), b.cast()),
+        _ => unreachable!("a CUDA device has raw streams"),
+    };
+    let check = |code: sys::CUresult| assert_eq!(code, sys::cudaError_enum::CUDA_SUCCESS);
+    let settle = || {
+        a.synchronize().expect("the device works");
+        b.synchronize().expect("the device works");
+    };
+
+    let mut event: sys::CUevent = null_mut();
+    let mut module: sys::CUmodule = null_mut();
+    let mut function: sys::CUfunction = null_mut();
+    let mut pool: sys::CUmemoryPool = null_mut();
+    let ptx = std::ffi::CString::new(include_str!("../ptx/thalweg.ptx")).expect("PTX is text");
+    // SAFETY: `Device::cuda` left its context current on this thread; each call stores one handle.
+    unsafe {
+        check(sys::cuEventCreate(&mut event, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32));
+        check(sys::cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
+        let entry = c"relevance__u32_f32_f32_f32_rf32_rf32_wf32_xf32";
+        check(sys::cuModuleGetFunction(&mut function, module, entry.as_ptr()));
+        let mut props: sys::CUmemPoolProps = std::mem::zeroed();
+        props.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+        props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+        check(sys::cuMemPoolCreate(&mut pool, &props));
+        let mut keep = u64::MAX;
+        let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        check(sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep).cast()));
+    }
+    let mut rows = Vec::new();
+
+    // Validate first: a value crosses both ways and comes back intact.
+    let mut x = a.alloc::<u32>(1024)?;
+    a.fill(&mut x, 7)?;
+    let x = a.hand(x, &b)?;
+    assert_eq!(b.read_blocking(&x)?, [7; 1024]);
+    let x = b.hand(x, &a)?;
+
+    // record + wait, by `hand`: there and back, so two of each an operation.
+    let mut x: Option<On<A, DeviceBuffer<u32>>> = Some(x);
+    rows.push(compare(
+        "hand (record + wait) x 2",
+        settle,
+        || {
+            // SAFETY: event and streams of the current context.
+            unsafe {
+                check(sys::cuEventRecord(event, raw_a));
+                check(sys::cuStreamWaitEvent(raw_b, event, 0));
+                check(sys::cuEventRecord(event, raw_b));
+                check(sys::cuStreamWaitEvent(raw_a, event, 0));
+            }
+        },
+        || {
+            let on_b = a.hand(x.take().expect("put back"), &b).expect("the device works");
+            x = Some(b.hand(on_b, &a).expect("the device works"));
+        },
+    ));
+
+    // The same through `Event`, which keeps an event of its own until the wait.
+    rows.push(compare(
+        "record, wait by Event x 2",
+        settle,
+        || {
+            // SAFETY: event and streams of the current context.
+            unsafe {
+                check(sys::cuEventRecord(event, raw_a));
+                check(sys::cuStreamWaitEvent(raw_b, event, 0));
+                check(sys::cuEventRecord(event, raw_b));
+                check(sys::cuStreamWaitEvent(raw_a, event, 0));
+            }
+        },
+        || {
+            let there: Event<_> = a.record(x.take().expect("put back")).expect("the device works");
+            let on_b = b.wait(there).expect("the device works");
+            let back = b.record(on_b).expect("the device works");
+            x = Some(a.wait(back).expect("the device works"));
+        },
+    ));
+    drop(x);
+
+    // Launch: a kernel of eight parameters that does next to nothing.
+    let features = a.alloc_zeroed::<f32>(13)?;
+    let entropy = a.alloc_zeroed::<f32>(1)?;
+    let (mut salience, mut relevance) = (a.alloc_zeroed::<f32>(1)?, a.alloc_zeroed::<f32>(1)?);
+    kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)?;
+    assert_eq!(a.read_blocking(&relevance)?, [1.0]);
+    let (f, e) = (features.device_ptr(), entropy.device_ptr());
+    let (s, r) = (salience.device_ptr(), relevance.device_ptr());
+    rows.push(compare(
+        "launch, 8 parameters",
+        settle,
+        || {
+            let (n, bias, mix) = (1u32, 0.0f32, 0.5f32);
+            let p = |v: *const c_void| v.cast_mut();
+            let mut parameters = [
+                p((&raw const n).cast()),
+                p((&raw const bias).cast()),
+                p((&raw const mix).cast()),
+                p((&raw const mix).cast()),
+                p((&raw const f).cast()),
+                p((&raw const e).cast()),
+                p((&raw const s).cast()),
+                p((&raw const r).cast()),
+            ];
+            // SAFETY: the function takes these parameters, and the buffers outlive the launch.
+            check(unsafe {
+                sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 384, raw_a, parameters.as_mut_ptr(), null_mut())
+            });
+        },
+        || {
+            kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)
+                .expect("the device works");
+        },
+    ));
+
+    // Copy: 4 KiB from page-locked memory.
+    let host = a.bind(gpu.pinned_from(&[1u8; 4096])?)?;
+    let mut device = a.alloc::<u8>(4096)?;
+    a.copy_to_device(&host, &mut device)?;
+    assert_eq!(a.read_blocking(&device)?, [1; 4096]);
+    let (from, to) = (host.host_ptr() as usize as *const c_void, device.device_ptr());
+    rows.push(compare(
+        "copy to device, 4 KiB",
+        settle,
+        // SAFETY: both buffers hold 4 KiB and outlive the copy.
+        || check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, 4096, raw_a) }),
+        || a.copy_to_device(&host, &mut device).expect("the device works"),
+    ));
+
+    // Allocation and free in stream order.
+    rows.push(compare(
+        "alloc + free, 1 MiB",
+        settle,
+        || {
+            let mut p = 0;
+            // SAFETY: pool and stream of the current context; freed once.
+            unsafe {
+                check(sys::cuMemAllocFromPoolAsync(&mut p, 1 << 20, pool, raw_a));
+                check(sys::cuMemFreeAsync(p, raw_a));
+            }
+        },
+        || drop(a.alloc::<u8>(1 << 20).expect("the device works")),
+    ));
+
+    let driver = gpu.driver_version().unwrap_or_default();
+    println!("{}, driver for CUDA {}.{}; median of {BATCHES} batches of {OPERATIONS}", gpu.name(), driver.0, driver.1);
+    println!("{:<28} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
+    for Row { name, raw, typed, allocations } in &rows {
+        let ratio = typed.as_secs_f64() / raw.as_secs_f64();
+        println!(
+            "{name:<28} {:>7.0} ns {:>7.0} ns {ratio:>6.2}x {allocations:>12.3}",
+            raw.as_secs_f64() * 1e9,
+            typed.as_secs_f64() * 1e9,
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! `thalweg devices`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use thalweg::{Device, DeviceKind};
+
+use crate::args::DevicesArgs;
+use crate::output;
+
+/// Lists the devices.
+pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
+    let devices = Device::all();
+    let (best, note) = Device::from_spec("auto").map_err(|e| e.to_string())?;
+    let text = if args.json {
+        let list: Vec<Value> = devices.iter().map(describe).collect();
+        let document = json!({
+            "thalweg": env!("CARGO_PKG_VERSION"),
+            "auto": best.to_string(),
+            "auto_note": note,
+            "devices": list,
+        });
+        format!("{document:#}\n")
+    } else {
+        table(&devices, &best, note.as_deref())
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(device: &Device) -> Value {
+    let dotted = |version: Option<(u32, u32)>| version.map(|(major, minor)| format!("{major}.{minor}"));
+    json!({
+        "id": device.to_string(),
+        "kind": if device.kind() == DeviceKind::Cuda { "cuda" } else { "cpu" },
+        "name": device.name(),
+        "total_memory": device.total_memory(),
+        "free_memory": device.free_memory().ok(),
+        "multiprocessors": device.multiprocessors(),
+        "copy_engines": device.copy_engines(),
+        "priorities": [device.priorities().start(), device.priorities().end()],
+        "compute_capability": dotted(device.compute_capability()),
+        "driver_version": dotted(device.driver_version()),
+    })
+}
+
+fn table(devices: &[Device], best: &Device, note: Option<&str>) -> String {
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let mut text = String::new();
+    for device in devices {
+        let auto = if device.to_string() == best.to_string() { "  (auto)" } else { "" };
+        _ = writeln!(text, "{device}  {}{auto}", device.name());
+        let mut line = |key: &str, value: String| _ = writeln!(text, "  {key:<20}{value}");
+        let free =
+            device.free_memory().map_or_else(|e| format!("free unknown: {e}"), |bytes| format!("{} free", gib(bytes)));
+        line("memory", format!("{}, {free}", gib(device.total_memory())));
+        let units = if device.kind() == DeviceKind::Cuda { "multiprocessors" } else { "threads" };
+        line(units, device.multiprocessors().to_string());
+        line("copy engines", device.copy_engines().to_string());
+        let priorities = device.priorities();
+        let priorities = match (*priorities.start(), *priorities.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first} (first) to {last} (last)"),
+        };
+        line("stream priorities", priorities);
+        if let Some((major, minor)) = device.compute_capability() {
+            line("compute capability", format!("{major}.{minor}"));
+        }
+        if let Some((major, minor)) = device.driver_version() {
+            line("driver", format!("CUDA {major}.{minor}"));
+        }
+    }
+    if let Some(note) = note {
+        _ = writeln!(text, "auto: {note}");
+    }
+    text
+}

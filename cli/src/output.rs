@@ -1,0 +1,137 @@
+//! Files that are either whole or absent.
+//!
+//! A file is written under a random name beside its destination and renamed once complete, so that no reader, full disk
+//! or Ctrl-C ever meets half of one, and two runs into one folder cannot mix.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
+use thalweg::vision::TokenSet;
+
+/// Held while temporary files exist.
+static WRITING: Mutex<()> = Mutex::new(());
+
+fn writing() -> MutexGuard<'static, ()> {
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes Ctrl-C and SIGTERM wait for the file being written, then end the process.
+pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
+    ctrlc::set_handler(|| {
+        let _whole = writing();
+        eprintln!("thalweg: interrupted; the files there are whole");
+        // 128 + SIGINT, as shells report it.
+        std::process::exit(130)
+    })
+    .map_err(|e| format!("cannot handle Ctrl-C: {e}"))
+}
+
+/// Writes the tokens, and a heatmap if there is one: both or none.
+pub(crate) fn write(
+    tokens: (&Path, &TokenSet, Map<String, Value>),
+    heatmap: Option<(&Path, &[u8])>,
+) -> Result<(), String> {
+    let _whole = writing();
+    let (path, set, metadata) = tokens;
+    let first = stage(path, |file| safetensors(file, set, metadata))?;
+    let second = heatmap.map(|(path, png)| stage(path, |file| file.write_all(png))).transpose()?;
+    publish(first)?;
+    second.map_or(Ok(()), publish)
+}
+
+/// Prints to standard output; a full disk or a closed pipe there is an error, not a panic.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|e| format!("cannot write to standard output: {e}"))
+}
+
+type Staged<'a> = (NamedTempFile, &'a Path);
+
+fn stage<'a>(
+    path: &'a Path,
+    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> Result<Staged<'a>, String> {
+    let folder = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".thalweg-").suffix(".tmp");
+    // As an ordinary new file: the umask decides. The default is readable by the owner alone.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let written = builder.tempfile_in(folder).and_then(|temp| {
+        let mut file = BufWriter::with_capacity(1 << 20, temp.as_file());
+        write(&mut file)?;
+        file.flush()?;
+        drop(file);
+        Ok(temp)
+    });
+    Ok((written.map_err(|e| cannot_write(path, &e))?, path))
+}
+
+fn publish((temp, path): Staged<'_>) -> Result<(), String> {
+    temp.persist(path).map(drop).map_err(|e| cannot_write(path, &e.error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
+}
+
+enum Data<'a> {
+    F32(&'a [f32]),
+    I32(&'a [i32]),
+}
+
+/// Writes the safetensors format: the header's length (u64), the header in JSON, the tensors back to back, all
+/// little-endian. Keys are sorted, so equal inputs give equal bytes.
+fn safetensors(to: &mut impl Write, set: &TokenSet, metadata: Map<String, Value>) -> io::Result<()> {
+    use Data::{F32, I32};
+    let [gh, gw] = set.grid.map(|n| n as usize);
+    let (selected, count) = (set.patch_id.len(), set.tokens.len() / 13);
+    let mut tensors = vec![
+        ("cu_seqlens", I32(&set.cu_seqlens), vec![selected + 1]),
+        ("entropy", F32(&set.entropy), vec![gh, gw]),
+        ("features", F32(&set.features), vec![gh * gw, 13]),
+        ("patch_id", I32(&set.patch_id), vec![selected]),
+        ("position", F32(&set.position), vec![count, 2]),
+        ("relevance", F32(&set.relevance), vec![gh, gw]),
+        ("salience", F32(&set.salience), vec![gh, gw]),
+        ("sides", I32(&set.sides), vec![gh, gw]),
+        ("tokens", F32(&set.tokens), vec![count, 13]),
+    ];
+    if let Some(planes) = &set.textures {
+        tensors.push(("textures", F32(planes), vec![13, set.height as usize, set.width as usize]));
+    }
+
+    let mut header = Map::new();
+    header.insert("__metadata__".to_owned(), Value::Object(metadata));
+    let mut offset = 0;
+    for (name, data, shape) in &tensors {
+        let (dtype, len) = match data {
+            F32(values) => ("F32", values.len()),
+            I32(values) => ("I32", values.len()),
+        };
+        debug_assert_eq!(len, shape.iter().product::<usize>(), "{name}");
+        let end = offset + 4 * len;
+        header.insert((*name).to_owned(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] }));
+        offset = end;
+    }
+    let mut header = Value::Object(header).to_string();
+    while !header.len().is_multiple_of(8) {
+        header.push(' ');
+    }
+
+    to.write_all(&(header.len() as u64).to_le_bytes())?;
+    to.write_all(header.as_bytes())?;
+    for (_, data, _) in &tensors {
+        match data {
+            F32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
+            I32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! What a run did: for people a table, for programs a JSON document.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use thalweg::Device;
+use thalweg::vision::Params;
+
+use crate::args::TokensArgs;
+
+/// The version of the files' layout: their names, types and metadata.
+pub(crate) const FORMAT_VERSION: &str = "1";
+
+/// The summary lists no more images than this.
+const ROWS: usize = 20;
+
+/// What could not be done, and why.
+pub(crate) struct Failure {
+    pub(crate) path: PathBuf,
+    pub(crate) error: String,
+}
+
+/// What the summary says of an image that was done.
+pub(crate) struct Done {
+    pub(crate) device: Device,
+    pub(crate) source: PathBuf,
+    pub(crate) output: PathBuf,
+    pub(crate) heatmap: Option<PathBuf>,
+    pub(crate) height: u32,
+    pub(crate) width: u32,
+    pub(crate) grid: [u32; 2],
+    pub(crate) selected: usize,
+    pub(crate) tokens: usize,
+}
+
+/// A whole run.
+pub(crate) struct Report {
+    pub(crate) device: Device,
+    pub(crate) note: Option<String>,
+    pub(crate) done: Vec<Done>,
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) stages: Vec<(&'static str, Duration)>,
+    pub(crate) wall: Duration,
+}
+
+/// The parameters, named and written as their flags are.
+pub(crate) fn parameters(params: &Params) -> [(&'static str, String); 6] {
+    [
+        ("patch", params.patch.to_string()),
+        ("budget", params.budget.to_string()),
+        ("focus", params.focus.to_string()),
+        ("sides", format!("{}..{}", params.sides.start(), params.sides.end())),
+        ("foveal_bias", params.foveal_bias.to_string()),
+        ("fixation", format!("{},{}", params.fixation[0], params.fixation[1])),
+    ]
+}
+
+impl Report {
+    /// The JSON document.
+    pub(crate) fn json(&self, args: &TokensArgs) -> Value {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let images: Vec<Value> = self
+            .done
+            .iter()
+            .map(|done| {
+                json!({
+                    "source": text(&done.source),
+                    "device": done.device.to_string(),
+                    "output": text(&done.output),
+                    "heatmap": done.heatmap.as_deref().map(text),
+                    "height": done.height,
+                    "width": done.width,
+                    "grid": done.grid,
+                    "patches": done.patches(),
+                    "selected": done.selected,
+                    "tokens": done.tokens,
+                })
+            })
+            .collect();
+        let failed: Vec<Value> =
+            self.failures.iter().map(|f| json!({ "source": text(&f.path), "error": f.error })).collect();
+        // As in the metadata of the files, but numbers are numbers.
+        let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
+        let parameters: Map<_, _> =
+            parameters(&args.params()).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
+        let seconds: Map<_, _> =
+            self.stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time.as_secs_f64()))).collect();
+        json!({
+            "thalweg": env!("CARGO_PKG_VERSION"),
+            "format_version": FORMAT_VERSION,
+            "device": { "id": self.device.to_string(), "name": self.device.name(), "note": self.note },
+            "parameters": parameters,
+            "images": images,
+            "failed": failed,
+            "patches": self.patches(),
+            "tokens": self.tokens(),
+            "seconds": seconds,
+            "wall_seconds": self.wall.as_secs_f64(),
+        })
+    }
+
+    /// The table.
+    pub(crate) fn table(&self, args: &TokensArgs) -> String {
+        let mut text = String::new();
+        let name = |done: &Done| done.source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let shown = &self.done[..self.done.len().min(ROWS)];
+        let wide = shown.iter().map(|done| name(done).chars().count()).max().unwrap_or(0).max(5);
+        _ = writeln!(text, "{:wide$}  {:>13}  {:>8}  {:>8}  {:>8}", "image", "size", "patches", "selected", "tokens");
+        for done in shown {
+            let size = format!("{} x {}", done.width, done.height);
+            _ = writeln!(
+                text,
+                "{:wide$}  {size:>13}  {:>8}  {:>8}  {:>8}",
+                name(done),
+                done.patches(),
+                done.selected,
+                done.tokens
+            );
+        }
+        if self.done.len() > shown.len() {
+            _ = writeln!(text, "... and {} more (--json lists all)", self.done.len() - shown.len());
+        }
+
+        let failed = if self.failures.is_empty() { String::new() } else { format!(", {} failed", self.failures.len()) };
+        _ = writeln!(text);
+        let mut line = |key: &str, value: String| _ = writeln!(text, "{key:<12}{value}");
+        line("images", format!("{}{failed}", self.done.len()));
+        line("patches", self.patches().to_string());
+        line("tokens", self.tokens().to_string());
+        line("device", format!("{} ({})", self.device, self.device.name()));
+        line("written to", args.out.display().to_string());
+        for (stage, time) in &self.stages {
+            let note = if *stage == "decode" { "  (while the rest runs)" } else { "" };
+            line(stage, format!("{:>9.1} ms{note}", time.as_secs_f64() * 1e3));
+        }
+        line("wall time", format!("{:>9.1} ms", self.wall.as_secs_f64() * 1e3));
+        text
+    }
+
+    fn patches(&self) -> u64 {
+        self.done.iter().map(Done::patches).sum()
+    }
+
+    fn tokens(&self) -> usize {
+        self.done.iter().map(|done| done.tokens).sum()
+    }
+}
+
+impl Done {
+    fn patches(&self) -> u64 {
+        u64::from(self.grid[0]) * u64::from(self.grid[1])
+    }
+}

@@ -1,0 +1,313 @@
+//! Bad input gets a message that names it and says what was expected, and leaves nothing half done.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use image::{ImageBuffer, Luma};
+
+mod support;
+use support::{Bench, Run, Tokens, binary, jpeg, pattern, photo, png, thalweg};
+
+#[test]
+fn bad_files_are_listed_and_the_others_done() {
+    let bench = Bench::new();
+    let good = bench.file("good.png", png(pattern(40, 30)));
+    let last = bench.file("last.jpg", jpeg(pattern(40, 30)));
+    let missing = bench.input("missing.png");
+    let empty = bench.file("empty.png", "");
+    let text = bench.file("text.jpg", "hello, this is no image\n");
+    let gif = bench.file("moving.png", b"GIF89a\x01\x00\x01\x00\x80\x00\x00");
+    let whole = png(pattern(40, 30));
+    let cut = bench.file("cut.png", &whole[..whole.len() / 2]);
+    let mut wrong = whole.clone();
+    wrong[60] ^= 0x55;
+    let wrong = bench.file("wrong.png", wrong);
+    let head = bench.file("head.jpg", &jpeg(pattern(40, 30))[..3]);
+
+    let run = bench.tokens([&good, &missing, &empty, &text, &gif, &cut, &wrong, &head, &last]).expect(
+        1,
+        &[
+            "7 of 9 inputs failed",
+            "missing.png: cannot open it: No such file",
+            "empty.png: the file is empty; expected a PNG or JPEG image",
+            "text.jpg: not an image this program reads; expected PNG or JPEG",
+            "moving.png: this is a GIF file; expected PNG or JPEG",
+            "cut.png: truncated: the file ends before the PNG image does",
+            "wrong.png: broken image",
+            "head.jpg: truncated",
+        ],
+    );
+    assert!(run.out.contains("images      2, 7 failed"), "{run:#?}");
+    assert_eq!(bench.results(), ["good.safetensors", "last.safetensors"]);
+}
+
+#[test]
+fn wherever_a_file_is_cut_it_is_an_error() {
+    let bench = Bench::new();
+    let mut paths = Vec::new();
+    for (name, whole) in [("png", png(pattern(33, 21))), ("jpg", jpeg(pattern(33, 21)))] {
+        let cuts = (0..24).map(|i| whole.len() * i / 24).chain(whole.len() - 13..whole.len());
+        paths.extend(cuts.map(|cut| bench.file(&format!("{name}-{cut}.{name}"), &whole[..cut])));
+    }
+    let run = bench.tokens(&paths).expect(1, &[&format!("{0} of {0} inputs failed", paths.len())]);
+    assert_eq!(run.out, "");
+    assert_eq!(bench.results(), [""; 0]);
+}
+
+#[test]
+fn folders_without_images_or_without_permission() {
+    let bench = Bench::new();
+    fs::create_dir(bench.input("bare")).unwrap();
+    fs::write(bench.input("bare").join("notes.txt"), "x").unwrap();
+    let good = bench.file("good.png", png(pattern(16, 16)));
+    bench.tokens([bench.input("bare"), good]).expect(1, &["bare: no *.png, *.jpg or *.jpeg in this folder"]);
+    assert_eq!(bench.results(), ["good.safetensors"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_may_not_be_read_or_written() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let bench = Bench::new();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(bench.input("locked")).unwrap();
+    let secret = bench.file("secret.png", png(pattern(16, 16)));
+    let good = bench.file("good.png", png(pattern(16, 16)));
+    fs::create_dir(bench.out()).unwrap();
+    let sealed = bench.folder.path().join("sealed");
+    fs::create_dir(&sealed).unwrap();
+    mode(bench.folder.path(), 0o755);
+    mode(&bench.input("locked"), 0o000);
+    mode(&secret, 0o000);
+    mode(&sealed, 0o555);
+
+    // Nothing is locked to root, so root becomes nobody, who needs a copy of the program it can reach.
+    let root = fs::read_dir(bench.input("locked")).is_ok();
+    let mut command = if root {
+        mode(&bench.out(), 0o777);
+        let program = bench.folder.path().join("thalweg");
+        fs::copy(binary(), &program).unwrap();
+        mode(&program, 0o755);
+        let mut command = Command::new(program);
+        command.uid(65534).gid(65534);
+        command
+    } else {
+        thalweg()
+    };
+    let run =
+        Run::of(command.arg("tokens").args([&bench.input("locked"), &secret, &good]).arg("--out").arg(bench.out()));
+    mode(&bench.input("locked"), 0o755);
+    run.expect(
+        1,
+        &["locked: cannot read the folder: Permission denied", "secret.png: cannot open it: Permission denied"],
+    );
+    assert_eq!(bench.results(), ["good.safetensors"]);
+
+    let mut command = if root {
+        let mut command = Command::new(bench.folder.path().join("thalweg"));
+        command.uid(65534).gid(65534);
+        command
+    } else {
+        thalweg()
+    };
+    let run = Run::of(command.arg("tokens").arg(&good).arg("--out").arg(&sealed));
+    run.expect(1, &["good.png: cannot write", "sealed/good.safetensors: Permission denied"]);
+    assert_eq!(fs::read_dir(&sealed).unwrap().count(), 0);
+    let run = Run::of(thalweg().arg("tokens").arg(&good).arg("--out").arg(good.join("below")));
+    run.expect(1, &["--out ", "good.png/below: cannot make this folder"]);
+}
+
+/// The results are larger than the limit on files that this shell sets, with the signal off that would end the program.
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_finished_is_not_left() {
+    let bench = Bench::new();
+    let run = Run::of(
+        Command::new("sh")
+            .args(["-c", r#"trap "" XFSZ; ulimit -f 64; exec "$@""#, "sh"])
+            .arg(binary())
+            .arg("tokens")
+            .args([photo("row.png"), photo("chelsea.png"), photo("eye.png")])
+            .args(["--budget=400", "--textures", "--out"])
+            .arg(bench.out()),
+    );
+    run.expect(1, &["2 of 3 inputs failed", "chelsea.png: cannot write", "eye.png: cannot write", "File too large"]);
+    assert_eq!(bench.results(), ["row.safetensors"]);
+    bench.read("row");
+}
+
+/// A disk of 128 KiB, where mounting one is allowed (as root, or in a user namespace).
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_no_half_file() {
+    let bench = Bench::new();
+    fs::create_dir(bench.out()).unwrap();
+    let within = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "-rm",
+            "sh",
+            "-c",
+            &format!(r#"mount -t tmpfs -o size=128k none "$1" || exit 99; {script}"#),
+            "sh",
+        ]);
+        command.arg(bench.out()).arg(binary()).arg(photo("row.png")).arg(photo("eye.png"));
+        command
+    };
+    if !within("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        eprintln!("not covered here: a small disk cannot be mounted");
+        return;
+    }
+    let script = r#""$2" tokens "$3" "$4" --budget 1024 --heatmap --out "$1"; code=$?; ls -A "$1" >&2; exit $code"#;
+    let run = Run::of(&mut within(script)).expect(1, &["eye.png: cannot write", "No space left on device"]);
+    assert!(run.err.ends_with("\nrow.heatmap.png\nrow.safetensors\n"), "{run:#?}");
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_result() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.out().join("a.safetensors")).unwrap();
+    let (a, b) = (bench.file("a.png", png(pattern(16, 16))), bench.file("b.png", png(pattern(16, 16))));
+    bench.tokens([a, b]).expect(1, &["a.png: cannot write", "a.safetensors: Is a directory"]);
+    assert_eq!(bench.results(), ["a.safetensors", "b.safetensors"]);
+}
+
+#[test]
+fn two_files_of_one_stem() {
+    let bench = Bench::new();
+    let image = pattern(16, 16);
+    let (one, two, other) = (
+        bench.file("same.png", png(image.clone())),
+        bench.file("same.jpg", jpeg(image.clone())),
+        bench.file("other.png", png(image)),
+    );
+    let run = bench
+        .tokens([&one, &other, &two])
+        .expect(1, &["same.png: ", "same.jpg has the same stem", "same.jpg: ", "same.png has the same stem"]);
+    assert!(run.err.contains("2 of 3 inputs failed"), "{run:#?}");
+    assert_eq!(bench.results(), ["other.safetensors"]);
+
+    // One file named twice is one file.
+    bench.tokens([&one, &bench.input("../in/same.png"), &one]).expect(0, &[]);
+    assert_eq!(bench.results(), ["other.safetensors", "same.safetensors"]);
+}
+
+#[test]
+fn results_never_replace_an_input() {
+    let bench = Bench::new();
+    let image = png(pattern(16, 16));
+    let (one, two) = (bench.file("a.png", &image), bench.file("a.heatmap.png", &image));
+    let folder = bench.folder.path().join("in");
+    let run = Run::of(thalweg().arg("tokens").args([&one, &two]).arg("--heatmap").arg("--out").arg(&folder));
+    run.expect(1, &["a.png: its result would replace the input", "a.heatmap.png"]);
+    assert_eq!(fs::read(two).unwrap(), image);
+}
+
+#[test]
+fn wrong_usage_names_the_flag_and_what_it_takes() {
+    let bench = Bench::new();
+    let image = bench.file("a.png", png(pattern(16, 16)));
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--budget", "63"], &["--budget 63", "at least 64", "--sides starts at 8"]),
+        (&["--budget", "99", "--sides", "10..12"], &["--budget 99", "at least 100"]),
+        (&["--budget", "-5"], &["--budget", "-5", "whole number of tokens"]),
+        (&["--budget", "many"], &["--budget", "whole number of tokens"]),
+        (&["--focus", "1"], &["--focus", "above 0 and below 1"]),
+        (&["--focus", "0"], &["--focus", "above 0 and below 1"]),
+        (&["--focus", "NaN"], &["--focus", "above 0 and below 1"]),
+        (&["--focus", "-0.5"], &["--focus", "above 0 and below 1"]),
+        (&["--patch", "0"], &["--patch", "1 to 16384"]),
+        (&["--patch", "4294967296"], &["--patch", "1 to 16384"]),
+        (&["--sides", "20..8"], &["--sides", "1 <= LO <= HI <= 255"]),
+        (&["--sides", "0..8"], &["--sides", "1 <= LO <= HI <= 255"]),
+        (&["--sides", "8..256"], &["--sides", "1 <= LO <= HI <= 255"]),
+        (&["--sides", "8"], &["--sides", "LO..HI"]),
+        (&["--foveal-bias", "1.1"], &["--foveal-bias", "from 0 to 1"]),
+        (&["--foveal-bias", "inf"], &["--foveal-bias", "from 0 to 1"]),
+        (&["--fixation", "0.5"], &["--fixation", "Y,X"]),
+        (&["--fixation", "-0.1,0.5"], &["--fixation", "from 0 to 1"]),
+        (&["--fixation", "0.1,0.5,0.5"], &["--fixation", "Y,X"]),
+        (&["--device", "gpu"], &["--device", "auto, cpu or cuda:N"]),
+        (&["--device", "cuda:-1"], &["--device", "auto, cpu or cuda:N"]),
+        (&["--colour"], &["--colour"]),
+    ];
+    for (flags, words) in cases {
+        Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).args(*flags)).expect(2, words);
+    }
+    Run::of(thalweg().arg("tokens").arg(&image)).expect(2, &["--out"]);
+    Run::of(thalweg().args(["tokens", "--out"]).arg(bench.out())).expect(2, &["<image|folder>"]);
+    Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).env("THALWEG_DEVICE", "gpu"))
+        .expect(2, &["THALWEG_DEVICE", "auto, cpu or cuda:N"]);
+    assert!(!bench.out().exists());
+}
+
+#[test]
+fn a_device_that_is_not_there() {
+    let bench = Bench::new();
+    let image = bench.file("a.png", png(pattern(16, 16)));
+    let command = || {
+        let mut command = thalweg();
+        command.arg("tokens").arg(&image).arg("--out").arg(bench.out());
+        command
+    };
+    Run::of(command().args(["--device", "cuda:99"])).expect(1, &["device cuda:99"]);
+    Run::of(command().env("THALWEG_DEVICE", "cuda:99")).expect(1, &["device cuda:99", "THALWEG_DEVICE"]);
+    assert!(!bench.out().exists());
+    Run::of(command().args(["--device", "cpu"]).env("THALWEG_DEVICE", "cuda:99")).expect(0, &[]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_output_on_a_full_disk_or_closed() {
+    let bench = Bench::new();
+    let image = bench.file("a.png", png(pattern(16, 16)));
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = thalweg();
+    let run = Run::of(command.arg("tokens").arg(&image).arg("--json").arg("--out").arg(bench.out()).stdout(full));
+    run.expect(1, &["cannot write to standard output: No space left on device"]);
+    assert_eq!(bench.results(), ["a.safetensors"]);
+}
+
+/// Whenever the signal comes, what is there is whole.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_whole_files() {
+    let bench = Bench::new();
+    let image = png(ImageBuffer::from_fn(160, 120, |x, y| Luma([(x * y) as u8])));
+    for i in 0..200 {
+        bench.file(&format!("{i:03}.png"), &image);
+    }
+    for (delay, signal) in [(0, "INT"), (20, "INT"), (100, "INT"), (300, "TERM")] {
+        let mut child = thalweg()
+            .arg("tokens")
+            .arg(bench.folder.path().join("in"))
+            .args(["--heatmap", "--out"])
+            .arg(bench.out())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Wait for the first results, so that the signal finds the program writing.
+        while bench.results().is_empty() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        let sent =
+            Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).stderr(Stdio::null()).status();
+        let status = child.wait().unwrap();
+        // It may have been faster than the signal.
+        assert!(matches!(status.code(), Some(130 | 0)), "{status:?} {sent:?}");
+        for name in bench.results() {
+            if name.ends_with(".safetensors") {
+                Tokens::read(&bench.out().join(name));
+            } else {
+                assert!(name.ends_with(".heatmap.png"), "{name} is left");
+                image::open(bench.out().join(name)).unwrap();
+            }
+        }
+        fs::remove_dir_all(bench.out()).unwrap();
+    }
+}
