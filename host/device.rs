@@ -4,8 +4,8 @@ use std::any::TypeId;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use thalweg_simt::host::Kernel;
@@ -53,6 +53,8 @@ pub(crate) struct DeviceInner {
     /// Panics of host functions, until somebody asks.
     deferred: Mutex<Vec<Error>>,
     any_deferred: AtomicBool,
+    /// An event at rest (`Arc::into_raw`), where one fits: the usual `record` and `wait` need no lock.
+    spare_event: AtomicPtr<EventCell>,
     events: Mutex<Vec<Arc<EventCell>>>,
     /// Streams of lanes and pools that nobody uses at the moment.
     idle: Mutex<Vec<&'static StreamInner>>,
@@ -101,8 +103,8 @@ impl Device {
             "cpu" => Ok((Self::cpu()?, None)),
             _ => {
                 let ordinal = spec.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                let ordinal = ordinal
-                    .ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment: false })?;
+                let ordinal =
+                    ordinal.ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment: false })?;
                 Ok((Self::cuda(ordinal)?, None))
             }
         }
@@ -165,6 +167,14 @@ impl Device {
         }
     }
 
+    /// Lets a CPU device hold at most so many bytes of device memory, for testing how a program copes without more; nothing on
+    /// others.
+    pub fn limit_memory(self, bytes: Option<u64>) {
+        if let Driver::Cpu(cpu) = self.0.driver {
+            cpu.limit(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
+        }
+    }
+
     fn open_cpu(schedule: Schedule) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         reclaim::watch_for_fork();
@@ -184,6 +194,7 @@ impl Device {
             cause: OnceLock::new(),
             deferred: Mutex::default(),
             any_deferred: AtomicBool::new(false),
+            spare_event: AtomicPtr::new(null_mut()),
             events: Mutex::default(),
             idle: Mutex::default(),
             modules: Modules::default(),
@@ -501,6 +512,15 @@ impl Device {
     /// An event that nobody else holds.
     #[inline]
     pub(crate) fn take_event(self) -> Result<Arc<EventCell>> {
+        let spare = self.0.spare_event.swap(null_mut(), Ordering::Acquire);
+        if spare.is_null() {
+            return self.take_event_locked();
+        }
+        // SAFETY: `recycle` put it there by `Arc::into_raw`, and the swap gave it to this call alone.
+        Ok(unsafe { Arc::from_raw(spare) })
+    }
+
+    fn take_event_locked(self) -> Result<Arc<EventCell>> {
         let pooled = lock(&self.0.events).pop();
         match pooled {
             Some(cell) => Ok(cell),
@@ -511,6 +531,15 @@ impl Device {
     /// Takes back an event that nobody else holds.
     #[inline]
     pub(crate) fn recycle(self, cell: Arc<EventCell>) {
+        let cell = Arc::into_raw(cell).cast_mut();
+        let put = self.0.spare_event.compare_exchange(null_mut(), cell, Ordering::Release, Ordering::Relaxed);
+        if put.is_err() {
+            // SAFETY: made by `Arc::into_raw` above and not stored.
+            self.recycle_locked(unsafe { Arc::from_raw(cell) });
+        }
+    }
+
+    fn recycle_locked(self, cell: Arc<EventCell>) {
         let mut events = lock(&self.0.events);
         if events.len() < EVENTS_KEPT {
             events.push(cell);

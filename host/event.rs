@@ -108,6 +108,8 @@ impl Drop for Lease {
         if let Some(cell) = self.0.take()
             && Arc::strong_count(&cell) == 1
         {
+            // Pairs with the release of whoever dropped the last other clone.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             cell.device.recycle(cell);
         }
     }

@@ -112,7 +112,8 @@ struct Background {
 pub(crate) fn background(job: Job) {
     static BACKGROUND: OnceLock<&'static Background> = OnceLock::new();
     let background = BACKGROUND.get_or_init(|| {
-        let shared: &'static Background = Box::leak(Box::new(Background { jobs: Mutex::default(), some: Condvar::new() }));
+        let shared: &'static Background =
+            Box::leak(Box::new(Background { jobs: Mutex::default(), some: Condvar::new() }));
         // Without the thread, memory leaks and tasks are woken by nobody but their next poll.
         let _ = std::thread::Builder::new().name("thalweg-reclaim".into()).spawn(|| shared.run());
         shared

@@ -95,10 +95,10 @@ pub unsafe trait Resource: Sized + Send + 'static {
 
     /// Tells where each leaf lives.
     #[doc(hidden)]
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo));
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit);
     /// Takes the memory out of each leaf, leaving empty buffers behind.
     #[doc(hidden)]
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token);
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token);
     /// To the ordered state.
     #[doc(hidden)]
     fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S>;
@@ -244,12 +244,12 @@ macro_rules! tuple {
         unsafe impl<$($r: Resource),*> Resource for ($($r,)*) {
             type On<Tag: StreamTag> = ($($r::On<Tag>,)*);
             #[allow(non_snake_case, unused_variables)]
-            fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+            fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
                 let ($($r,)*) = self;
                 $($r.__leaves(visit);)*
             }
             #[allow(non_snake_case, unused_variables)]
-            fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+            fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
                 let ($($r,)*) = self;
                 $($r.__drain(sink, token);)*
             }
@@ -288,10 +288,10 @@ tuple!(A B C D E F G H);
 // SAFETY: visits each element once and moves it by its own implementation.
 unsafe impl<R: Resource> Resource for Vec<R> {
     type On<S: StreamTag> = Vec<R::On<S>>;
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
     fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
@@ -312,10 +312,10 @@ unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Vec<B> {
 // SAFETY: visits each element once and moves it by its own implementation.
 unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
     type On<S: StreamTag> = [R::On<S>; N];
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
     fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
@@ -336,10 +336,10 @@ unsafe impl<S: StreamTag, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
 // SAFETY: visits the element, if any, once and moves it by its own implementation.
 unsafe impl<R: Resource> Resource for Option<R> {
     type On<S: StreamTag> = Option<R::On<S>>;
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
     fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {

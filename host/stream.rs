@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::driver::{Fault, Pattern, StreamHandle};
 use crate::error::{Error, Result, Returned};
 use crate::event::{Event, EventCell, Lease, TimedEvent};
@@ -134,14 +134,6 @@ impl StreamInner {
 
     pub(crate) fn priority(&self) -> i32 {
         self.priority
-    }
-
-    pub(crate) fn serial(&self) -> u64 {
-        self.serial
-    }
-
-    pub(crate) fn handle(&self) -> StreamHandle {
-        self.handle
     }
 
     /// An event recorded now.
@@ -375,9 +367,7 @@ impl<S: StreamTag> Stream<S> {
         });
         match refused {
             None => Ok(()),
-            Some(other) => {
-                Err(Error::DeviceMismatch { resource: other.to_string(), stream: device.to_string() })
-            }
+            Some(other) => Err(Error::DeviceMismatch { resource: other.to_string(), stream: device.to_string() }),
         }
     }
 
@@ -513,11 +503,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
-    pub fn copy_to_peer<T: Plain>(
-        self,
-        from: &DeviceSlice<S, T>,
-        to: &mut On<S, crate::PeerBuffer<T>>,
-    ) -> Result<()> {
+    pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, crate::PeerBuffer<T>>) -> Result<()> {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;
         if from.is_empty() {
@@ -538,6 +524,12 @@ impl<S: StreamTag> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
+        if self.inner.device.kind() == DeviceKind::Cpu {
+            // Its streams copy later, from memory of ours.
+            let staged = self.bind(self.inner.device.pinned_from(from)?)?;
+            self.copy_to_device(&staged, to)?;
+            return self.synchronize();
+        }
         let addr = from.as_ptr().expose_provenance() as u64;
         // SAFETY: `from` is borrowed until the stream has passed the copy, even where that wait fails: then
         // the device is unusable and runs nothing more.
@@ -550,13 +542,19 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed.
     pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>> {
-        let mut to = vec![T::zeroed(); from.len()];
         if from.is_empty() {
             self.synchronize()?;
-            return Ok(to);
+            return Ok(Vec::new());
         }
+        if self.inner.device.kind() == DeviceKind::Cpu {
+            let mut staged = self.bind(self.inner.device.pinned(from.len())?)?;
+            self.copy_to_host(from, &mut staged)?;
+            return Ok(self.record(staged)?.synchronize()?.to_vec());
+        }
+        let mut to = vec![T::zeroed(); from.len()];
         let addr = to.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: `to` is neither touched nor freed before the stream has passed the copy.
+        // SAFETY: `to` is neither touched nor freed before the stream has passed the copy; where that wait fails, the
+        // device is unusable and runs nothing more.
         let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });
         copied.and(self.synchronize())?;
         Ok(to)

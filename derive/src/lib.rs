@@ -92,11 +92,11 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
             type On<__S: ::thalweg::StreamTag> = #on<__S #arguments>;
 
-            fn __leaves(&self, __visit: &mut dyn FnMut(::thalweg::LeafInfo)) {
+            fn __leaves<__F: FnMut(::thalweg::LeafInfo)>(&self, __visit: &mut __F) {
                 let Self { #(#names),* } = self;
                 #(#leaves)*
             }
-            fn __drain(&mut self, __sink: &mut dyn FnMut(::thalweg::Leaf), __token: ::thalweg::Token) {
+            fn __drain<__F: FnMut(::thalweg::Leaf)>(&mut self, __sink: &mut __F, __token: ::thalweg::Token) {
                 let Self { #(#names),* } = self;
                 #(#drain)*
             }

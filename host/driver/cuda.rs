@@ -87,6 +87,21 @@ macro_rules! call {
     }};
 }
 
+/// As `call!`, for the calls that take their context from a stream or an event whatever context is current (CUDA C++
+/// Programming Guide, "Stream and Event Behavior"), so that the usual case needs no look at the current one. Where no
+/// context at all is current and the driver minds, the device's is made current and the call, which had no effect, made again.
+macro_rules! call_anywhere {
+    ($cuda:ident, $f:ident($($arg:expr),* $(,)?)) => {{
+        match call!($f($($arg),*)) {
+            Err(f) if f.code == sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT => {
+                let _current = $cuda.enter()?;
+                call!($f($($arg),*))
+            }
+            result => result,
+        }
+    }};
+}
+
 /// Loads and starts the driver, once; says why where it cannot be used.
 fn initialise() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
@@ -337,16 +352,14 @@ impl Cuda {
     }
 
     pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: a stream of this context; streams are never destroyed.
-        unsafe { call!(cuStreamSynchronize(s.0)) }
+        unsafe { call_anywhere!(self, cuStreamSynchronize(s.0)) }
     }
 
     /// Whether all work of the stream is done.
     pub(crate) fn query(&self, s: Stream) -> Result<bool, Failure> {
-        let _current = self.enter()?;
         // SAFETY: as in `synchronize`.
-        ready(unsafe { call!(cuStreamQuery(s.0)) })
+        ready(unsafe { call_anywhere!(self, cuStreamQuery(s.0)) })
     }
 
     pub(crate) fn new_event(&self, timed: bool) -> Result<Event, Failure> {
@@ -368,40 +381,35 @@ impl Cuda {
 
     #[inline]
     pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: event and stream of this context.
-        unsafe { call!(cuEventRecord(e.0, s.0)) }
+        unsafe { call_anywhere!(self, cuEventRecord(e.0, s.0)) }
     }
 
     /// Makes the stream wait; the event may be another device's.
     #[inline]
     pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: a stream of this context, a recorded event.
-        unsafe { call!(cuStreamWaitEvent(s.0, e.0, 0)) }
+        unsafe { call_anywhere!(self, cuStreamWaitEvent(s.0, e.0, 0)) }
     }
 
     /// `record` on `from`, then `wait` on `to`, both streams of this device.
     #[inline]
     pub(crate) fn hand(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: event and streams of this context.
         unsafe {
-            call!(cuEventRecord(e.0, from.0))?;
-            call!(cuStreamWaitEvent(to.0, e.0, 0))
+            call_anywhere!(self, cuEventRecord(e.0, from.0))?;
+            call_anywhere!(self, cuStreamWaitEvent(to.0, e.0, 0))
         }
     }
 
     pub(crate) fn event_done(&self, e: &Event) -> Result<bool, Failure> {
-        let _current = self.enter()?;
         // SAFETY: an event of this context.
-        ready(unsafe { call!(cuEventQuery(e.0)) })
+        ready(unsafe { call_anywhere!(self, cuEventQuery(e.0)) })
     }
 
     pub(crate) fn event_synchronize(&self, e: &Event) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: an event of this context.
-        unsafe { call!(cuEventSynchronize(e.0)) }
+        unsafe { call_anywhere!(self, cuEventSynchronize(e.0)) }
     }
 
     /// Milliseconds between two complete timed events; `None` while one is not.
@@ -475,27 +483,24 @@ impl Cuda {
         from: *const u8,
         bytes: usize,
     ) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
+        unsafe { call_anywhere!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
     }
 
     /// # Safety
     /// As [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
+        unsafe { call_anywhere!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
     }
 
     /// # Safety
     /// As [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
-        let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
+        unsafe { call_anywhere!(self, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
     }
 
     /// # Safety

@@ -29,7 +29,11 @@ pub struct DeviceBuffer<T: Plain> {
 
 impl<T: Plain> DeviceBuffer<T> {
     pub(crate) fn new(addr: u64, len: usize, device: Device) -> Self {
-        let memory = if len == 0 { Owned::Empty } else { Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), device }) };
+        let memory = if len == 0 {
+            Owned::Empty
+        } else {
+            Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), device })
+        };
         Self { addr, len, device, memory, element: PhantomData }
     }
 
@@ -96,9 +100,7 @@ impl<T: Plain> DeviceBuffer<T> {
         }
         let len = pieces.iter().map(|p| p.len).sum();
         let mut pieces = pieces.into_iter();
-        let Some(mut first) = pieces.next() else {
-            unreachable!("`adjacent` refuses an empty list")
-        };
+        let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
         first.len = len;
         Ok(first)
     }
@@ -150,10 +152,10 @@ impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     type On<S: StreamTag> = On<S, Self>;
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         visit(LeafInfo { device: self.device, kind: LeafKind::Device });
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), _: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;
         sink(Leaf(Memory::Device(self.memory.take())));
     }

@@ -133,7 +133,6 @@ impl<B: Block> Owned<B> {
             Self::Empty => None,
         }
     }
-
 }
 
 impl Memory {

@@ -90,10 +90,10 @@ impl<S: StreamTag, T: Plain> On<S, PeerBuffer<T>> {
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for PeerBuffer<T> {
     type On<S: StreamTag> = On<S, Self>;
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         visit(LeafInfo { device: self.0.device, kind: LeafKind::Peer });
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), token: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.0.__drain(sink, token);
     }
     fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {

@@ -92,9 +92,7 @@ impl<T: Plain> PinnedBuffer<T> {
         }
         let len = pieces.iter().map(|p| p.len).sum();
         let mut pieces = pieces.into_iter();
-        let Some(mut first) = pieces.next() else {
-            unreachable!("`adjacent` refuses an empty list")
-        };
+        let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
         // The pointer's provenance is the whole block's: `split` only moved it.
         first.len = len;
         Ok(first)
@@ -167,10 +165,10 @@ impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
     type On<S: StreamTag> = On<S, Self>;
-    fn __leaves(&self, visit: &mut dyn FnMut(LeafInfo)) {
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         visit(LeafInfo { device: self.device, kind: LeafKind::Pinned });
     }
-    fn __drain(&mut self, sink: &mut dyn FnMut(Leaf), _: Token) {
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;
         sink(Leaf(Memory::Pinned(self.memory.take())));
     }
