@@ -1,0 +1,45 @@
+//! Photographs to tokens as a library call, as they would go to a vision-language model.
+//!
+//! ```text
+//! cargo run --release --example tokens
+//! ```
+
+use thalweg::vision::{Image, Params, Pipeline};
+use thalweg::{Device, Error};
+
+fn main() -> Result<(), Error> {
+    let device = Device::best()?;
+    // Two photographs' worth of pixels without a decoder: a disc on a gradient, and stripes.
+    let disc = picture(240, 320, |y, x| {
+        let inside = (y - 120.0).hypot(x - 200.0) < 60.0;
+        if inside { [230.0, 80.0 + y / 3.0, 40.0] } else { [x / 2.0, y / 2.0, 120.0] }
+    })?;
+    let stripes = picture(97, 201, |_, x| [127.0 + 127.0 * (x / 4.0).sin(); 3])?;
+
+    let params = Params { budget: 1500, fixation: [0.5, 0.6], foveal_bias: 0.3, ..Params::default() };
+    let mut pipeline = Pipeline::new(device, params)?;
+    for tokens in pipeline.run(&[disc, stripes]) {
+        let tokens = tokens?;
+        let [rows, columns] = tokens.grid;
+        println!(
+            "{} x {} pixels: {} tokens in {} of {} patches, longest {}",
+            tokens.height,
+            tokens.width,
+            tokens.len(),
+            tokens.patch_id.len(),
+            rows * columns,
+            tokens.cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
+        );
+        for row in tokens.sides.chunks(columns as usize) {
+            println!("  {}", row.iter().map(|n| if *n == 0 { "  .".into() } else { format!("{n:3}") }).collect::<String>());
+        }
+        assert!(tokens.len() <= 1500 && tokens.tokens.len() == 13 * tokens.len());
+    }
+    println!("device time {:?}", pipeline.stages());
+    Ok(())
+}
+
+fn picture(height: u32, width: u32, color: impl Fn(f32, f32) -> [f32; 3]) -> Result<Image, Error> {
+    let pixels = (0..height).flat_map(|y| (0..width).map(move |x| (y as f32, x as f32)));
+    Image::new(height, width, pixels.flat_map(|(y, x)| color(y, x).map(|v| v.round() as u8)).collect())
+}
