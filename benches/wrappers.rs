@@ -52,12 +52,7 @@ struct Row {
 }
 
 /// Times batches of `OPERATIONS` calls of `raw` and `typed` in turn; `settle` runs between batches, untimed.
-fn compare(
-    name: &'static str,
-    settle: impl Fn(),
-    mut raw: impl FnMut(),
-    mut typed: impl FnMut(),
-) -> Row {
+fn compare(name: &'static str, settle: impl Fn(), mut raw: impl FnMut(), mut typed: impl FnMut()) -> Row {
     let (mut raw_times, mut typed_times, mut allocations) = (vec![], vec![], 0);
     for batch in 0..BATCHES + 10 {
         settle();

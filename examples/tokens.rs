@@ -31,7 +31,10 @@ fn main() -> Result<(), Error> {
             tokens.cu_seqlens.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
         );
         for row in tokens.sides.chunks(columns as usize) {
-            println!("  {}", row.iter().map(|n| if *n == 0 { "  .".into() } else { format!("{n:3}") }).collect::<String>());
+            println!(
+                "  {}",
+                row.iter().map(|n| if *n == 0 { "  .".into() } else { format!("{n:3}") }).collect::<String>()
+            );
         }
         assert!(tokens.len() <= 1500 && tokens.tokens.len() == 13 * tokens.len());
     }

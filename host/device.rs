@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use thalweg_simt::host::Kernel;
@@ -15,7 +15,7 @@ use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
 use crate::kernel::{Modules, Ptx};
-use crate::memory::{PinnedBuffer, Plain, Pool};
+use crate::memory::{PinnedBuffer, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::{lock, reclaim};
 
@@ -78,11 +78,11 @@ impl Device {
     /// As [`best`](Device::best).
     pub fn from_environment() -> Result<(Self, Option<String>)> {
         match std::env::var("THALWEG_DEVICE") {
-            Ok(spec) => Self::from_spec(&spec).map_err(|e| match e {
+            Ok(spec) if !spec.is_empty() => Self::from_spec(&spec).map_err(|e| match e {
                 Error::DeviceSpec { given, .. } => Error::DeviceSpec { given, from_environment: true },
                 e => e,
             }),
-            Err(std::env::VarError::NotPresent) => Self::from_spec("auto"),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Self::from_spec("auto"),
             Err(std::env::VarError::NotUnicode(given)) => {
                 Err(Error::DeviceSpec { given: given.to_string_lossy().into_owned(), from_environment: true })
             }
@@ -116,6 +116,12 @@ impl Device {
     /// No driver, one that is too old, no such device, or the driver's own error (no permission, a device in use).
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+        if reclaim::in_host_function() {
+            return Err(Error::InHostFunction);
+        }
+        if reclaim::forked() {
+            return Err(Error::Forked);
+        }
         let mut open = lock(&OPEN);
         if let Some((_, device)) = open.iter().find(|(o, _)| *o == ordinal) {
             return Ok(*device);
@@ -139,7 +145,7 @@ impl Device {
     /// Its threads cannot be started, or `THALWEG_CPU_THREADS` is nonsense.
     pub fn cpu() -> Result<Self> {
         static CPU: OnceLock<Result<Device>> = OnceLock::new();
-        CPU.get_or_init(Self::new_cpu).clone()
+        CPU.get_or_init(|| Self::open_cpu(Schedule::Threads, 0)).clone()
     }
 
     /// One more CPU device, for programs that test how they use several. It lasts as long as the process.
@@ -147,7 +153,7 @@ impl Device {
     /// # Errors
     /// As [`cpu`](Device::cpu).
     pub fn new_cpu() -> Result<Self> {
-        Self::open_cpu(Schedule::Threads)
+        Self::open_cpu(Schedule::Threads, Self::next_cpu())
     }
 
     /// A CPU device without threads, which runs what its streams hold in an order that the seed decides, late
@@ -157,12 +163,14 @@ impl Device {
     /// # Errors
     /// As [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
-        Self::open_cpu(Schedule::Seeded(seed))
+        Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu())
     }
 
     /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device; nothing on others.
     pub fn reseed(self, seed: u64) {
-        if let Driver::Cpu(cpu) = self.0.driver {
+        if let Driver::Cpu(cpu) = self.0.driver
+            && !reclaim::in_host_function()
+        {
             cpu.reseed(seed);
         }
     }
@@ -175,11 +183,15 @@ impl Device {
         }
     }
 
-    fn open_cpu(schedule: Schedule) -> Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
+    /// The number of one more CPU device; 0 is [`cpu`](Device::cpu)'s.
+    fn next_cpu() -> usize {
+        static COUNT: AtomicUsize = AtomicUsize::new(1);
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
         reclaim::watch_for_fork();
         let cpu: &'static Cpu = Box::leak(Box::new(Cpu::new(schedule).map_err(cpu_error)?));
-        let ordinal = COUNT.fetch_add(1, Ordering::Relaxed) as usize;
         Self::new(DeviceKind::Cpu, ordinal, Driver::Cpu(cpu))
     }
 
@@ -331,7 +343,7 @@ impl Device {
 
     /// A stream that nobody else has; it is parked for the life of the process.
     pub(crate) fn new_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
-        if self.0.kind == DeviceKind::Cuda && !self.priorities().contains(&options.priority) {
+        if !self.priorities().contains(&options.priority) {
             return Err(Error::Parameter {
                 name: "priority",
                 given: options.priority.to_string(),
@@ -365,6 +377,7 @@ impl Device {
     /// # Errors
     /// The system cannot lock as many pages.
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
+        const { element::<T>() }
         self.pinned_pool().buffer(len)
     }
 
@@ -373,6 +386,7 @@ impl Device {
     /// # Errors
     /// As [`pinned`](Device::pinned).
     pub fn pinned_from<T: Plain>(self, data: &[T]) -> Result<PinnedBuffer<T>> {
+        const { element::<T>() }
         let mut buffer = self.pinned(data.len())?;
         buffer.copy_from_slice(data);
         Ok(buffer)

@@ -169,11 +169,26 @@ pub enum Error {
         /// Other clones and readings.
         holders: usize,
     },
+    /// A reading was dropped where its end could not be recorded (in a host function), so nobody can know when it is done.
+    #[error(
+        "the resource cannot be taken back: a reading of it was dropped inside a host function, or on a failed device"
+    )]
+    ReaderLost,
     /// A thread could not be started.
     #[error("cannot start a thread: {reason}")]
     Thread {
         /// What the system said.
         reason: String,
+    },
+    /// Weights or a query that are missing, of another shape, or no numbers.
+    #[error("tensor `{name}` is {given}, expected {expected}")]
+    Tensor {
+        /// The tensor, by its name in a file of weights.
+        name: &'static str,
+        /// What was given.
+        given: String,
+        /// What would be accepted.
+        expected: String,
     },
     /// A parameter outside its range.
     #[error("{name} is {given}, expected {expected}")]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::driver::{EventHandle, Fault};
+use crate::driver::EventHandle;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, Plain};
 use crate::reclaim::{self, Job, When};
@@ -27,6 +27,7 @@ impl EventCell {
         Ok(Self { device, handle: ManuallyDrop::new(handle) })
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> &EventHandle {
         &self.handle
     }
@@ -50,10 +51,12 @@ pub(crate) struct Lease(Option<Arc<EventCell>>);
 
 impl Lease {
     /// Wraps an event that the caller alone holds.
+    #[inline]
     pub(crate) fn new(cell: Arc<EventCell>) -> Self {
         Self(Some(cell))
     }
 
+    #[inline]
     fn cell(&self) -> &EventCell {
         match &self.0 {
             Some(cell) => cell,
@@ -61,10 +64,12 @@ impl Lease {
         }
     }
 
+    #[inline]
     pub(crate) fn device(&self) -> Device {
         self.cell().device
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> &EventHandle {
         self.cell().handle()
     }
@@ -81,12 +86,7 @@ impl Lease {
         if reclaim::in_host_function() || reclaim::forked() {
             return false;
         }
-        match self.handle().is_done() {
-            Ok(done) => done,
-            // The CPU device reports its sticky error only once the event is complete.
-            Err(Fault::Cpu(e)) => e.is_sticky(),
-            Err(_) => false,
-        }
+        self.handle().passed()
     }
 
     /// Waits on the host.
@@ -104,6 +104,7 @@ impl Clone for Lease {
 }
 
 impl Drop for Lease {
+    #[inline]
     fn drop(&mut self) {
         if let Some(cell) = self.0.take()
             && Arc::strong_count(&cell) == 1
@@ -157,10 +158,12 @@ impl<R: Resource> Event<R> {
         Self { value: Some(value), event: None }
     }
 
+    #[inline]
     pub(crate) fn new(value: R, event: Lease) -> Self {
         Self { value: Some(value), event: Some(event) }
     }
 
+    #[inline]
     pub(crate) fn value(&self) -> &R {
         match &self.value {
             Some(value) => value,
@@ -168,11 +171,13 @@ impl<R: Resource> Event<R> {
         }
     }
 
+    #[inline]
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.event.as_ref()
     }
 
     /// The resource and the event; the caller establishes the order that the event gave.
+    #[inline]
     pub(crate) fn into_parts(mut self) -> (R, Option<Lease>) {
         let Some(value) = self.value.take() else { unreachable!("only a transition takes it, by value") };
         (value, self.event.take())
@@ -227,6 +232,7 @@ impl<T: Plain> Event<PeerBuffer<T>> {
 }
 
 impl<R: Resource> Drop for Event<R> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(mut value) = self.value.take() {
             let after = &self.event;

@@ -20,7 +20,7 @@ impl sealed::Sealed for Lane<'_> {}
 impl StreamTag for Lane<'_> {}
 
 /// The brand of a stream inside [`Device::per_thread`]; it stays on its thread.
-pub struct PerThread<'l>(PhantomData<(fn(&'l ()) -> &'l (), *const ())>);
+pub struct PerThread<'l>(PhantomData<Lane<'l>>, PhantomData<*const ()>);
 
 impl sealed::Sealed for PerThread<'_> {}
 impl StreamTag for PerThread<'_> {}
@@ -215,7 +215,8 @@ impl Device {
     /// # Errors
     /// The stream cannot be made.
     pub fn per_thread<T>(self, f: impl for<'l> FnOnce(&Stream<PerThread<'l>>) -> T) -> Result<T> {
-        let stream = PER_THREAD.with_borrow_mut(|streams| {
+        let stream = PER_THREAD.try_with(|streams| {
+            let mut streams = streams.borrow_mut();
             if let Some(stream) = streams.iter().find(|s| s.device() == self) {
                 return Ok(stream.0);
             }
@@ -223,7 +224,9 @@ impl Device {
             let inner = stream.0;
             streams.push(stream);
             Ok::<_, Error>(inner)
-        })?;
+        });
+        let ended = |_| Error::Thread { reason: "this thread's streams have been given back: it is ending".into() };
+        let stream = stream.map_err(ended)??;
         Ok(f(&Stream::of(stream)))
     }
 }

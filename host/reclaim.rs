@@ -36,14 +36,13 @@ pub(crate) fn in_host_function() -> bool {
 
 /// Runs `f` as a host function of a stream.
 pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
-    struct Leave;
+    struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {
-            IN_HOST_FUNCTION.set(false);
+            IN_HOST_FUNCTION.set(self.0);
         }
     }
-    IN_HOST_FUNCTION.set(true);
-    let _leave = Leave;
+    let _leave = Leave(IN_HOST_FUNCTION.replace(true));
     f()
 }
 
@@ -86,7 +85,10 @@ pub(crate) fn give_back(memory: Memory, when: When) {
     match when {
         When::After(events) => memory.release(events),
         When::Stream(stream) => match memory {
-            Memory::Device(Owned::Whole(block)) => stream.free(block.addr, block.bytes),
+            // A peer's memory is freed by its own device, after an event.
+            Memory::Device(Owned::Whole(block)) if block.device == stream.device() => {
+                stream.free(block.addr, block.bytes);
+            }
             memory => match stream.lease() {
                 Ok(event) => memory.release(vec![event]),
                 Err(_) => std::mem::forget(memory),
@@ -151,14 +153,12 @@ impl Background {
             }
             drop(jobs);
             let before = waiting.len();
-            waiting.retain(|(event, waker)| {
-                let pending = matches!(event.query(), Ok(false));
-                if !pending {
-                    // A waker is the executor's code; it must not end this thread.
-                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake_by_ref()));
-                }
-                pending
-            });
+            for (event, waker) in waiting.extract_if(.., |(event, _)| !matches!(event.query(), Ok(false))) {
+                drop(event);
+                // A waker is the executor's code, and so is its destructor; neither must end this thread.
+                let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+                std::mem::forget(woken.err());
+            }
             let progress = waiting.len() < before;
             pause = if progress { Duration::ZERO } else { (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };
         }

@@ -89,6 +89,11 @@ pub struct LeafInfo {
 /// # Safety
 /// The methods visit every leaf exactly once, move it without touching it, and run no other code on the way
 /// (`__alias` may clone metadata). A composite has no `Drop` of its own. Derive it instead of writing it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a resource",
+    label = "cannot travel between the host and streams",
+    note = "resources are idle buffers, and tuples, arrays, `Vec` and `Option` of them; derive `Resource` for a struct of them, and mark its other fields `#[resource(plain)]`"
+)]
 pub unsafe trait Resource: Sized + Send + 'static {
     /// The resource while stream `S` orders it.
     type On<S: StreamTag>: Bundle<S, Idle = Self>;

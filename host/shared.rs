@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result, Returned};
@@ -49,9 +50,18 @@ struct Inner<R: Resource> {
 struct Readers {
     /// The newest read of each stream, by the stream's serial: a newer record on a stream covers its
     /// older ones. One event for all readers would lose all but the last.
-    events: Vec<(u64, Lease)>,
+    events: Vec<Reader>,
     /// A reader could not be recorded, so nobody can know when it is done.
     lost: bool,
+}
+
+struct Reader {
+    /// Of the stream.
+    serial: u64,
+    /// Drawn before the record: what is recorded with a later turn covers all reads of earlier ones, in
+    /// whatever order two threads get here.
+    turn: u64,
+    event: Lease,
 }
 
 impl<R: Resource> Shared<R> {
@@ -83,10 +93,9 @@ impl<R: Resource> Shared<R> {
         }
         let readers = lock(&self.0.readers);
         if readers.lost {
-            let (device, cause) = (self.0.producer.device().to_string(), "a reader's event was lost".to_owned());
-            return Err(Error::Poisoned { device, cause });
+            return Err(Error::ReaderLost);
         }
-        let events = readers.events.iter().map(|(_, event)| event.clone());
+        let events = readers.events.iter().map(|r| r.event.clone());
         Ok(events.chain([self.0.producer.clone()]).collect())
     }
 
@@ -140,7 +149,7 @@ impl<R: Resource> Drop for Inner<R> {
             std::mem::forget(value);
             return;
         }
-        let after = || readers.events.iter().map(|(_, event)| event.clone()).chain([self.producer.clone()]).collect();
+        let after = || readers.events.iter().map(|r| r.event.clone()).chain([self.producer.clone()]).collect();
         value.__drain(&mut |leaf| reclaim::give_back(leaf.0, When::After(after())), Token::new());
     }
 }
@@ -171,14 +180,17 @@ impl<S: StreamTag, R: Resource> Deref for Reading<S, R> {
 impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
         // The record comes first; the handle is released after, with the fields.
+        static TURN: AtomicU64 = AtomicU64::new(0);
+        let turn = TURN.fetch_add(1, Ordering::AcqRel);
         let event = self.stream.inner().lease();
         let mut readers = lock(&self.shared.readers);
         match event {
             Ok(event) => {
                 let serial = self.stream.serial();
-                match readers.events.iter_mut().find(|(s, _)| *s == serial) {
-                    Some((_, newest)) => *newest = event,
-                    None => readers.events.push((serial, event)),
+                match readers.events.iter_mut().find(|r| r.serial == serial) {
+                    Some(newest) if newest.turn < turn => (newest.turn, newest.event) = (turn, event),
+                    Some(_) => {}
+                    None => readers.events.push(Reader { serial, turn, event }),
                 }
             }
             Err(_) => readers.lost = true,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU32;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
@@ -10,7 +11,7 @@ use crate::device::{Device, DeviceKind};
 use crate::driver::{Fault, Pattern, StreamHandle};
 use crate::error::{Error, Result, Returned};
 use crate::event::{Event, EventCell, Lease, TimedEvent};
-use crate::memory::{DeviceBuffer, LeafKind, PeerSlice, Plain, byte_len};
+use crate::memory::{DeviceBuffer, LeafKind, PeerSlice, Plain, byte_len, element};
 use crate::reclaim;
 use crate::resource::{Bundle, On, Resource, Token};
 use crate::shared::{Reading, Shared};
@@ -128,6 +129,7 @@ impl StreamInner {
         Self { device, handle, serial, priority, hand }
     }
 
+    #[inline]
     pub(crate) fn device(&self) -> Device {
         self.device
     }
@@ -180,8 +182,10 @@ impl fmt::Debug for StreamInner {
 /// operation may surface in a later call.
 pub struct Stream<S> {
     inner: &'static StreamInner,
-    // Invariant in the tag, and bound to a thread where the tag is.
-    brand: PhantomData<(fn(S) -> S, S)>,
+    /// Invariant in the tag.
+    brand: PhantomData<fn(S) -> S>,
+    /// Bound to a thread where the tag is.
+    tag: PhantomData<S>,
 }
 
 impl<S> Clone for Stream<S> {
@@ -199,10 +203,12 @@ impl<S> fmt::Debug for Stream<S> {
 
 impl<S> Stream<S> {
     /// A handle on the stream of tag `S`.
+    #[inline]
     pub(crate) fn of(inner: &'static StreamInner) -> Self {
-        Self { inner, brand: PhantomData }
+        Self { inner, brand: PhantomData, tag: PhantomData }
     }
 
+    #[inline]
     pub(crate) fn inner(self) -> &'static StreamInner {
         self.inner
     }
@@ -256,6 +262,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed; the resource comes back, still on the stream.
+    #[inline]
     pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>> {
         // An event exists only after its record succeeded: CUDA reports an unrecorded one as complete.
         match self.inner.lease() {
@@ -269,6 +276,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// A part of the resource lives on another device, or the device has failed; the event comes back.
+    #[inline]
     pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>> {
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner.wait(lease),
@@ -298,16 +306,19 @@ impl<S: StreamTag> Stream<S> {
     /// assert_eq!(compute.read_blocking(&image)?, [2; 16]);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
+    #[inline]
     pub fn hand<B: Bundle<S>, T: StreamTag>(
         self,
         bundle: B,
         to: &Stream<T>,
     ) -> Result<<B::Idle as Resource>::On<T>, Returned<B>> {
-        let idle = bundle.__unbind(Token::new());
-        let handed = to.admits(&idle).and_then(|()| {
+        // In flight under an idle type: should the driver panic, it leaks rather than passes for idle.
+        let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
+        let handed = to.admits(&*idle).and_then(|()| {
             to.inner.device.usable()?;
             self.call(|from| from.hand(self.inner.hand.handle(), to.handle()))
         });
+        let idle = ManuallyDrop::into_inner(idle);
         match handed {
             Ok(()) => Ok(idle.__bind(*to, Token::new())),
             // No order was lost: the resource is still this stream's.
@@ -378,6 +389,7 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device is out of memory, or the bytes are more than an allocation can hold.
     pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
+        const { element::<T>() }
         let bytes = byte_len::<T>(len)?;
         let device = self.inner.device;
         if bytes == 0 {
@@ -401,6 +413,7 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// As [`alloc`](Stream::alloc).
     pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
+        const { element::<T>() }
         let mut buffer = self.alloc(len)?;
         self.zero(&mut buffer)?;
         Ok(buffer)
@@ -565,6 +578,7 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// As [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
     pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>> {
+        const { element::<T>() }
         let mut buffer = self.alloc(data.len())?;
         self.write_blocking(data, &mut buffer)?;
         Ok(buffer)
@@ -586,14 +600,15 @@ impl<S: StreamTag> Stream<S> {
     /// Runs `f` on a thread of the driver once the stream comes to it; what follows on the stream waits for it.
     ///
     /// `f` must not call into a device: that gives [`Error::InHostFunction`]. It may drop resources, whose memory is then given
-    /// back by another thread. A panic is caught and reported by [`Device::check`] and [`synchronize`](Stream::synchronize).
+    /// back by another thread; a [`Reading`] dropped in it leaks its resource, because it cannot be recorded. A panic is caught and reported by [`Device::check`] and [`synchronize`](Stream::synchronize).
     ///
     /// # Errors
     /// The device has failed; `f` is dropped.
     pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()> {
         let device = self.inner.device;
+        let mut f = HostFunction(Some(f));
         let guarded = move || {
-            let run = std::panic::AssertUnwindSafe(|| reclaim::as_host_function(f));
+            let run = std::panic::AssertUnwindSafe(|| f.run());
             if let Err(panic) = std::panic::catch_unwind(run) {
                 let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
                     (Some(s), _) => (*s).to_owned(),
@@ -635,6 +650,25 @@ impl<S: StreamTag> Stream<S> {
     /// The device has failed.
     pub fn is_done(self) -> Result<bool> {
         self.call(StreamHandle::is_done)
+    }
+}
+
+/// A host function: called, or dropped by a queue that passes it over, as one.
+struct HostFunction<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> HostFunction<F> {
+    fn run(&mut self) {
+        if let Some(f) = self.0.take() {
+            reclaim::as_host_function(f);
+        }
+    }
+}
+
+impl<F: FnOnce()> Drop for HostFunction<F> {
+    fn drop(&mut self) {
+        if let Some(f) = self.0.take() {
+            reclaim::as_host_function(|| drop(f));
+        }
     }
 }
 

@@ -25,15 +25,8 @@ struct Parameters {
     foveal_bias: f64,
 }
 
-const DEFAULTS: Parameters = Parameters {
-    patch: 32,
-    lo: 8,
-    hi: 20,
-    budget: 4096,
-    focus: 0.8,
-    fixation: [0.5, 0.5],
-    foveal_bias: 0.0,
-};
+const DEFAULTS: Parameters =
+    Parameters { patch: 32, lo: 8, hi: 20, budget: 4096, focus: 0.8, fixation: [0.5, 0.5], foveal_bias: 0.0 };
 
 /// Checks every tensor of a golden file, and that the file holds exactly `tensors`.
 fn check(golden: &str, photo: &str, parameters: &Parameters, tensors: &[&str]) {
@@ -74,11 +67,7 @@ fn check(golden: &str, photo: &str, parameters: &Parameters, tensors: &[&str]) {
     float("entropy", &[gh, gw], &entropy);
     float("salience", &[gh, gw], &salience);
     float("relevance", &[gh, gw], &relevance);
-    exact(
-        "sides",
-        &[gh, gw],
-        &sides.iter().map(|&n| n as i32).collect::<Vec<_>>(),
-    );
+    exact("sides", &[gh, gw], &sides.iter().map(|&n| n as i32).collect::<Vec<_>>());
     exact("cu_seqlens", &[count + 1], &packed.cu_seqlens);
     exact("patch_id", &[count], &packed.patch_id);
     if tensors.contains(&"tokens") {
@@ -90,26 +79,9 @@ fn check(golden: &str, photo: &str, parameters: &Parameters, tensors: &[&str]) {
     }
 }
 
-const MAPS: [&str; 7] = [
-    "cu_seqlens",
-    "entropy",
-    "features",
-    "patch_id",
-    "relevance",
-    "salience",
-    "sides",
-];
-const MAPS_TOKENS: [&str; 9] = [
-    "cu_seqlens",
-    "entropy",
-    "features",
-    "patch_id",
-    "position",
-    "relevance",
-    "salience",
-    "sides",
-    "tokens",
-];
+const MAPS: [&str; 7] = ["cu_seqlens", "entropy", "features", "patch_id", "relevance", "salience", "sides"];
+const MAPS_TOKENS: [&str; 9] =
+    ["cu_seqlens", "entropy", "features", "patch_id", "position", "relevance", "salience", "sides", "tokens"];
 const EVERYTHING: [&str; 10] = [
     "cu_seqlens",
     "entropy",
@@ -125,10 +97,7 @@ const EVERYTHING: [&str; 10] = [
 
 #[test]
 fn eye() {
-    let parameters = Parameters {
-        budget: 1024,
-        ..DEFAULTS
-    };
+    let parameters = Parameters { budget: 1024, ..DEFAULTS };
     check("eye", "eye", &parameters, &EVERYTHING);
 }
 
@@ -139,35 +108,20 @@ fn chelsea() {
 
 #[test]
 fn coffee() {
-    let parameters = Parameters {
-        budget: 10000,
-        focus: 0.5,
-        ..DEFAULTS
-    };
+    let parameters = Parameters { budget: 10000, focus: 0.5, ..DEFAULTS };
     check("coffee-budget10000-focus0.5", "coffee", &parameters, &MAPS);
 }
 
 #[test]
 fn eye_options() {
-    let parameters = Parameters {
-        patch: 24,
-        lo: 4,
-        hi: 12,
-        budget: 300,
-        fixation: [0.2, 0.8],
-        foveal_bias: 0.5,
-        ..DEFAULTS
-    };
+    let parameters =
+        Parameters { patch: 24, lo: 4, hi: 12, budget: 300, fixation: [0.2, 0.8], foveal_bias: 0.5, ..DEFAULTS };
     check("eye-options", "eye", &parameters, &EVERYTHING);
 }
 
 #[test]
 fn row() {
-    let parameters = Parameters {
-        patch: 16,
-        budget: 200,
-        ..DEFAULTS
-    };
+    let parameters = Parameters { patch: 16, budget: 200, ..DEFAULTS };
     check("row", "row", &parameters, &EVERYTHING);
 }
 
@@ -176,17 +130,12 @@ fn row() {
 fn chelsea_query_sides() {
     let file = Tensors::read("tests/golden/chelsea-query.safetensors");
     let sides = allocate(&file.f32("relevance").data, 8, 20, 4096, 0.8);
-    assert_eq!(
-        file.i32("sides").data,
-        sides.iter().map(|&n| n as i32).collect::<Vec<_>>()
-    );
+    assert_eq!(file.i32("sides").data, sides.iter().map(|&n| n as i32).collect::<Vec<_>>());
 }
 
 #[test]
 fn gains_of_the_defaults() {
-    let expected = [
-        65535, 51165, 48940, 47020, 45341, 43854, 42525, 41327, 40239, 39245, 38333, 37490, 36709,
-    ];
+    let expected = [65535, 51165, 48940, 47020, 45341, 43854, 42525, 41327, 40239, 39245, 38333, 37490, 36709];
     assert_eq!(gains(8, 20, 0.8), expected);
 }
 
@@ -210,14 +159,8 @@ fn allocate_by_threshold(
         }
         highest
     };
-    let cost = |t| {
-        (0..relevance.len())
-            .map(|i| u64::from(side(i, t).pow(2)))
-            .sum::<u64>()
-    };
-    let t = thresholds
-        .find(|&t| cost(t) <= budget)
-        .expect("no key is greater than all thresholds");
+    let cost = |t| (0..relevance.len()).map(|i| u64::from(side(i, t).pow(2))).sum::<u64>();
+    let t = thresholds.find(|&t| cost(t) <= budget).expect("no key is greater than all thresholds");
 
     let mut sides: Vec<u32> = (0..relevance.len()).map(|i| side(i, t)).collect();
     let mut left = budget - cost(t);

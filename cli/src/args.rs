@@ -1,11 +1,12 @@
 //! The command line. What can be checked without opening a file or a device is checked here, and
 //! is a usage error (exit code 2).
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use thalweg::vision::Params;
 
 const EXAMPLES: &str = "\
@@ -21,6 +22,10 @@ Examples:
       --fixation 0.3,0.7 --foveal-bias 0.5
       fewer and smaller lattices, less of them away from a point 30% down and
       70% across
+
+  thalweg tokens photo.jpg --out tokens --weights head.safetensors \\
+      --query question.safetensors
+      more of them where the photograph meets a question
 
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
       on the second GPU, with a report for programs
@@ -40,13 +45,31 @@ Results:
   position    f32 [T, 2]      centre of each cell, (y, x) from 0 to 1
   sides       i32 [gh, gw]    n, where a patch has n x n tokens; 0 for none
   relevance   f32 [gh, gw]    what decided; entropy and salience, of the same
-                              shape, are the scores it was made of
+                              shape, are the scores it was made of; with a
+                              query also participatory
+  mix         f32 [3]         with a query: what entropy, salience and
+                              participatory weighed
   features    f32 [N, 13]     means over whole patches
   textures    f32 [13, H, W]  the planes themselves, with --textures
+
+  With --profile arr-coc-0-1, of a fixed grid of 32 x 32 patches:
+
+  textures    f32 [13, 32, 32]    its planes, edges scaled over the image
+  information, perspectival, participatory
+              f32 [32, 32]        the three scores, and relevance made of them
+  topk        i32 [200]           the most relevant patches, in order
 
   The metadata holds every parameter, the size and name of the image, the
   device and the versions. Existing results are replaced in one step. A result
   is whole or absent, whatever happens.
+
+Weights and query:
+  Safetensors of F32, F16 or BF16. The weights are a PyTorch state dict:
+  participatory_scorer.texture_proj.{0,2}.{weight,bias}, for features to 64
+  hidden units to D, and if it has a balancer
+  balancer.weight_predictor.{0,2,4}.{weight,bias}. The query is a tensor
+  `query` [D]. The scores are weighed by --mix if given, else by the balancer
+  if there is one, else equally.
 
 Images:
   PNG and JPEG, told by content, of 1 to 16384 pixels a side. Gray is
@@ -121,6 +144,24 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "Y,X", default_value = "0.5,0.5", allow_hyphen_values = true, value_parser = fixation)]
     fixation: [f32; 2],
 
+    /// Weights of a head, in safetensors: with --query, how well a patch meets it becomes part of its relevance
+    #[arg(long, value_name = "FILE", requires = "query")]
+    pub(crate) weights: Option<PathBuf>,
+
+    /// A query embedding, in safetensors
+    #[arg(long, value_name = "FILE", requires = "weights")]
+    pub(crate) query: Option<PathBuf>,
+
+    /// What entropy, salience and (with --query) the participatory score weigh, instead of equally or as the balancer says
+    #[arg(long, value_name = "A,B[,C]", allow_hyphen_values = true, value_parser = mix)]
+    pub(crate) mix: Option<Mix>,
+
+    /// Compute what another project does: `arr-coc-0-1` is the published PyTorch ARR-COC 0.1
+    #[arg(long, value_name = "NAME", requires = "query", conflicts_with_all = [
+        "patch", "budget", "focus", "sides", "foveal_bias", "fixation", "mix", "textures", "heatmap",
+    ])]
+    pub(crate) profile: Option<Profile>,
+
     /// Also write the 13 planes at full size (52 bytes a pixel)
     #[arg(long)]
     pub(crate) textures: bool,
@@ -132,6 +173,23 @@ pub(crate) struct TokensArgs {
     /// Print one JSON document on standard output instead of the summary
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Weights of two scores, or of three.
+#[derive(Clone, Debug)]
+pub(crate) struct Mix(Vec<f32>);
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(f32::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// What other projects compute.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Profile {
+    #[value(name = "arr-coc-0-1", help = "The published PyTorch ARR-COC 0.1")]
+    ArrCoc01,
 }
 
 #[derive(Debug, Args)]
@@ -151,7 +209,7 @@ impl TokensArgs {
             focus: self.focus,
             fixation: self.fixation,
             foveal_bias: self.foveal_bias,
-            ..Params::default()
+            mix: self.mix.as_ref().map(|Mix(mix)| [mix[0], mix[1], mix.get(2).copied().unwrap_or(0.0)]),
         }
     }
 
@@ -164,6 +222,12 @@ impl TokensArgs {
                 self.budget,
                 lo * lo
             ));
+        }
+        if let Some(mix) = &self.mix {
+            let (scores, because) = if self.query.is_some() { (3, "with --query") } else { (2, "without --query") };
+            if mix.0.len() != scores {
+                return Err(format!("--mix {mix}: expected {scores} weights {because}, not {}", mix.0.len()));
+            }
         }
         self.params().validate().map_err(|error| error.to_string())
     }
@@ -186,6 +250,7 @@ fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -
 }
 
 fn device(text: &str) -> Result<String, String> {
+    let text = if text.is_empty() { "auto" } else { text }; // an empty THALWEG_DEVICE
     let known = matches!(text, "auto" | "cpu") || text.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
     known
         .then(|| text.to_owned())
@@ -214,6 +279,14 @@ fn sides(text: &str) -> Result<RangeInclusive<u32>, String> {
     let lo = number(lo, EXPECTED, |&n| n >= 1)?;
     let hi = number(hi, EXPECTED, |n| (lo..=255).contains(n))?;
     Ok(lo..=hi)
+}
+
+fn mix(text: &str) -> Result<Mix, String> {
+    const EXPECTED: &str = "A,B or A,B,C, weights of which none is negative and not all are zero";
+    let weight = |text| number(text, EXPECTED, |w: &f32| *w >= 0.0 && w.is_finite());
+    let weights = text.split(',').map(weight).collect::<Result<Vec<_>, _>>()?;
+    let fit = matches!(weights.len(), 2 | 3) && weights.iter().any(|w| *w > 0.0);
+    if fit { Ok(Mix(weights)) } else { Err(format!("expected {EXPECTED}")) }
 }
 
 fn fixation(text: &str) -> Result<[f32; 2], String> {

@@ -1,12 +1,13 @@
 //! The command `thalweg`: photographs to adaptive visual tokens.
 //!
 //! `args` is the command line; `tokens` and `devices` are the two subcommands. A run of the first finds photographs
-//! (`inputs`), reads them (`decode`), writes files that are either whole or absent (`output`), draws what was chosen
+//! (`inputs`), reads them (`decode`), computes (`engine`), writes files that are either whole or absent (`output`), draws what was chosen
 //! (`heatmap`) and says what it did (`report`).
 
 mod args;
 mod decode;
 mod devices;
+mod engine;
 mod heatmap;
 mod inputs;
 mod output;

@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
-use thalweg::vision::TokenSet;
 
 /// Held while temporary files exist.
 static WRITING: Mutex<()> = Mutex::new(());
@@ -30,14 +29,14 @@ pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
     .map_err(|e| format!("cannot handle Ctrl-C: {e}"))
 }
 
-/// Writes the tokens, and a heatmap if there is one: both or none.
+/// Writes the tensors, and a heatmap if there is one: both or none.
 pub(crate) fn write(
-    tokens: (&Path, &TokenSet, Map<String, Value>),
+    tensors: (&Path, &[Tensor<'_>], Map<String, Value>),
     heatmap: Option<(&Path, &[u8])>,
 ) -> Result<(), String> {
     let _whole = writing();
-    let (path, set, metadata) = tokens;
-    let first = stage(path, |file| safetensors(file, set, metadata))?;
+    let (path, tensors, metadata) = tensors;
+    let first = stage(path, |file| safetensors(file, tensors, metadata))?;
     let second = heatmap.map(|(path, png)| stage(path, |file| file.write_all(png))).transpose()?;
     publish(first)?;
     second.map_or(Ok(()), publish)
@@ -81,36 +80,23 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
 }
 
-enum Data<'a> {
+/// The elements of a tensor.
+pub(crate) enum Data<'a> {
     F32(&'a [f32]),
     I32(&'a [i32]),
 }
 
+/// A tensor's name, elements and shape.
+pub(crate) type Tensor<'a> = (&'static str, Data<'a>, Vec<usize>);
+
 /// Writes the safetensors format: the header's length (u64), the header in JSON, the tensors back to back, all
 /// little-endian. Keys are sorted, so equal inputs give equal bytes.
-fn safetensors(to: &mut impl Write, set: &TokenSet, metadata: Map<String, Value>) -> io::Result<()> {
+fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String, Value>) -> io::Result<()> {
     use Data::{F32, I32};
-    let [gh, gw] = set.grid.map(|n| n as usize);
-    let (selected, count) = (set.patch_id.len(), set.tokens.len() / 13);
-    let mut tensors = vec![
-        ("cu_seqlens", I32(&set.cu_seqlens), vec![selected + 1]),
-        ("entropy", F32(&set.entropy), vec![gh, gw]),
-        ("features", F32(&set.features), vec![gh * gw, 13]),
-        ("patch_id", I32(&set.patch_id), vec![selected]),
-        ("position", F32(&set.position), vec![count, 2]),
-        ("relevance", F32(&set.relevance), vec![gh, gw]),
-        ("salience", F32(&set.salience), vec![gh, gw]),
-        ("sides", I32(&set.sides), vec![gh, gw]),
-        ("tokens", F32(&set.tokens), vec![count, 13]),
-    ];
-    if let Some(planes) = &set.textures {
-        tensors.push(("textures", F32(planes), vec![13, set.height as usize, set.width as usize]));
-    }
-
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), Value::Object(metadata));
     let mut offset = 0;
-    for (name, data, shape) in &tensors {
+    for (name, data, shape) in tensors {
         let (dtype, len) = match data {
             F32(values) => ("F32", values.len()),
             I32(values) => ("I32", values.len()),
@@ -127,7 +113,7 @@ fn safetensors(to: &mut impl Write, set: &TokenSet, metadata: Map<String, Value>
 
     to.write_all(&(header.len() as u64).to_le_bytes())?;
     to.write_all(header.as_bytes())?;
-    for (_, data, _) in &tensors {
+    for (_, data, _) in tensors {
         match data {
             F32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
             I32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,

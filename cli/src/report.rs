@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use thalweg::Device;
-use thalweg::vision::Params;
 
-use crate::args::TokensArgs;
+use crate::args::{Profile, TokensArgs};
 
 /// The version of the files' layout: their names, types and metadata.
 pub(crate) const FORMAT_VERSION: &str = "1";
@@ -45,16 +44,25 @@ pub(crate) struct Report {
     pub(crate) wall: Duration,
 }
 
-/// The parameters, named and written as their flags are.
-pub(crate) fn parameters(params: &Params) -> [(&'static str, String); 6] {
-    [
-        ("patch", params.patch.to_string()),
-        ("budget", params.budget.to_string()),
-        ("focus", params.focus.to_string()),
-        ("sides", format!("{}..{}", params.sides.start(), params.sides.end())),
-        ("foveal_bias", params.foveal_bias.to_string()),
-        ("fixation", format!("{},{}", params.fixation[0], params.fixation[1])),
-    ]
+/// The parameters, named and written as their flags are; those that do not count are left out.
+pub(crate) fn parameters(args: &TokensArgs) -> Vec<(&'static str, String)> {
+    let params = args.params();
+    let mut named = match args.profile {
+        Some(Profile::ArrCoc01) => vec![("profile", "arr-coc-0-1".to_owned())],
+        None => vec![
+            ("patch", params.patch.to_string()),
+            ("budget", params.budget.to_string()),
+            ("focus", params.focus.to_string()),
+            ("sides", format!("{}..{}", params.sides.start(), params.sides.end())),
+            ("foveal_bias", params.foveal_bias.to_string()),
+            ("fixation", format!("{},{}", params.fixation[0], params.fixation[1])),
+        ],
+    };
+    let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    named.extend(args.weights.as_deref().map(|path| ("weights", name(path))));
+    named.extend(args.query.as_deref().map(|path| ("query", name(path))));
+    named.extend(args.mix.as_ref().map(|mix| ("mix", mix.to_string())));
+    named
 }
 
 impl Report {
@@ -84,7 +92,7 @@ impl Report {
         // As in the metadata of the files, but numbers are numbers.
         let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
         let parameters: Map<_, _> =
-            parameters(&args.params()).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
+            parameters(args).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
         let seconds: Map<_, _> =
             self.stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time.as_secs_f64()))).collect();
         json!({

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
-use thalweg::vision::{Image, Params, Pipeline, Stages, TokenSet};
+use thalweg::vision::{Head, Image, Query};
 use thalweg::{Device, DeviceKind, Error};
 
-use crate::args::TokensArgs;
+use crate::args::{Profile, TokensArgs};
+use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Input, gather};
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters};
 use crate::{decode, heatmap, output};
@@ -37,7 +38,8 @@ struct Chunk {
 pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     let start = Instant::now();
     let (inputs, failures) = gather(args);
-    let mut runner = Runner::open(args)?;
+    let query = engine::query(args)?;
+    let mut runner = Runner::open(args, query.as_ref())?;
     let mut report = Report {
         device: runner.device,
         note: runner.note.clone(),
@@ -69,7 +71,7 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner, report: &mut Report) -> Result<(), String> {
+fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report: &mut Report) -> Result<(), String> {
     fs::create_dir_all(&args.out).map_err(|e| format!("--out {}: cannot make this folder: {e}", args.out.display()))?;
     output::finish_writing_on_interrupt()?;
 
@@ -89,15 +91,16 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner, report: &mu
             decoding += chunk.decoding;
             bar.inc(chunk.failures.len() as u64);
             chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
-            let sets = runner.pipeline.run(&chunk.images);
-            for ((index, image), set) in chunk.inputs.into_iter().zip(&chunk.images).zip(sets) {
+            let outcomes = runner.engine.run(&chunk.images);
+            for ((index, image), outcome) in chunk.inputs.into_iter().zip(&chunk.images).zip(outcomes) {
                 let input = &inputs[index];
                 bar.set_message(input.path.display().to_string());
-                let set = runner.rescue(image, set, |error| {
+                let outcome = runner.rescue(image, outcome, |error| {
                     bar.suspend(|| eprintln!("thalweg: {}: {error}; done on the CPU device", input.path.display()));
                 });
                 let begin = Instant::now();
-                match set.map_err(|e| e.to_string()).and_then(|(device, set)| write(args, device, input, image, &set)) {
+                let outcome = outcome.map_err(|e| e.to_string());
+                match outcome.and_then(|(device, outcome)| write(args, device, input, image, &outcome)) {
                     Ok(done) => report.done.push(done),
                     Err(error) => fail(index, error),
                 }
@@ -108,41 +111,41 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner, report: &mu
     });
     bar.finish_and_clear();
     report.stages = vec![("decode", decoding)];
-    report.stages.extend(runner.stages().named());
+    report.stages.extend(runner.stages());
     report.stages.push(("write", writing));
     Ok(())
 }
 
-/// The pipeline, and where `auto` chose a GPU, another on the CPU device, made when an image first does not fit.
-struct Runner {
+/// The engine, and where `auto` chose a GPU, another on the CPU device, made when an image first does not fit.
+struct Runner<'a> {
+    args: &'a TokensArgs,
+    query: Option<&'a (Head, Query)>,
     device: Device,
     /// Why `auto` is the CPU device.
     note: Option<String>,
-    pipeline: Pipeline,
-    params: Params,
-    textures: bool,
-    spare: Option<(Device, Pipeline)>,
+    engine: Engine,
+    spare: Option<(Device, Engine)>,
     may_use_spare: bool,
 }
 
-impl Runner {
-    fn open(args: &TokensArgs) -> Result<Self, String> {
+impl<'a> Runner<'a> {
+    fn open(args: &'a TokensArgs, query: Option<&'a (Head, Query)>) -> Result<Self, String> {
         let (mut device, mut note) = Device::from_spec(&args.device)
             .map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", args.device))?;
         let mut may_use_spare = args.device == "auto" && device.kind() != DeviceKind::Cpu;
-        let start = |device| Pipeline::new(device, args.params());
-        let mut pipeline = start(device);
-        if may_use_spare && let Err(error) = &pipeline {
+        let start = |device| Engine::new(device, args, query);
+        let mut engine = start(device);
+        if may_use_spare && let Err(error) = &engine {
             note = Some(format!("running on the CPU device: {device} cannot be used: {error}"));
             may_use_spare = false;
             device = Device::cpu().map_err(|e| e.to_string())?;
-            pipeline = start(device);
+            engine = start(device);
         }
         if let Some(note) = &note {
             eprintln!("thalweg: {note}");
         }
-        let pipeline = pipeline.map_err(|e| format!("cannot start on {device}: {e}"))?.with_textures(args.textures);
-        Ok(Self { device, note, pipeline, params: args.params(), textures: args.textures, spare: None, may_use_spare })
+        let engine = engine.map_err(|e| format!("cannot start on {device}: {e}"))?;
+        Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })
     }
 
     /// Passes a result on with its device; where memory did not suffice and the device was ours to choose, tells `note`
@@ -150,29 +153,35 @@ impl Runner {
     fn rescue(
         &mut self,
         image: &Image,
-        set: thalweg::Result<TokenSet>,
+        outcome: thalweg::Result<Outcome>,
         note: impl FnOnce(&Error),
-    ) -> thalweg::Result<(Device, TokenSet)> {
-        match set {
+    ) -> thalweg::Result<(Device, Outcome)> {
+        match outcome {
             Err(error @ Error::OutOfMemory { .. }) if self.may_use_spare => {
                 note(&error);
-                let (cpu, pipeline) = match &mut self.spare {
+                let (cpu, engine) = match &mut self.spare {
                     Some(spare) => spare,
                     none => {
                         let cpu = Device::cpu()?;
-                        none.insert((cpu, Pipeline::new(cpu, self.params.clone())?.with_textures(self.textures)))
+                        none.insert((cpu, Engine::new(cpu, self.args, self.query)?))
                     }
                 };
-                let set = pipeline.run(std::slice::from_ref(image)).pop().unwrap_or(Err(error))?;
-                Ok((*cpu, set))
+                let outcome = engine.run(std::slice::from_ref(image)).pop().unwrap_or(Err(error))?;
+                Ok((*cpu, outcome))
             }
-            set => set.map(|set| (self.device, set)),
+            outcome => outcome.map(|outcome| (self.device, outcome)),
         }
     }
 
-    /// Time per stage, of both pipelines together.
-    fn stages(&self) -> Stages {
-        self.spare.iter().fold(self.pipeline.stages(), |sum, (_, spare)| sum + spare.stages())
+    /// Time per stage, of both engines together.
+    fn stages(&self) -> Vec<(&'static str, Duration)> {
+        let mut stages = self.engine.stages();
+        if let Some((_, spare)) = &self.spare {
+            for ((_, time), (_, more)) in stages.iter_mut().zip(spare.stages()) {
+                *time += more;
+            }
+        }
+        stages
     }
 }
 
@@ -205,37 +214,46 @@ fn read_chunks(inputs: &[Input], textures: bool, send: &SyncSender<Chunk>) {
     }
 }
 
-fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, set: &TokenSet) -> Result<Done, String> {
-    let params = &args.params();
-    let (output, heatmap) = (input.tokens(args), input.heatmap(args));
-    let picture =
-        heatmap.as_deref().map(|path| Ok::<_, String>((path, heatmap::png(image, set, &params.sides)?))).transpose()?;
-    let picture = picture.as_ref().map(|(path, png)| (*path, png.as_slice()));
-    output::write((&output, set, metadata(params, device, &input.path, set)), picture)?;
+fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcome: &Outcome) -> Result<Done, String> {
+    let (output, mut heatmap) = (input.tokens(args), None);
+    let mut picture = None;
+    if let (Outcome::Tokens(set), Some(path)) = (outcome, input.heatmap(args)) {
+        picture = Some(heatmap::png(image, set, &args.params().sides)?);
+        heatmap = Some(path);
+    }
+    let picture = heatmap.as_deref().zip(picture.as_deref());
+    output::write((&output, &outcome.tensors(image), metadata(args, device, &input.path, image, outcome)), picture)?;
+    let (grid, selected, tokens) = outcome.counts();
     Ok(Done {
         device,
         source: input.path.clone(),
         output,
         heatmap,
-        height: set.height,
-        width: set.width,
-        grid: set.grid,
-        selected: set.patch_id.len(),
-        tokens: set.tokens.len() / 13,
+        height: image.height(),
+        width: image.width(),
+        grid,
+        selected,
+        tokens,
     })
 }
 
 /// The file's metadata; the format allows only strings.
-fn metadata(params: &Params, device: Device, source: &Path, set: &TokenSet) -> Map<String, Value> {
+fn metadata(args: &TokensArgs, device: Device, source: &Path, image: &Image, outcome: &Outcome) -> Map<String, Value> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
+    let format = match args.profile {
+        Some(Profile::ArrCoc01) => "thalweg-arr-coc-0-1",
+        None => "thalweg-tokens",
+    };
     let about = [
-        ("format", "thalweg-tokens".to_owned()),
+        ("format", format.to_owned()),
         ("format_version", FORMAT_VERSION.to_owned()),
         ("thalweg", env!("CARGO_PKG_VERSION").to_owned()),
         ("device", format!("{device} ({})", device.name())),
         ("source", name),
-        ("height", set.height.to_string()),
-        ("width", set.width.to_string()),
+        ("height", image.height().to_string()),
+        ("width", image.width().to_string()),
     ];
-    about.into_iter().chain(parameters(params)).map(|(key, value)| (key.to_owned(), Value::String(value))).collect()
+    let mix = outcome.mix().map(|[a, b, c]| ("mix", format!("{a},{b},{c}")));
+    let all = about.into_iter().chain(parameters(args)).chain(mix);
+    all.map(|(key, value)| (key.to_owned(), Value::String(value))).collect()
 }

@@ -1,6 +1,7 @@
 //! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers that travels between streams as one.
 
 use proc_macro::TokenStream;
+use proc_macro2::{Ident, Span};
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
 
@@ -36,13 +37,21 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     }
     let fields = match &data.fields {
         Fields::Named(fields) => &fields.named,
-        _ => return Err(Error::new_spanned(&input.ident, "`Resource` can be derived for structs with named fields only")),
+        _ => {
+            return Err(Error::new_spanned(
+                &input.ident,
+                "`Resource` can be derived for structs with named fields only",
+            ));
+        }
     };
 
     let (ident, vis) = (&input.ident, &input.vis);
     let on = format_ident!("{ident}On");
     let doc = format!("[`{ident}`] while stream `__S` orders it.");
 
+    // Of the derive alone: a field of the same name is another identifier.
+    let own = |name| Ident::new(name, Span::mixed_site());
+    let (visit, sink, stream, token) = (own("__visit"), own("__sink"), own("__stream"), own("__token"));
     let mut names = Vec::new();
     let mut declarations = Vec::new();
     let (mut leaves, mut drain, mut bind, mut unbind, mut alias) = (vec![], vec![], vec![], vec![], vec![]);
@@ -61,11 +70,11 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         } else {
             let resource = quote! { <#ty as ::thalweg::Resource> };
             declarations.push(quote! { #(#docs)* #field_vis #name: #resource::On<__S> });
-            bind.push(quote! { #name: #resource::__bind(#name, __stream, __token) });
-            unbind.push(quote! { #name: ::thalweg::Bundle::__unbind(#name, __token) });
-            alias.push(quote! { #name: #resource::__alias(#name, __stream, __token) });
-            leaves.push(quote! { #resource::__leaves(#name, __visit); });
-            drain.push(quote! { #resource::__drain(#name, __sink, __token); });
+            bind.push(quote! { #name: #resource::__bind(#name, #stream, #token) });
+            unbind.push(quote! { #name: ::thalweg::Bundle::__unbind(#name, #token) });
+            alias.push(quote! { #name: #resource::__alias(#name, #stream, #token) });
+            leaves.push(quote! { #resource::__leaves(#name, #visit); });
+            drain.push(quote! { #resource::__drain(#name, #sink, #token); });
         }
     }
 
@@ -92,26 +101,26 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
             type On<__S: ::thalweg::StreamTag> = #on<__S #arguments>;
 
-            fn __leaves<__F: FnMut(::thalweg::LeafInfo)>(&self, __visit: &mut __F) {
+            fn __leaves<__F: FnMut(::thalweg::LeafInfo)>(&self, #visit: &mut __F) {
                 let Self { #(#names),* } = self;
                 #(#leaves)*
             }
-            fn __drain<__F: FnMut(::thalweg::Leaf)>(&mut self, __sink: &mut __F, __token: ::thalweg::Token) {
+            fn __drain<__F: FnMut(::thalweg::Leaf)>(&mut self, #sink: &mut __F, #token: ::thalweg::Token) {
                 let Self { #(#names),* } = self;
                 #(#drain)*
             }
             fn __bind<__S: ::thalweg::StreamTag>(
                 self,
-                __stream: ::thalweg::Stream<__S>,
-                __token: ::thalweg::Token,
+                #stream: ::thalweg::Stream<__S>,
+                #token: ::thalweg::Token,
             ) -> Self::On<__S> {
                 let Self { #(#names),* } = self;
                 #on { #(#bind),* }
             }
             fn __alias<__S: ::thalweg::StreamTag>(
                 &self,
-                __stream: ::thalweg::Stream<__S>,
-                __token: ::thalweg::Token,
+                #stream: ::thalweg::Stream<__S>,
+                #token: ::thalweg::Token,
             ) -> Self::On<__S> {
                 let Self { #(#names),* } = self;
                 #on { #(#alias),* }
@@ -121,7 +130,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         // SAFETY: as above.
         unsafe impl #tag_impl_generics ::thalweg::Bundle<__S> for #on #tag_ty_generics #where_clause {
             type Idle = #ident #ty_generics;
-            fn __unbind(self, __token: ::thalweg::Token) -> Self::Idle {
+            fn __unbind(self, #token: ::thalweg::Token) -> Self::Idle {
                 let Self { #(#names),* } = self;
                 #ident { #(#unbind),* }
             }

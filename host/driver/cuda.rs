@@ -48,6 +48,15 @@ impl Failure {
         )
     }
 
+    /// Errors that a call may give where it minds which context is current.
+    fn blames_context(self) -> bool {
+        use sys::cudaError_enum as e;
+        matches!(
+            self.code,
+            e::CUDA_ERROR_INVALID_CONTEXT | e::CUDA_ERROR_INVALID_HANDLE | e::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        )
+    }
+
     pub(crate) fn is_out_of_memory(self) -> bool {
         self.code == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
     }
@@ -93,7 +102,7 @@ macro_rules! call {
 macro_rules! call_anywhere {
     ($cuda:ident, $f:ident($($arg:expr),* $(,)?)) => {{
         match call!($f($($arg),*)) {
-            Err(f) if f.code == sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT => {
+            Err(f) if f.blames_context() => {
                 let _current = $cuda.enter()?;
                 call!($f($($arg),*))
             }
@@ -645,7 +654,8 @@ impl Cuda {
 
 /// The slot in which a kernel remembers its function on device `ordinal`.
 pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
-    kernel.functions().get(ordinal)
+    // SAFETY: loaded from here, and stored to by `Modules::find` only, what it found.
+    unsafe { kernel.functions() }.get(ordinal)
 }
 
 /// What a kernel remembers, if anything.

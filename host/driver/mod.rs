@@ -122,11 +122,20 @@ impl EventHandle {
         })
     }
 
+    /// As [`is_done`](Self::is_done), for destructors and under locks: runs nothing; "no" where that cannot be known.
+    pub(crate) fn passed(&self) -> bool {
+        match self {
+            Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
+            Self::Cpu(e) => e.passed(),
+        }
+    }
+
     pub(crate) fn synchronize(&self) -> Result<(), Fault> {
-        Ok(match self {
+        match self {
             Self::Cuda(c, e) => c.event_synchronize(e)?,
             Self::Cpu(e) => e.synchronize()?,
-        })
+        }
+        Ok(())
     }
 
     /// Time from `start` to this event; `None` while one is not complete.
@@ -152,8 +161,8 @@ impl EventHandle {
 
 #[cold]
 fn mixed() -> Fault {
-    let (resource, stream) = ("a device of one kind".to_owned(), "a device of another kind".to_owned());
-    Error::DeviceMismatch { resource, stream }.into()
+    let resource = "a device that it cannot wait for (of another kind, or seeded)".to_owned();
+    Error::DeviceMismatch { resource, stream: "this device".to_owned() }.into()
 }
 
 impl StreamHandle {
@@ -171,7 +180,7 @@ impl StreamHandle {
     pub(crate) fn wait(self, event: &EventHandle) -> Result<(), Fault> {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
-            (Self::Cpu(q), EventHandle::Cpu(e)) => q.wait(e),
+            (Self::Cpu(q), EventHandle::Cpu(e)) if q.can_wait(e) => q.wait(e)?,
             _ => return Err(mixed()),
         }
         Ok(())
@@ -190,10 +199,11 @@ impl StreamHandle {
     }
 
     pub(crate) fn synchronize(self) -> Result<(), Fault> {
-        Ok(match self {
+        match self {
             Self::Cuda(c, s) => c.synchronize(s)?,
             Self::Cpu(q) => q.synchronize()?,
-        })
+        }
+        Ok(())
     }
 
     pub(crate) fn is_done(self) -> Result<bool, Fault> {
@@ -316,8 +326,9 @@ impl StreamHandle {
                 let data = Box::into_raw(Box::new(f));
                 // SAFETY: `run` takes the box back once; the closure never unwinds (the typed layer wraps it).
                 let enqueued = unsafe { c.launch_host(s, run, data.cast()) };
-                if enqueued.is_err() {
-                    // SAFETY: the driver refused, so nobody else has the box.
+                if enqueued.is_err_and(|f| !f.is_sticky()) {
+                    // SAFETY: the driver refused, so nobody else has the box. (After a sticky error, which may be an earlier
+                    // call's, it leaks.)
                     drop(unsafe { Box::from_raw(data) });
                 }
                 enqueued?;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use thalweg_simt::host::DeviceSlice;
 
-use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, split};
+use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, element, split};
 use crate::device::Device;
 use crate::error::{Result, Returned};
 use crate::reclaim::{self, When};
@@ -42,12 +42,13 @@ impl<T: Plain> DeviceBuffer<T> {
     /// Dropping the buffer frees it with `cuMemFreeAsync`.
     ///
     /// # Safety
-    /// `addr` is such an allocation of at least `len` elements on `device`, aligned for `T`, no work on it is pending,
+    /// `addr` is such an allocation of at least `len` elements on `device`, aligned to the size of `T` (to 16 bytes at most), no work on it is pending,
     /// and nobody else uses or frees it.
     ///
     /// # Errors
     /// The bytes are more than an allocation can hold.
     pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
+        const { element::<T>() }
         byte_len::<T>(len)?;
         Ok(Self::new(addr, len, device))
     }
@@ -75,8 +76,10 @@ impl<T: Plain> DeviceBuffer<T> {
     /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
     /// separately. The last piece that is dropped frees it all.
     pub fn split(mut self, n: usize) -> Vec<Self> {
+        let mut pieces = Vec::with_capacity(n); // first, because it panics where `n` is absurd
         let owner = self.memory.take().share();
-        split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())).collect()
+        pieces.extend(split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())));
+        pieces
     }
 
     fn part(&self, start: usize, len: usize, owner: Option<std::sync::Arc<super::Split<DeviceBlock>>>) -> Self {
@@ -113,8 +116,10 @@ impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
         if n == 0 {
             return Vec::new(); // and `self` is dropped as a buffer on a stream
         }
+        let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
         let stream = self.stream();
-        self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)).collect()
+        pieces.extend(self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)));
+        pieces
     }
 
     /// Joins pieces of one allocation, in order, into one buffer.

@@ -23,6 +23,11 @@ use crate::event::Lease;
 /// Plain data that a buffer can hold: any bit pattern is a value, and nothing is behind a pointer.
 ///
 /// Implemented for every [`bytemuck::Pod`] type that threads may share; buffers of a type of size 0 do not compile.
+#[diagnostic::on_unimplemented(
+    message = "a buffer cannot hold elements of `{Self}`",
+    label = "not plain data",
+    note = "elements are `bytemuck::Pod`, such as numbers and arrays of them; for a struct of them derive `Pod`, for `bool` use `u8`"
+)]
 pub trait Plain: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Plain for T {}
 
@@ -33,12 +38,16 @@ pub(crate) const ALIGNMENT: usize = 256;
 pub(crate) const EMPTY: NonNull<u8> =
     NonNull::<u8>::without_provenance(std::num::NonZeroUsize::new(ALIGNMENT).expect("not zero"));
 
+/// Refuses element types that no buffer can hold. Called in a constant of each public function that makes buffers, since
+/// the compiler shows where the function that holds the constant is used.
+pub(crate) const fn element<T: Plain>() {
+    assert!(size_of::<T>() > 0, "a buffer's element type must have a size");
+    assert!(align_of::<T>() <= ALIGNMENT, "a buffer's element type is aligned to at most 256 bytes");
+}
+
 /// The bytes of `len` elements.
 pub(crate) fn byte_len<T: Plain>(len: usize) -> Result<usize> {
-    const {
-        assert!(size_of::<T>() > 0, "a buffer's element type must have a size");
-        assert!(align_of::<T>() <= ALIGNMENT, "a buffer's element type is aligned to at most 256 bytes");
-    }
+    const { element::<T>() }
     len.checked_mul(size_of::<T>())
         .filter(|&bytes| bytes <= isize::MAX as usize)
         .ok_or(Error::TooLarge { elements: len, size: size_of::<T>() })

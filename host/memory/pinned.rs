@@ -68,16 +68,16 @@ impl<T: Plain> PinnedBuffer<T> {
     /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
     /// separately. The last piece that is dropped gives it back.
     pub fn split(mut self, n: usize) -> Vec<Self> {
+        let mut pieces = Vec::with_capacity(n); // first, because it panics where `n` is absurd
         let owner = self.memory.take().share();
-        split::pieces(self.len, n)
-            .map(|r| Self {
-                // SAFETY: inside the buffer.
-                ptr: unsafe { self.ptr.add(r.start) },
-                len: r.len(),
-                device: self.device,
-                memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
-            })
-            .collect()
+        pieces.extend(split::pieces(self.len, n).map(|r| Self {
+            // SAFETY: inside the buffer.
+            ptr: unsafe { self.ptr.add(r.start) },
+            len: r.len(),
+            device: self.device,
+            memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
+        }));
+        pieces
     }
 
     /// Joins pieces of one buffer, in order, into one.
@@ -115,8 +115,10 @@ impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
         if n == 0 {
             return Vec::new(); // and `self` is dropped as a buffer on a stream
         }
+        let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
         let stream = self.stream();
-        self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)).collect()
+        pieces.extend(self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)));
+        pieces
     }
 
     /// Joins pieces of one buffer, in order, into one.

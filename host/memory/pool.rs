@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use super::{PinnedBlock, PinnedBuffer, Plain, byte_len};
+use super::{PinnedBlock, PinnedBuffer, Plain, byte_len, element};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Lease;
@@ -41,6 +41,7 @@ impl PinnedPool {
     /// # Errors
     /// The budget is spent ([`Error::PinnedBudget`]), or the system cannot lock as many pages.
     pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
+        const { element::<T>() }
         self.0.buffer(len)
     }
 
@@ -148,7 +149,7 @@ impl Pool {
         loop {
             let mut state = lock(&self.state);
             state.sweep();
-            if let Some(found) = state.fit(bytes) {
+            if let Some(found) = state.fit(capacity) {
                 return Ok(found);
             }
             if capacity <= self.budget.saturating_sub(state.held) {
@@ -171,11 +172,11 @@ impl Pool {
                 self.trim(); // blocks of other sizes are in the way
                 continue;
             }
-            let Some(event) = state.retired.iter().find_map(|r| r.after.first().cloned()) else {
+            let Some(events) = state.retired.first().map(|r| r.after.clone()) else {
                 return Err(Error::PinnedBudget { wanted: bytes, in_use: state.lent, budget: self.budget });
             };
             drop(state);
-            event.synchronize()?;
+            events.iter().try_for_each(Lease::synchronize)?;
         }
     }
 

@@ -55,10 +55,10 @@ pub struct Allocation {
 ///
 /// stream_tags!(Work);
 /// let work = Device::best()?.stream::<Work>()?;
-/// let params = Params { budget: 150, ..Params::default() };
+/// let params = Params { budget: 500, ..Params::default() };
 /// let allocation = allocate_blocking(&work, &[0.1, 1.0, 0.5], &params)?;
-/// assert_eq!(allocation.sides, [0, 9, 8]); // 81 + 64 of 150 tokens
-/// assert_eq!(allocation.cu_seqlens, [0, 81, 145]);
+/// assert_eq!(allocation.sides, [0, 20, 10]); // 400 + 100 tokens
+/// assert_eq!(allocation.cu_seqlens, [0, 400, 500]);
 /// assert_eq!(allocation.patch_id, [1, 2]);
 /// # Ok::<(), thalweg::Error>(())
 /// ```

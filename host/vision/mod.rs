@@ -1,11 +1,13 @@
 //! From a photograph to adaptive visual tokens (ARR-COC): textures, relevance, allocation, compression.
 //!
 //! 1. **Textures**: 13 planes a pixel (sRGB, CIELAB, Sobel of luma, position, eccentricity, local contrast).
-//! 2. **Relevance** of each patch: entropy of its luma (information) and its edges (salience), balanced.
+//! 2. **Relevance** of each patch: entropy of its luma (information), its edges (salience) and, with a [`Query`], how well it
+//!    meets the query (participatory score), balanced.
 //! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within a budget.
 //! 4. **Compression**: a selected patch's planes averaged over `n` x `n` cells, packed one patch after another.
 //!
 //! [`Pipeline`] runs them on three streams, the stages of successive images side by side; [`kernels`] are the launchers it uses.
+//! [`arr_coc_0_1`] computes what the published PyTorch project of that version does.
 //! The numbers are defined in `docs/spec.md` of the repository, exactly enough that another implementation agrees.
 //!
 //! ```
@@ -22,12 +24,15 @@
 //! ```
 
 mod allocate;
+pub mod arr_coc_0_1;
 mod params;
 mod pipeline;
+mod query;
 
 pub use allocate::{Allocation, allocate_blocking};
 pub use params::{Image, MAX_EXTENT, PLANES, Params};
 pub use pipeline::{Pipeline, Stages, Submitted, TokenSet};
+pub use query::{Head, Layer, Query};
 
 /// The kernels' typed launchers: asynchronous, on buffers that one stream orders.
 pub use thalweg_kernels as kernels;

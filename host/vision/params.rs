@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 pub const PLANES: usize = thalweg_kernels::PLANES as usize;
 
 /// The largest height and width, in pixels.
-pub const MAX_EXTENT: u32 = thalweg_kernels::MAX_EXTENT as u32;
+pub const MAX_EXTENT: u32 = thalweg_kernels::MAX_EXTENT;
 
 /// How an image becomes tokens.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +26,10 @@ pub struct Params {
     pub fixation: [f32; 2],
     /// How much salience falls towards the periphery, 0 to 1. Default 0.
     pub foveal_bias: f32,
-    /// Weights of entropy and salience; equal where absent.
-    pub mix: Option<[f32; 2]>,
+    /// Weights of entropy, salience and participatory score. Where absent, the balancer decides if the pipeline has one
+    /// ([`Pipeline::with_query`](crate::vision::Pipeline::with_query)), else the scores that there are weigh the same. Without
+    /// a query there is no participatory score, so the third must be 0.
+    pub mix: Option<[f32; 3]>,
 }
 
 impl Default for Params {
@@ -71,10 +73,10 @@ impl Params {
         if !unit.contains(&self.foveal_bias) {
             return refuse("foveal_bias", self.foveal_bias, "a number from 0 to 1");
         }
-        if let Some(mix) = self.mix
-            && !(mix.iter().all(|w| w.is_finite() && *w >= 0.0) && mix.iter().sum::<f32>() > 0.0)
+        if let Some(mix @ [a, b, c]) = self.mix
+            && !(a >= 0.0 && b >= 0.0 && c >= 0.0 && a + b + c > 0.0 && (a + b + c).is_finite())
         {
-            return refuse("mix", format!("{mix:?}"), "finite weights, none negative and not all zero");
+            return refuse("mix", format!("{mix:?}"), "weights of a finite sum, none negative and not all zero");
         }
         Ok(())
     }

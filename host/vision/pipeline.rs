@@ -15,15 +15,16 @@ use std::time::Duration;
 
 use crate::Resource;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{Event, TimedEvent};
 use crate::lane::AnyStream;
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::resource::On;
+use crate::shared::Shared;
 use crate::stream::{Stream, StreamTag};
 use crate::vision::allocate::Capacity;
 use crate::vision::params::check_size;
-use crate::vision::{Image, PLANES, Params, kernels};
+use crate::vision::{Head, Image, PLANES, Params, Query, kernels};
 
 /// Images that [`Pipeline::run`] keeps under way: enough to fill three stages and the host's own work.
 const DEPTH: usize = 4;
@@ -56,6 +57,10 @@ pub struct TokenSet {
     pub entropy: Vec<f32>,
     /// `[gh, gw]`: mean edge magnitude, as a fraction of the largest, less the foveal bias.
     pub salience: Vec<f32>,
+    /// `[gh, gw]`: how well a patch meets the query, 0 to 1, where there is one.
+    pub participatory: Option<Vec<f32>>,
+    /// The weights that entropy, salience and participatory score had, where there is a query.
+    pub mix: Option<[f32; 3]>,
     /// `[gh * gw, 13]`: mean of each plane over each patch.
     pub features: Vec<f32>,
     /// `[13, H, W]`: the texture array, where it was asked for.
@@ -112,10 +117,25 @@ pub struct Pipeline {
     params: Params,
     gains: Vec<u32>,
     keep_textures: bool,
+    query: Option<Coupled>,
     texture: AnyStream,
     relevance: AnyStream,
     allocation: AnyStream,
     stages: Stages,
+}
+
+/// A head and a query on the device.
+#[derive(Debug)]
+struct Coupled {
+    coupling: Shared<DeviceBuffer<f32>>,
+    mix: Mix,
+}
+
+/// Where the weights of three scores come from.
+#[derive(Debug)]
+enum Mix {
+    Fixed(Shared<DeviceBuffer<f32>>),
+    Balancer(Shared<DeviceBuffer<f32>>),
 }
 
 /// An image under way; [`Pipeline::finish`] waits for its tokens.
@@ -123,6 +143,8 @@ pub struct Pipeline {
 pub struct Submitted {
     height: u32,
     width: u32,
+    patch: u32,
+    grid: [u32; 2],
     results: Event<Results>,
     times: Times,
 }
@@ -139,6 +161,8 @@ struct Results {
     relevance: PinnedBuffer<f32>,
     entropy: PinnedBuffer<f32>,
     salience: PinnedBuffer<f32>,
+    participatory: Option<PinnedBuffer<f32>>,
+    mix: Option<PinnedBuffer<f32>>,
     features: PinnedBuffer<f32>,
     textures: Option<PinnedBuffer<f32>>,
 }
@@ -166,6 +190,7 @@ impl Pipeline {
             gains: kernels::gains(lo, hi, params.focus),
             params,
             keep_textures: false,
+            query: None,
             texture: AnyStream::new(device)?,
             relevance: AnyStream::new(device)?,
             allocation: AnyStream::new(device)?,
@@ -177,6 +202,25 @@ impl Pipeline {
     pub fn with_textures(mut self, keep: bool) -> Self {
         self.keep_textures = keep;
         self
+    }
+
+    /// Makes the participatory score of a query part of relevance, with the balance of the head's balancer if there is one and
+    /// [`Params::mix`] does not say otherwise. Waits until the weights are on the device.
+    ///
+    /// # Errors
+    /// Head and query differ in dimension ([`Error::Tensor`]), or the device has failed.
+    pub fn with_query(mut self, head: &Head, query: &Query) -> Result<Self> {
+        let coupling = head.coupling(query)?;
+        let predictor = head.predictor(query)?;
+        self.query = Some(self.relevance.enter(|stream| {
+            let keep = |values: &[f32]| -> Result<_> { Ok(stream.share(stream.upload_blocking(values)?)?) };
+            let mix = match (self.params.mix, predictor) {
+                (None, Some(predictor)) => Mix::Balancer(keep(&predictor)?),
+                (mix, _) => Mix::Fixed(keep(&mix.unwrap_or([1.0 / 3.0; 3]))?),
+            };
+            Ok::<_, Error>(Coupled { coupling: keep(&coupling)?, mix })
+        })?);
+        Ok(self)
     }
 
     /// The device it runs on.
@@ -220,9 +264,19 @@ impl Pipeline {
     /// Starts an image in page-locked memory on its way, and returns without waiting for it.
     ///
     /// # Errors
-    /// The bytes are not `3 * height * width`, there is no memory, or the device has failed.
+    /// The bytes are not `3 * height * width`, [`Params::mix`] weighs a query that is not there, there is no memory, or the
+    /// device has failed.
     pub fn submit(&self, height: u32, width: u32, rgb: PinnedBuffer<u8>) -> Result<Submitted> {
         check_size(height, width, rgb.len())?;
+        if let (None, Some([.., third])) = (&self.query, self.params.mix)
+            && third != 0.0
+        {
+            return Err(Error::Parameter {
+                name: "mix",
+                given: format!("{third} for the participatory score"),
+                expected: "0, since there is no query".into(),
+            });
+        }
         self.texture.enter(|texture| {
             self.relevance.enter(|relevance| {
                 self.allocation.enter(|allocation| self.enqueue(height, width, rgb, texture, relevance, allocation))
@@ -239,7 +293,7 @@ impl Pipeline {
         relevance: &Stream<B>,
         allocation: &Stream<C>,
     ) -> Result<Submitted> {
-        let Params { patch, fixation: [fixation_y, fixation_x], foveal_bias, mix, .. } = self.params;
+        let Params { patch, fixation: [fixation_y, fixation_x], foveal_bias, .. } = self.params;
         let (lo, hi) = self.params.side_bounds();
         let [gh, gw] = self.params.grid(height, width);
         let patches = gh as usize * gw as usize;
@@ -263,21 +317,28 @@ impl Pipeline {
         let mut map = relevance.alloc(patches)?;
         kernels::features(relevance, height, width, patch, &planes, &mut features)?;
         kernels::entropy(relevance, height, width, patch, &rgb, &mut entropy)?;
-        let [mix_entropy, mix_salience] = mix.unwrap_or([0.5, 0.5]);
-        kernels::relevance(
-            relevance,
-            patches as u32,
-            foveal_bias,
-            mix_entropy,
-            mix_salience,
-            &features,
-            &entropy,
-            &mut salience,
-            &mut map,
-        )?;
+        let coupled = match &self.query {
+            Some(query) => Some(couple(relevance, query, foveal_bias, &features, &entropy, &mut salience, &mut map)?),
+            None => {
+                let [mix_entropy, mix_salience, _] = self.params.mix.unwrap_or([0.5, 0.5, 0.0]);
+                kernels::relevance(
+                    relevance,
+                    patches as u32,
+                    foveal_bias,
+                    mix_entropy,
+                    mix_salience,
+                    &features,
+                    &entropy,
+                    &mut salience,
+                    &mut map,
+                )?;
+                None
+            }
+        };
         let relevance_end = relevance.timestamp()?;
-        let scores = (planes, features, entropy, salience, map);
-        let (planes, features, entropy, salience, map) = relevance.hand(scores, allocation)?;
+        let scores = (planes, features, entropy, salience, map, coupled);
+        let (planes, features, entropy, salience, map, coupled) = relevance.hand(scores, allocation)?;
+        let (participatory, mix) = coupled.unzip();
 
         let allocation_start = allocation.timestamp()?;
         let gains = allocation.bind(self.device.pinned_from(&self.gains)?)?;
@@ -330,6 +391,8 @@ impl Pipeline {
             relevance: self.download(allocation, &map)?,
             entropy: self.download(allocation, &entropy)?,
             salience: self.download(allocation, &salience)?,
+            participatory: participatory.map(|p| self.download(allocation, &p)).transpose()?,
+            mix: mix.map(|m| self.download(allocation, &m)).transpose()?,
             features: self.download(allocation, &features)?,
             textures: self.keep_textures.then(|| self.download(allocation, &planes)).transpose()?,
         };
@@ -337,6 +400,8 @@ impl Pipeline {
         Ok(Submitted {
             height,
             width,
+            patch,
+            grid: [gh, gw],
             results: allocation.record(results)?,
             times: Times {
                 upload: [upload_start, upload_end],
@@ -363,15 +428,15 @@ impl Pipeline {
     /// # Errors
     /// The device has failed.
     pub fn finish(&mut self, submitted: Submitted) -> Result<TokenSet> {
-        let Submitted { height, width, results, times } = submitted;
+        let Submitted { height, width, patch, grid, results, times } = submitted;
         let results = results.synchronize()?;
         self.stages = self.stages + Stages::measured(&times)?;
         let (tokens, selected) = (results.counts[0] as usize, results.counts[1] as usize);
         Ok(TokenSet {
             height,
             width,
-            patch: self.params.patch,
-            grid: self.params.grid(height, width),
+            patch,
+            grid,
             tokens: results.tokens[..PLANES * tokens].to_vec(),
             cu_seqlens: results.cu_seqlens[..=selected].to_vec(),
             patch_id: results.patch_id[..selected].to_vec(),
@@ -380,10 +445,51 @@ impl Pipeline {
             relevance: results.relevance.to_vec(),
             entropy: results.entropy.to_vec(),
             salience: results.salience.to_vec(),
+            participatory: results.participatory.map(|p| p.to_vec()),
+            mix: results.mix.map(|m| [m[0], m[1], m[2]]),
             features: results.features.to_vec(),
             textures: results.textures.map(|t| t.to_vec()),
         })
     }
+}
+
+/// Salience and relevance of an image with a query; its participatory score and the weights of the three scores.
+#[expect(clippy::type_complexity, reason = "two buffers")]
+fn couple<S: StreamTag>(
+    stream: &Stream<S>,
+    query: &Coupled,
+    foveal_bias: f32,
+    features: &On<S, DeviceBuffer<f32>>,
+    entropy: &On<S, DeviceBuffer<f32>>,
+    salience: &mut On<S, DeviceBuffer<f32>>,
+    relevance: &mut On<S, DeviceBuffer<f32>>,
+) -> Result<(On<S, DeviceBuffer<f32>>, On<S, DeviceBuffer<f32>>)> {
+    let patches = entropy.len();
+    let n = patches as u32;
+    let mut participatory = stream.alloc(patches)?;
+    let mut summaries = stream.alloc(12 * patches.div_ceil(64))?;
+    let coupling = stream.read(&query.coupling)?;
+    kernels::participatory(
+        stream,
+        1,
+        n,
+        kernels::EDGE,
+        0.0,
+        foveal_bias,
+        features,
+        entropy,
+        &coupling,
+        &mut participatory,
+        salience,
+        &mut summaries,
+    )?;
+    let mut mix = stream.alloc(3)?;
+    match &query.mix {
+        Mix::Fixed(weights) => stream.copy(&stream.read(weights)?, &mut mix)?,
+        Mix::Balancer(predictor) => kernels::balance(stream, 1, n, &summaries, &stream.read(predictor)?, &mut mix)?,
+    }
+    kernels::relevance_with_query(stream, 1, n, entropy, &participatory, &summaries, &mix, salience, relevance)?;
+    Ok((participatory, mix))
 }
 
 impl std::ops::Add for Stages {

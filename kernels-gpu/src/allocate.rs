@@ -13,8 +13,7 @@
 //!
 //! - **Integers throughout**, so every device gives the same allocation for the same relevance. `q` is
 //!   computed from the float's mantissa: in floats, `65535 r + 0.5` rounds up just below a half.
-//! - **Bisection instead of a sort**: a round is a pass over `q`, kept in `sides` meanwhile, and one
-//!   barrier; windows of shared memory alternate, so the next round need not wait for the last reader.
+//! - **Bisection instead of a sort**: a round is a pass over `q`, kept in `sides` meanwhile, and a reduction.
 //! - **Sums that saturate**: the question is only whether a sum passes the budget, which is below 2^31, so 32 bits
 //!   that stick at the top answer it for any number of patches.
 //! - **Two orders**: rounds take every nth patch (whole lines a load), the tail takes runs of
@@ -49,7 +48,7 @@ kernel! {
         patch_id.len() >= n.min(budget / (lo * lo)),
         counts.len() == 2,
     }
-    grid(1) block(n.div_ceil(256).min(32) * 32) shared(1024 + 5 * 32 * 4)
+    grid(1) block(n.div_ceil(256).min(32) * 32) shared(1024 + 4 * 33 * 4)
     {
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
         let window = |k: u32| cx.shared::<u32>(1024 + k * WINDOW * 4);
@@ -65,7 +64,6 @@ kernel! {
         // The cost at `fits` is within the budget; at `bursts` it is not, or that is 0.
         let budget = budget as u32;
         let (mut bursts, mut fits, mut spent) = (0, u32::MAX, 0);
-        let mut round = 0;
         while fits - bursts > 1 {
             let t = bursts + (fits - bursts) / 2;
             let mut cost = 0u32;
@@ -78,13 +76,12 @@ kernel! {
                 }
                 i += threads;
             }
-            let cost = reduce(cx, window(round % 2), cost, u32::saturating_add);
+            let cost = reduce(cx, window(0), 0, cost, u32::saturating_add);
             if cost <= budget {
                 (fits, spent) = (t, cost);
             } else {
                 bursts = t;
             }
-            round += 1;
         }
 
         // What patch `i` has at t*, and what it would have at t* - 1.
@@ -101,7 +98,7 @@ kernel! {
         }
         let left = budget - spent;
         // Saturated or not, it exceeds `left` once a step before this run did not fit.
-        let (mut taken, _) = scan(cx, window(2), wanted);
+        let (mut taken, _) = scan(cx, window(1), wanted);
         let (mut tokens, mut selected) = (0u32, 0u32);
         for i in start..end {
             let (mut side, next) = range(i);
@@ -117,8 +114,8 @@ kernel! {
             selected += u32::from(side > 0);
         }
 
-        let (mut offset, total) = scan(cx, window(3), tokens);
-        let (mut k, count) = scan(cx, window(4), selected);
+        let (mut offset, total) = scan(cx, window(2), tokens);
+        let (mut k, count) = scan(cx, window(3), selected);
         for i in start..end {
             let side = sides.get(cx, i as usize) as u32;
             if side > 0 {

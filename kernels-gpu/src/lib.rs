@@ -21,21 +21,31 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 mod allocate;
+mod balance;
 mod block;
 mod compress;
 mod entropy;
 mod features;
+mod participatory;
 mod patch;
+mod profile;
 mod relevance;
 mod textures;
 
 pub use allocate::allocate;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use allocate::gains;
+pub use balance::balance;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use balance::predictor;
 pub use compress::compress;
 pub use entropy::entropy;
 pub use features::features;
-pub use relevance::relevance;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use participatory::coupling;
+pub use participatory::participatory;
+pub use profile::{profile_sample, profile_scale, top};
+pub use relevance::{relevance, relevance_with_query};
 pub use textures::textures;
 
 /// Planes of a texture array.
@@ -45,6 +55,6 @@ pub const MAX_EXTENT: u32 = 16384;
 /// Largest number of patches of an image: one for each pixel of the largest.
 pub const MAX_PATCHES: u32 = MAX_EXTENT * MAX_EXTENT;
 /// Index of the plane of edge magnitude.
-pub(crate) const EDGE: u32 = 8;
+pub const EDGE: u32 = 8;
 /// Index of the plane of eccentricity.
 pub(crate) const ECCENTRICITY: u32 = 11;

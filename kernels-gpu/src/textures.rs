@@ -239,8 +239,13 @@ fn exact(v: u32) -> f32 {
 /// Planes 3 to 5 of sRGB bytes: L* / 100, (a* + 128) / 255, (b* + 128) / 255; CIE 1976, D65, 2 degree observer.
 #[inline(always)]
 fn lab(cx: impl Simt, rgb: [u32; 3]) -> (f32, f32, f32) {
+    linear_lab(cx, rgb.map(|v| LINEAR[v as usize]))
+}
+
+/// The same of linear light.
+#[inline(always)]
+pub(crate) fn linear_lab(cx: impl Simt, [r, g, b]: [f32; 3]) -> (f32, f32, f32) {
     const WHITE: [f64; 3] = [0.95047, 1.0, 1.08883];
-    let [r, g, b] = rgb.map(|v| LINEAR[v as usize]);
     let f = |x: f64, y: f64, z: f64, white: f64| {
         // Constants are folded, and rounded once.
         let (x, y, z) = ((x / white) as f32, (y / white) as f32, (z / white) as f32);

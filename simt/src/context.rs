@@ -176,6 +176,16 @@ pub trait Cooperative: Simt {
     /// # Safety
     /// `i` is inside the window.
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T);
+    /// Loads words `i` to `i + 3` from shared memory in one access.
+    ///
+    /// # Safety
+    /// They are inside the window, and word `i` is 16-byte aligned. (The CPU device checks both.)
+    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4];
+    /// Stores words `i` to `i + 3` to shared memory in one access.
+    ///
+    /// # Safety
+    /// As for [`shared_get4`](Cooperative::shared_get4).
+    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]);
     /// Adds to a word of shared memory, atomically in the block; returns what was there.
     ///
     /// # Safety

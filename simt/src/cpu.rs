@@ -2,7 +2,7 @@
 //!
 //! A block of independent threads is a loop around the inlined body. A block of cooperative threads
 //! has a coroutine for each: it runs until it meets the others, at a barrier or in a warp operation,
-//! leaves its operand in its [`Lane`] and yields. One round of the scheduler resumes the 32 threads of
+//! leaves its operand in its lane and yields. One round of the scheduler resumes the 32 threads of
 //! a warp; when all wait in the same warp operation it computes all 32 results and goes round again, so
 //! that an operation costs one yield a thread; when all wait at the barrier it turns to the next warp.
 //! Every other outcome can never be resolved, and is reported as a [`Fault::Diverged`].
@@ -26,8 +26,8 @@ use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 const WARP: usize = 32;
 
 /// Bytes of a coroutine's stack, below which a guard page lies. Pages that are never touched cost
-/// address space only; what needs the most is the standard library's panic hook when it prints a
-/// backtrace.
+/// address space only. What needs the most is the standard library's panic hook when it prints a
+/// backtrace: 24 KiB were enough, 16 were not.
 const STACK: usize = 128 << 10;
 
 /// What shared memory holds before a block starts.
@@ -183,94 +183,54 @@ impl CpuBlock<'_> {
 
     /// Runs the threads as coroutines that meet; for bodies over [`Cooperative`].
     ///
-    /// Where they diverge, those that wait are abandoned as they stand, without unwinding: a body
-    /// holds no value with a destructor while it waits.
-    pub fn run_cooperative(&self, body: impl Fn(CpuThread<'_>)) {
+    /// Where they diverge, those that wait are abandoned as they stand, without unwinding.
+    ///
+    /// # Safety
+    /// While it waits, a body holds no value with a destructor and lends nothing of its stack to others.
+    pub unsafe fn run_cooperative(&self, body: impl Fn(CpuThread<'_>)) {
+        self.fault.set(self.cooperate(body).err());
+    }
+
+    fn cooperate(&self, body: impl Fn(CpuThread<'_>)) -> Result<(), Fault> {
         let mut machine = self.machine.borrow_mut();
         let Machine { stacks, lanes } = &mut *machine;
         let place = &self.place;
         let threads = (place.dim.x * place.dim.y * place.dim.z) as usize;
-        if let Err(error) = grow(stacks, threads) {
-            self.fault.set(Some(Fault::Stacks { threads, reason: error.to_string() }));
-            return;
+        while stacks.len() < threads {
+            let stack = DefaultStack::new(STACK).map_err(|e| Fault::Stacks { threads, reason: e.to_string() })?;
+            stacks.push(stack);
         }
         lanes.clear();
         lanes.resize_with(threads, Lane::default);
         let lanes = &lanes[..];
 
-        let start = |rank: usize, stack| {
+        let start = |(rank, stack)| {
             let (body, lane) = (&body, &lanes[rank]);
-            let at = rank as u32;
-            let idx = place.thread(at);
+            let rank = rank as u32;
             let main = move |yielder: &Yielder<(), ()>, ()| {
-                let cx = CpuThread { place, idx, rank: at, fiber: Some(Fiber { yielder, lane }) };
+                let cx = CpuThread { place, idx: place.thread(rank), rank, fiber: Some(Fiber { yielder, lane }) };
                 let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(cx)));
                 lane.at.set(At::Returned);
-                if let Err(payload) = outcome {
-                    self.fault.set(Some(self.fault_of(payload, at)));
-                }
+                outcome.map_err(|payload| self.fault_of(payload, rank))
             };
-            // SAFETY: `main` borrows the body, the lanes and the block, all of which outlive
-            // `fibers`, declared below them; and `Fibers` ends every coroutine before it is dropped.
+            // SAFETY: `main` borrows the body, the lanes and the block, which outlive `fibers`,
+            // declared after them; and `Fibers` ends every coroutine before it is dropped.
             unsafe { Coroutine::with_stack_unchecked(stack, main) }
         };
-        let mut fibers =
-            Fibers(stacks.iter_mut().take(threads).enumerate().map(|(rank, stack)| start(rank, stack)).collect());
+        let mut fibers = Fibers(stacks.iter_mut().take(threads).enumerate().map(start).collect());
 
         let mut descending = false;
         loop {
-            if !self.run_phase(&mut fibers, lanes, descending) {
-                return;
-            }
+            run_phase(&mut fibers.0, lanes, descending)?;
             descending = !descending;
             if lanes.iter().all(|lane| lane.at.get() == At::Returned) {
-                return;
+                return Ok(());
             }
             if !lanes.iter().all(|lane| lane.at.get() == At::Barrier) {
-                self.fault.set(Some(Fault::Diverged { threads: describe(lanes, 0) }));
-                return;
+                return Err(Fault::Diverged { threads: describe(lanes, 0) });
             }
             lanes.iter().for_each(|lane| lane.at.set(At::Running));
         }
-    }
-
-    /// Runs every thread up to the next barrier or its end; false where that failed.
-    fn run_phase(&self, fibers: &mut Fibers<'_>, lanes: &[Lane], descending: bool) -> bool {
-        for turn in 0..lanes.len().div_ceil(WARP) {
-            let first = WARP * if descending { lanes.len().div_ceil(WARP) - 1 - turn } else { turn };
-            let last = lanes.len().min(first + WARP);
-            let warp = &lanes[first..last];
-            loop {
-                for turn in 0..warp.len() {
-                    let lane = if descending { warp.len() - 1 - turn } else { turn };
-                    if warp[lane].at.get() != At::Running {
-                        continue;
-                    }
-                    let result = fibers.0[first + lane].resume(());
-                    debug_assert_eq!(result == CoroutineResult::Return(()), warp[lane].at.get() == At::Returned);
-                    if result == CoroutineResult::Return(()) && self.failed() {
-                        return false;
-                    }
-                }
-                let at = warp[0].at.get();
-                if warp.len() == WARP && at.is_warp_operation() && warp.iter().all(|lane| lane.at.get() == at) {
-                    complete(at, warp);
-                } else if warp.iter().any(|lane| lane.at.get().is_warp_operation()) {
-                    self.fault.set(Some(Fault::Diverged { threads: describe(warp, first) }));
-                    return false;
-                } else {
-                    break;
-                }
-            }
-        }
-        true
-    }
-
-    fn failed(&self) -> bool {
-        let fault = self.fault.take();
-        let failed = fault.is_some();
-        self.fault.set(fault);
-        failed
     }
 
     #[cold]
@@ -296,16 +256,39 @@ impl CpuBlock<'_> {
     }
 }
 
-/// At least `threads` stacks.
-fn grow(stacks: &mut Vec<DefaultStack>, threads: usize) -> std::io::Result<()> {
-    while stacks.len() < threads {
-        stacks.push(DefaultStack::new(STACK)?);
+/// A thread of a cooperative block.
+type Thread<'a> = Coroutine<(), (), Result<(), Fault>, &'a mut DefaultStack>;
+
+/// Runs every thread up to the next barrier or its end.
+fn run_phase(threads: &mut [Thread<'_>], lanes: &[Lane], descending: bool) -> Result<(), Fault> {
+    let warps = lanes.len().div_ceil(WARP);
+    for turn in 0..warps {
+        let first = WARP * if descending { warps - 1 - turn } else { turn };
+        let warp = &lanes[first..lanes.len().min(first + WARP)];
+        loop {
+            for turn in 0..warp.len() {
+                let lane = if descending { warp.len() - 1 - turn } else { turn };
+                if warp[lane].at.get() == At::Running
+                    && let CoroutineResult::Return(outcome) = threads[first + lane].resume(())
+                {
+                    outcome?;
+                }
+            }
+            let at = warp[0].at.get();
+            if warp.len() == WARP && at.is_warp_operation() && warp.iter().all(|lane| lane.at.get() == at) {
+                complete(at, warp);
+            } else if warp.iter().any(|lane| lane.at.get().is_warp_operation()) {
+                return Err(Fault::Diverged { threads: describe(warp, first) });
+            } else {
+                break;
+            }
+        }
     }
     Ok(())
 }
 
-/// The coroutines of a block.
-struct Fibers<'a>(Vec<Coroutine<(), (), (), &'a mut DefaultStack>>);
+/// The threads of a block.
+struct Fibers<'a>(Vec<Thread<'a>>);
 
 impl Drop for Fibers<'_> {
     fn drop(&mut self) {
@@ -313,9 +296,10 @@ impl Drop for Fibers<'_> {
             // Dropping a suspended coroutine would unwind it, which corosensei turns into an abort
             // where it cannot.
             // SAFETY: a coroutine that has not started holds references only. One that is suspended is
-            // in `Fiber::meet`, called by a body, which by the contract of cooperative kernels holds no
-            // value with a destructor there (its parameters and context are `Copy`); the frames below
-            // it are `main` and `catch_unwind`, which hold references and a result not yet made.
+            // in `CpuThread::meet`, called by a body, which by the contract of cooperative kernels
+            // holds no value with a destructor there (its parameters and context are `Copy`); the
+            // frames below it are `main` and `catch_unwind`, which hold references and a result not yet
+            // made.
             unsafe { fiber.force_reset() };
         }
     }
@@ -492,6 +476,17 @@ impl CpuThread<'_> {
         // SAFETY: the buffer holds `shared_len` bytes, and the element ends there or before.
         unsafe { self.place.shared.add(s.start as usize + i as usize * size_of::<T>()).cast() }
     }
+
+    /// The address of elements `i` to `i + 3` of a window of shared memory, checked.
+    #[inline]
+    fn shared_at4<T: Word>(self, s: Shared<T>, i: u32) -> *mut [T; 4] {
+        if !(u64::from(s.start) + u64::from(i) * 4).is_multiple_of(16) {
+            violation(format!("four words at once from word {i} of a window that starts at byte {}", s.start));
+        }
+        let last = self.shared_at(s, i.saturating_add(3));
+        // SAFETY: the element three before it is in the window too.
+        unsafe { last.sub(3).cast() }
+    }
 }
 
 /// Unwinds out of the body without a word on stderr: the launch reports it.
@@ -657,6 +652,16 @@ impl Cooperative for CpuThread<'_> {
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
         // SAFETY: as for `shared_get`.
         unsafe { self.shared_at(s, i).write(v) };
+    }
+    #[inline]
+    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
+        // SAFETY: as for `shared_get`; four words that start on 16 bytes.
+        unsafe { self.shared_at4(s, i).read() }
+    }
+    #[inline]
+    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
+        // SAFETY: as for `shared_get4`.
+        unsafe { self.shared_at4(s, i).write(v) };
     }
     #[inline]
     unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {

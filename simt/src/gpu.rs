@@ -68,33 +68,21 @@ impl Simt for Gpu {
     fn block_idx(self) -> Dim3 {
         // SAFETY: reads of special registers.
         unsafe {
-            Dim3 {
-                x: nvptx::_block_idx_x() as u32,
-                y: nvptx::_block_idx_y() as u32,
-                z: nvptx::_block_idx_z() as u32,
-            }
+            Dim3 { x: nvptx::_block_idx_x() as u32, y: nvptx::_block_idx_y() as u32, z: nvptx::_block_idx_z() as u32 }
         }
     }
     #[inline(always)]
     fn block_dim(self) -> Dim3 {
         // SAFETY: reads of special registers.
         unsafe {
-            Dim3 {
-                x: nvptx::_block_dim_x() as u32,
-                y: nvptx::_block_dim_y() as u32,
-                z: nvptx::_block_dim_z() as u32,
-            }
+            Dim3 { x: nvptx::_block_dim_x() as u32, y: nvptx::_block_dim_y() as u32, z: nvptx::_block_dim_z() as u32 }
         }
     }
     #[inline(always)]
     fn grid_dim(self) -> Dim3 {
         // SAFETY: reads of special registers.
         unsafe {
-            Dim3 {
-                x: nvptx::_grid_dim_x() as u32,
-                y: nvptx::_grid_dim_y() as u32,
-                z: nvptx::_grid_dim_z() as u32,
-            }
+            Dim3 { x: nvptx::_grid_dim_x() as u32, y: nvptx::_grid_dim_y() as u32, z: nvptx::_grid_dim_z() as u32 }
         }
     }
 
@@ -334,6 +322,31 @@ impl Cooperative for Gpu {
                     asm!("st.shared.u64 [{0}], {1};", in(reg32) at, in(reg64) v, options(nostack));
                 }
             }
+        }
+    }
+    #[inline(always)]
+    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
+        let (a, b, c, d): (u32, u32, u32, u32);
+        // SAFETY: aligned and inside the block's shared memory by the caller's promise.
+        unsafe {
+            asm!(
+                "ld.shared.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];",
+                out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) s.start + i * 4,
+                options(nostack)
+            );
+        }
+        [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
+    }
+    #[inline(always)]
+    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
+        // SAFETY: as in `shared_get4`.
+        unsafe {
+            asm!(
+                "st.shared.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
+                in(reg32) s.start + i * 4, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(),
+                in(reg32) v[2].to_word(), in(reg32) v[3].to_word(),
+                options(nostack)
+            );
         }
     }
     #[inline(always)]

@@ -241,8 +241,11 @@ impl Kernel {
     }
 
     /// The host crate's memory of the loaded function, a slot a device.
+    ///
+    /// # Safety
+    /// What is stored is this kernel's function on the slot's device.
     #[doc(hidden)]
-    pub fn functions(&self) -> &[AtomicPtr<()>; CACHED_DEVICES] {
+    pub unsafe fn functions(&self) -> &[AtomicPtr<()>; CACHED_DEVICES] {
         &self.functions
     }
 }
@@ -264,9 +267,15 @@ const MAX_SHARED: u128 = 48 << 10;
 impl LaunchShape {
     /// Checks the extents that a declaration computed.
     #[doc(hidden)]
-    pub fn new(kernel: &Kernel, grid: &[u128], block: &[u128], shared: u128) -> Result<Self, LaunchError> {
+    pub fn new<const G: usize, const B: usize>(
+        kernel: &Kernel,
+        grid: &[u128; G],
+        block: &[u128; B],
+        shared: u128,
+    ) -> Result<Self, LaunchError> {
+        const { assert!(G <= 3 && B <= 3, "a grid and a block have at most three extents") };
         let at = |v: &[u128], i: usize| v.get(i).copied().unwrap_or(1);
-        let threads = block.iter().product::<u128>();
+        let threads = block.iter().try_fold(1u128, |n, extent| n.checked_mul(*extent)).unwrap_or(u128::MAX);
         let fits = at(grid, 0) <= i32::MAX as u128
             && at(grid, 1) <= 65535
             && at(grid, 2) <= 65535
@@ -277,7 +286,7 @@ impl LaunchShape {
         if !fits {
             return Err(LaunchError::Shape { kernel: kernel.name, grid: grid.to_vec(), block: block.to_vec(), shared });
         }
-        let dims = |v| [at(v, 0) as u32, at(v, 1) as u32, at(v, 2) as u32];
+        let dims = |v: &[u128]| [at(v, 0) as u32, at(v, 1) as u32, at(v, 2) as u32];
         Ok(Self { grid: dims(grid), block: dims(block), shared: shared as u32 })
     }
 }

@@ -15,8 +15,9 @@
 /// - The context is `impl Simt`, or `impl Cooperative` where threads of a block meet.
 /// - Parameters are numbers (`u8` to `u64`, `i8` to `i64`, `f32`, `f64`) and buffers
 ///   ([`In`](crate::In), [`Out`](crate::Out), [`InOut`](crate::InOut) of an [`Element`](crate::Element)); at most 32.
-/// - In `require`, `grid`, `block` and `shared` integers are widened to `u128`, so that a product
-///   cannot overflow, and a buffer `x` has `x.len()` and `x.is_aligned(bytes)`. Predicates are
+/// - In `require`, `grid`, `block` and `shared` natural numbers are widened to `u128` and integers to `i128`, so that a
+///   product of four `u32`, or of two `u64`, cannot overflow; for more factors use `checked_mul`, for a difference `checked_sub`.
+///   A buffer `x` has `x.len()` and `x.is_aligned(bytes)`. Predicates are
 ///   checked at every launch; the first that fails becomes a typed error that shows all arguments.
 ///   A grid with a zero extent launches nothing.
 /// - `require` and `shared` may be left out, `grid` and `block` have one to three extents. Without a body the
@@ -28,9 +29,14 @@
 /// `unsafe` stands at the declaration, not at the call: whoever declares promises that for **every** argument
 /// list that passes `require`, the body stays inside its buffers (and shared memory), no two threads touch the same
 /// element where one of them stores without an atomic or a barrier between, and barriers and warp
-/// operations are reached by all threads of the block or warp. The body stands in an `unsafe` block.
+/// operations are reached by all threads of the block or warp. At a barrier or warp operation the body holds no value with a
+/// destructor and lends nothing of its stack to others: where threads diverge, the CPU device abandons it there. The body stands
+/// in an `unsafe` block (which `#![forbid(unsafe_code)]` does not see: rustc looks away in macros of other crates). Entry names of one program are unique for each PTX that is loaded.
 #[macro_export]
 macro_rules! kernel {
+    ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
+        compile_error!("a kernel is declared `unsafe fn`: a promise that its body stays inside its buffers");
+    };
     (
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident(
@@ -47,12 +53,12 @@ macro_rules! kernel {
         $vis unsafe extern "ptx-kernel" fn $name($($arg: $crate::__parameter!(raw $kind $(<$element>)?)),*) {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
-            unsafe fn body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+            unsafe fn __thalweg_body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
                 // SAFETY: promised by the declaration.
                 unsafe { $body }
             }
             // SAFETY: this is the kernel's entry, its arguments are what the launcher checked.
-            unsafe { body($crate::Gpu::new(), $($crate::__parameter!(from $arg $kind $(<$element>)?)),*) }
+            unsafe { __thalweg_body($crate::Gpu::new(), $($crate::__parameter!(from $arg $kind $(<$element>)?)),*) }
         }
 
         #[cfg(not(target_arch = "nvptx64"))]
@@ -61,28 +67,31 @@ macro_rules! kernel {
                 {
                     #[inline(always)]
                     #[allow(unused_variables, clippy::too_many_arguments)]
-                    unsafe fn body(
+                    unsafe fn __thalweg_body(
                         $cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
                     ) {
                         // SAFETY: promised by the declaration.
                         unsafe { $body }
                     }
                     #[allow(unused_variables)]
-                    unsafe fn block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
+                    unsafe fn __thalweg_block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
                         let mut slots = slots.iter().copied();
                         // SAFETY: the launcher filled one slot for each parameter, in this order.
                         $(let $arg: $crate::__parameter!(body $kind $(<$element>)?) = unsafe {
                             $crate::host::Parameter::from_slot(slots.next().unwrap_or_default())
                         };)*
-                        // SAFETY: promised by the declaration.
-                        $crate::__run!($context block, |cx| unsafe { body(cx, $($arg),*) });
+                        // SAFETY: promised by the declaration, for the body and for how it waits.
+                        #[allow(unused_unsafe)]
+                        unsafe {
+                            $crate::__run!($context block, |cx| __thalweg_body(cx, $($arg),*))
+                        };
                     }
-                    Some(block as $crate::host::CpuEntry)
+                    Some(__thalweg_block as $crate::host::CpuEntry)
                 }
                 $crate::__cooperative!($context)
             ]
             $(#[$meta])*
-            $vis $name($($arg: $kind $(<$element>)?),*)
+            $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
             { $($($require),*)? }
             ($($grid),+) ($($block),+) ($($shared)?)
         }
@@ -96,7 +105,7 @@ macro_rules! kernel {
         $crate::__launcher! {
             [None false]
             $(#[$meta])*
-            $vis $name($($arg: $kind $(<$element>)?),*)
+            $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
             { $($($require),*)? }
             ($($grid),+) ($($block),+) ($($shared)?)
         }
@@ -110,17 +119,17 @@ macro_rules! __launcher {
     (
         [$cpu:tt $($cooperative:tt)*]
         $(#[$meta:meta])*
-        $vis:vis $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),*)
+        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),*)
         { $($require:expr),* }
         ($($grid:expr),+) ($($block:expr),+) ($($shared:expr)?)
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name<S, L: $crate::host::Launch<S> + ?Sized>(
-            on: &L,
-            $($arg: $crate::__parameter!(host S $kind $(<$element>)?)),*
-        ) -> ::core::result::Result<(), L::Error> {
-            static KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
+        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
+            on: &__L,
+            $($arg: $crate::__parameter!(host __S $kind $(<$element>)?)),*
+        ) -> ::core::result::Result<(), __L::Error> {
+            static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
                 module_path!(),
                 stringify!($name),
                 $crate::__entry_name!($name $($kind $(<$element>)?,)*),
@@ -140,14 +149,14 @@ macro_rules! __launcher {
                 };
                 if let Some(requirement) = unmet {
                     return Err($crate::host::LaunchError::requirement(
-                        &KERNEL,
+                        &__KERNEL,
                         requirement,
                         &[$((stringify!($arg), &$arg as &dyn ::core::fmt::Debug)),*],
                     )
                     .into());
                 }
                 $crate::host::LaunchShape::new(
-                    &KERNEL,
+                    &__KERNEL,
                     &[$($crate::host::extent($grid)),+],
                     &[$($crate::host::extent($block)),+],
                     [$($crate::host::extent($shared),)? 0][0],
@@ -156,7 +165,7 @@ macro_rules! __launcher {
             // SAFETY: whoever declared the kernel promises that it is sound for arguments that pass
             // `require`, which they did; the slots are in the order of the parameters that the
             // entry's name spells; the slices are ordered by the launcher's stream.
-            unsafe { on.launch(&KERNEL, shape, &slots) }
+            unsafe { on.launch(&__KERNEL, shape, &slots) }
         }
     };
 }
@@ -196,14 +205,22 @@ macro_rules! __entry_name {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cooperative {
-    (Simt) => { false };
-    (Cooperative) => { true };
+    (Simt) => {
+        false
+    };
+    (Cooperative) => {
+        true
+    };
 }
 
 /// Runs a block on the CPU.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __run {
-    (Simt $block:ident, $body:expr) => { $block.run_independent($body) };
-    (Cooperative $block:ident, $body:expr) => { $block.run_cooperative($body) };
+    (Simt $block:ident, $body:expr) => {
+        $block.run_independent($body)
+    };
+    (Cooperative $block:ident, $body:expr) => {
+        $block.run_cooperative($body)
+    };
 }

@@ -164,6 +164,29 @@ fn barriers_order_shared_memory() {
 }
 
 kernel! {
+    /// Each thread reads what its neighbour stored, without a barrier between, and once more after one.
+    unsafe fn forgets_a_barrier(cx: impl Cooperative, out: Out<u32>)
+    grid(1) block(64) shared(256)
+    {
+        let (i, s) = (cx.rank(), cx.shared::<u32>(0));
+        for round in 0..2 {
+            cx.shared_set(s, i, 1 + round);
+            let v = cx.shared_get(s, (i + 63) % 64);
+            cx.barrier();
+            out.set(cx, (64 * round + i) as usize, v);
+        }
+    }
+}
+
+#[test]
+fn a_forgotten_barrier_shows() {
+    let mut out = vec![0; 128];
+    forgets_a_barrier(&Here::default(), slice_mut(&mut out)).unwrap();
+    let wrong = |round: u32| out[64 * round as usize..][..64].iter().filter(|v| **v != 1 + round).count();
+    assert_eq!((wrong(0), wrong(1)), (1, 63));
+}
+
+kernel! {
     /// Shared memory before anyone stores there.
     unsafe fn fresh(cx: impl Cooperative, out: Out<u64>)
     grid(2) block(32) shared(256)
@@ -284,7 +307,7 @@ fn warp_operations_agree_with_a_scalar_model() {
 
 kernel! {
     unsafe fn vectors(cx: impl Simt, x: In<f32>, y: Out<f32>)
-    require { x.is_aligned(16), y.is_aligned(16), x.len() == y.len(), x.len() % 4 == 0 }
+    require { x.is_aligned(16), y.is_aligned(16), x.len() == y.len(), x.len().is_multiple_of(4) }
     grid(x.len() / 4) block(1)
     {
         let i = 4 * cx.block_idx().x as usize;

@@ -36,11 +36,7 @@ impl Tensors {
         let bytes = read(path);
         let file = SafeTensors::deserialize(&bytes)
             .unwrap_or_else(|e| panic!("{} is no safetensors file: {e}", path.display()));
-        let mut all = Self {
-            path: path.to_owned(),
-            f32: BTreeMap::new(),
-            i32: BTreeMap::new(),
-        };
+        let mut all = Self { path: path.to_owned(), f32: BTreeMap::new(), i32: BTreeMap::new() };
         for (name, view) in file.tensors() {
             let shape = view.shape().to_vec();
             let words = view.data().as_chunks::<4>().0.iter().copied();
@@ -53,10 +49,7 @@ impl Tensors {
                     let data = words.map(i32::from_le_bytes).collect();
                     all.i32.insert(name, Tensor { shape, data });
                 }
-                other => panic!(
-                    "{}: `{name}` holds {other:?}, not F32 or I32",
-                    path.display()
-                ),
+                other => panic!("{}: `{name}` holds {other:?}, not F32 or I32", path.display()),
             }
         }
         all
@@ -64,11 +57,7 @@ impl Tensors {
 
     /// The names of all tensors, `f32` ones first.
     pub fn names(&self) -> Vec<&str> {
-        self.f32
-            .keys()
-            .chain(self.i32.keys())
-            .map(String::as_str)
-            .collect()
+        self.f32.keys().chain(self.i32.keys()).map(String::as_str).collect()
     }
 
     #[track_caller]
@@ -93,26 +82,19 @@ pub fn read_png(path: impl AsRef<Path>) -> Image {
     let bytes = read(path);
     let decode = || {
         let mut reader = png::Decoder::new(std::io::Cursor::new(&bytes)).read_info()?;
-        let size = reader
-            .output_buffer_size()
-            .ok_or(png::DecodingError::LimitsExceeded)?;
+        let size = reader.output_buffer_size().ok_or(png::DecodingError::LimitsExceeded)?;
         let mut rgb = vec![0; size];
         let info = reader.next_frame(&mut rgb)?;
         Ok::<_, png::DecodingError>((info, rgb))
     };
-    let (info, rgb) =
-        decode().unwrap_or_else(|e| panic!("{} does not decode: {e}", path.display()));
+    let (info, rgb) = decode().unwrap_or_else(|e| panic!("{} does not decode: {e}", path.display()));
     assert_eq!(
         (info.color_type, info.bit_depth),
         (png::ColorType::Rgb, png::BitDepth::Eight),
         "{} is not 8-bit RGB",
         path.display()
     );
-    Image {
-        height: info.height as usize,
-        width: info.width as usize,
-        rgb,
-    }
+    Image { height: info.height as usize, width: info.width as usize, rgb }
 }
 
 fn read(path: &Path) -> Vec<u8> {

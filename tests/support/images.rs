@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::reference::Image;
 
 /// Sizes next to a warp, a patch or a block of pixels, and the smallest.
-const NASTY: [usize; 8] = [1, 2, 31, 32, 33, 63, 64, 65];
+const NASTY: [usize; 14] = [1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129];
 
 /// What fills an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,15 +45,8 @@ pub fn images(max: usize) -> impl Strategy<Value = ImageSpec> {
         Content::TwoValued,
         Content::Noise,
     ]);
-    (side(max), side(max), content, any::<bool>(), any::<u64>()).prop_map(
-        |(height, width, content, saturated, seed)| ImageSpec {
-            height,
-            width,
-            content,
-            saturated,
-            seed,
-        },
-    )
+    (side(max), side(max), content, any::<bool>(), any::<u64>())
+        .prop_map(|(height, width, content, saturated, seed)| ImageSpec { height, width, content, saturated, seed })
 }
 
 /// Lengths from 1 to `max`, the nasty ones as often as all others together.
@@ -89,27 +82,19 @@ impl ImageSpec {
                             (128.0 + 127.0 * angle.sin()) as u8
                         }
                     };
-                    rgb.push(if self.saturated {
-                        (2 * i32::from(value) - 128).clamp(0, 255) as u8
-                    } else {
-                        value
-                    });
+                    rgb.push(if self.saturated { (2 * i32::from(value) - 128).clamp(0, 255) as u8 } else { value });
                 }
             }
         }
-        Image {
-            height: self.height,
-            width: self.width,
-            rgb,
-        }
+        Image { height: self.height, width: self.width, rgb }
     }
 }
 
 /// Steele, Lea and Flood's generator: the tests want cheap and repeatable, nothing more.
-struct SplitMix(u64);
+pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -117,12 +102,12 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    fn byte(&mut self) -> u8 {
+    pub fn byte(&mut self) -> u8 {
         (self.next() >> 56) as u8
     }
 
     /// Uniform in [0, 1).
-    fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

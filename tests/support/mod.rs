@@ -1,26 +1,23 @@
-//! What the integration tests share: the f64 reference, files, generated images.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses its own part"
-)]
+//! What the integration tests share: the f64 reference, files, generated images, devices.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
+pub mod devices;
+pub mod fence;
 pub mod files;
+pub mod gate;
 pub mod images;
 pub mod reference;
+pub mod run;
 
 use proptest::test_runner::Config;
 
-/// The configuration of a property test of `count` cases.
+/// The configuration of a property test of `count` cases, or of as many as the variable `THALWEG_CASES` says.
 ///
 /// proptest would keep failing seeds beside the nearest `lib.rs` or `main.rs` above the test, and there is
 /// none. A failure prints its smallest input; that belongs in a test of its own.
 pub fn cases(count: u32) -> Config {
-    Config {
-        cases: count,
-        failure_persistence: None,
-        ..Config::default()
-    }
+    let asked = std::env::var("THALWEG_CASES").map(|n| n.parse().expect("THALWEG_CASES is a number of cases"));
+    Config { cases: asked.unwrap_or(count), failure_persistence: None, ..Config::default() }
 }
 
 /// The largest absolute difference; infinite where the lengths differ or either side is not a number.
@@ -45,9 +42,6 @@ pub fn assert_close(what: &str, got: &[f32], want: &[f64], bound: f64) {
     assert_eq!(got.len(), want.len(), "{what}: length");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(g) - w).abs();
-        assert!(
-            error <= bound,
-            "{what}[{i}] is {g}, the reference {w}: off by {error:e}, allowed {bound:e}"
-        );
+        assert!(error <= bound, "{what}[{i}] is {g}, the reference {w}: off by {error:e}, allowed {bound:e}");
     }
 }

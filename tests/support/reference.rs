@@ -1,4 +1,4 @@
-//! The plain f64 reference of everything the kernels compute for an image without a query.
+//! The plain f64 reference of everything the kernels compute.
 //!
 //! Scalar loops in the order of the definitions, nothing shared with the kernels. Arrays are row-major;
 //! planes are `[13, H, W]`; patches are in raster order, `N` of them. `allocate` takes the `f32` relevance
@@ -10,9 +10,7 @@ use std::ops::Range;
 pub const PLANES: usize = 13;
 
 /// The error allowed on each plane.
-pub const PLANE_ERROR: [f64; PLANES] = [
-    2e-6, 2e-6, 2e-6, 2e-5, 2e-5, 2e-5, 2e-5, 2e-5, 2e-5, 2e-6, 2e-6, 2e-6, 2e-5,
-];
+pub const PLANE_ERROR: [f64; PLANES] = [2e-6, 2e-6, 2e-6, 2e-5, 2e-5, 2e-5, 2e-5, 2e-5, 2e-5, 2e-6, 2e-6, 2e-6, 2e-5];
 
 /// The error allowed on scores, features and tokens.
 pub const SCORE_ERROR: f64 = 2e-5;
@@ -60,16 +58,8 @@ pub fn textures(image: &Image, fixation: [f64; 2]) -> Vec<f64> {
             let rgb = image.pixel(i, j).map(|v| f64::from(v) / 255.0);
             let [l, a, b] = lab(rgb);
             let [gx, gy] = sobel(image, i, j);
-            let y = if h == 1 {
-                0.0
-            } else {
-                i as f64 / (h - 1) as f64
-            };
-            let x = if w == 1 {
-                0.0
-            } else {
-                j as f64 / (w - 1) as f64
-            };
+            let y = if h == 1 { 0.0 } else { i as f64 / (h - 1) as f64 };
+            let x = if w == 1 { 0.0 } else { j as f64 / (w - 1) as f64 };
             let values = [
                 rgb[0],
                 rgb[1],
@@ -95,23 +85,11 @@ pub fn textures(image: &Image, fixation: [f64; 2]) -> Vec<f64> {
 
 /// CIE 1976 L*a*b*, D65, 2 degree observer, of gamma-encoded sRGB in 0..1.
 fn lab(rgb: [f64; 3]) -> [f64; 3] {
-    let [r, g, b] = rgb.map(|c| {
-        if c <= 0.04045 {
-            c / 12.92
-        } else {
-            ((c + 0.055) / 1.055).powf(2.4)
-        }
-    });
+    let [r, g, b] = rgb.map(|c| if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) });
     let x = (0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047;
     let y = 0.212671 * r + 0.715160 * g + 0.072169 * b;
     let z = (0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883;
-    let [fx, fy, fz] = [x, y, z].map(|t| {
-        if t > 0.008856 {
-            t.cbrt()
-        } else {
-            7.787 * t + 16.0 / 116.0
-        }
-    });
+    let [fx, fy, fz] = [x, y, z].map(|t| if t > 0.008856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 });
     [116.0 * fy - 16.0, 500.0 * (fx - fy), 200.0 * (fy - fz)]
 }
 
@@ -145,10 +123,7 @@ fn distance(p: [f64; 2], q: [f64; 2]) -> f64 {
 
 fn farthest_corner(fixation: [f64; 2]) -> f64 {
     let corners = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]];
-    corners
-        .map(|c| distance(c, fixation))
-        .into_iter()
-        .fold(0.0, f64::max)
+    corners.map(|c| distance(c, fixation)).into_iter().fold(0.0, f64::max)
 }
 
 /// The patch grid (gh, gw).
@@ -171,13 +146,7 @@ fn patches(h: usize, w: usize, patch: usize) -> Vec<(Range<usize>, Range<usize>)
 }
 
 /// The mean of each of the 13 planes over a rectangle of pixels.
-fn means(
-    planes: &[f64],
-    h: usize,
-    w: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) -> [f64; PLANES] {
+fn means(planes: &[f64], h: usize, w: usize, rows: Range<usize>, columns: Range<usize>) -> [f64; PLANES] {
     std::array::from_fn(|plane| {
         let mut sum = 0.0;
         for i in rows.clone() {
@@ -236,11 +205,7 @@ pub fn salience(features: &[f64], foveal_bias: f64) -> Vec<f64> {
     let strongest = features.chunks(PLANES).map(|f| f[8]).fold(0.0, f64::max);
     let mut all = Vec::new();
     for f in features.chunks(PLANES) {
-        let edge = if strongest == 0.0 {
-            0.0
-        } else {
-            f[8] / strongest
-        };
+        let edge = if strongest == 0.0 { 0.0 } else { f[8] / strongest };
         all.push(edge * (1.0 - foveal_bias * f[11]));
     }
     all
@@ -259,11 +224,7 @@ pub fn relevance(maps: &[&[f64]], mix: &[f64]) -> (Vec<f64>, f64) {
     let max = raw.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let spread = max - min;
     for value in &mut raw {
-        *value = if spread < 1e-6 {
-            1.0
-        } else {
-            (*value - min) / (spread + 1e-8)
-        };
+        *value = if spread < 1e-6 { 1.0 } else { (*value - min) / (spread + 1e-8) };
     }
     (raw, spread)
 }
@@ -288,9 +249,7 @@ pub fn gains(lo: u32, hi: u32, focus: f64) -> Vec<u32> {
 /// In f64 the sum is exact wherever its floor could change, so this is the definition over real numbers;
 /// in f32 it is not (the sum can round up to the next integer).
 pub fn quantise(relevance: f32) -> u32 {
-    (65535.0 * f64::from(relevance) + 0.5)
-        .floor()
-        .clamp(1.0, 65535.0) as u32
+    (65535.0 * f64::from(relevance) + 0.5).floor().clamp(1.0, 65535.0) as u32
 }
 
 /// One rise of one patch: to side `to`, for `cost` tokens more.
@@ -314,12 +273,7 @@ pub fn allocate(relevance: &[f32], lo: u32, hi: u32, budget: u64, focus: f64) ->
             let below = if to == lo { 0 } else { to - 1 };
             let cost = u64::from(to * to - below * below);
             let key = quantise(r) * gain;
-            steps.push(Step {
-                key,
-                patch,
-                to,
-                cost,
-            });
+            steps.push(Step { key, patch, to, cost });
         }
     }
     steps.retain(|step| step.key >= 1); // a threshold is at least 1, so a step of no gain is never taken
@@ -352,12 +306,7 @@ pub struct Tokens {
 
 /// The tokens of the patches whose side is not 0.
 pub fn compress(planes: &[f64], h: usize, w: usize, patch: usize, sides: &[u32]) -> Tokens {
-    let mut packed = Tokens {
-        tokens: Vec::new(),
-        cu_seqlens: vec![0],
-        patch_id: Vec::new(),
-        position: Vec::new(),
-    };
+    let mut packed = Tokens { tokens: Vec::new(), cu_seqlens: vec![0], patch_id: Vec::new(), position: Vec::new() };
     for (id, (rows, columns)) in patches(h, w, patch).into_iter().enumerate() {
         let n = sides[id] as usize;
         if n == 0 {
@@ -367,19 +316,13 @@ pub fn compress(planes: &[f64], h: usize, w: usize, patch: usize, sides: &[u32])
             for cx in 0..n {
                 let ys = cell(&rows, cy, n);
                 let xs = cell(&columns, cx, n);
-                packed
-                    .position
-                    .push((ys.start + ys.end) as f64 / 2.0 / h as f64);
-                packed
-                    .position
-                    .push((xs.start + xs.end) as f64 / 2.0 / w as f64);
+                packed.position.push((ys.start + ys.end) as f64 / 2.0 / h as f64);
+                packed.position.push((xs.start + xs.end) as f64 / 2.0 / w as f64);
                 packed.tokens.extend(means(planes, h, w, ys, xs));
             }
         }
         packed.patch_id.push(id as i32);
-        packed
-            .cu_seqlens
-            .push((packed.tokens.len() / PLANES) as i32);
+        packed.cu_seqlens.push((packed.tokens.len() / PLANES) as i32);
     }
     packed
 }
@@ -388,4 +331,208 @@ pub fn compress(planes: &[f64], h: usize, w: usize, patch: usize, sides: &[u32])
 fn cell(extent: &Range<usize>, c: usize, n: usize) -> Range<usize> {
     let length = extent.len();
     extent.start + c * length / n..extent.start + ((c + 1) * length).div_ceil(n)
+}
+
+// --- with a query ----------------------------------------------------------------------------------------
+
+/// A layer `y = W x + b`; `weight` is `[outputs, inputs]`.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    pub weight: Vec<f64>,
+    pub bias: Vec<f64>,
+}
+
+impl Layer {
+    fn apply(&self, x: &[f64]) -> Vec<f64> {
+        assert_eq!(self.weight.len(), self.bias.len() * x.len(), "a layer's weights and its input");
+        let rows = self.weight.chunks(x.len()).zip(&self.bias);
+        rows.map(|(row, bias)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias).collect()
+    }
+}
+
+fn relu(mut x: Vec<f64>) -> Vec<f64> {
+    x.iter_mut().for_each(|v| *v = v.max(0.0));
+    x
+}
+
+fn norm(x: &[f64]) -> f64 {
+    x.iter().map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// The participatory score `[N]`: how well the query and the projection of each patch's features point the same way.
+///
+/// `head` are the layers 13 to 64 and 64 to D.
+pub fn participatory(head: &[Layer; 2], query: &[f64], features: &[f64]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for f in features.chunks(PLANES) {
+        let z = head[1].apply(&relu(head[0].apply(f)));
+        let dot: f64 = z.iter().zip(query).map(|(z, q)| z * q).sum();
+        let cos = dot / (norm(&z).max(1e-12) * norm(query).max(1e-12));
+        all.push((1.0 + cos.clamp(-1.0, 1.0)) / 2.0);
+    }
+    all
+}
+
+/// How much relative errors of `h` and of the weights grow in a patch's cosine `[N]`: the length of `z` if nothing
+/// cancelled, over its length.
+pub fn participatory_condition(head: &[Layer; 2], features: &[f64]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for f in features.chunks(PLANES) {
+        let magnitude = |layer: &Layer| Layer {
+            weight: layer.weight.iter().map(|v| v.abs()).collect(),
+            bias: layer.bias.iter().map(|v| v.abs()).collect(),
+        };
+        let f_abs: Vec<f64> = f.iter().map(|v| v.abs()).collect();
+        let whole = magnitude(&head[1]).apply(&magnitude(&head[0]).apply(&f_abs));
+        let z = head[1].apply(&relu(head[0].apply(f)));
+        all.push(norm(&whole) / norm(&z).max(1e-12));
+    }
+    all
+}
+
+/// The weights of the scores, from the score maps and the query; `balancer` are its three layers.
+pub fn balance(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> [f64; 3] {
+    let mut input = Vec::new();
+    for map in maps {
+        let n = map.len() as f64;
+        let mean = map.iter().sum::<f64>() / n;
+        let squares = map.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>();
+        input.push(mean);
+        input.push(map.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        input.push(if map.len() == 1 { 0.0 } else { (squares / (n - 1.0)).sqrt() });
+    }
+    input.extend(query);
+    let hidden = relu(balancer[1].apply(&relu(balancer[0].apply(&input))));
+    let logits = balancer[2].apply(&hidden);
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = logits.iter().map(|v| (v - most).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    [powers[0] / sum, powers[1] / sum, powers[2] / sum]
+}
+
+// --- the reference profile -------------------------------------------------------------------------------
+
+/// What `arr-coc-0-1` computes of one image: 32 x 32 patches, whatever its size.
+#[derive(Debug)]
+pub struct Profile {
+    /// `[13, 32, 32]`
+    pub textures: Vec<f64>,
+    /// max - min of Gx, Gy and edge magnitude before they are scaled.
+    pub ranges: [f64; 3],
+    /// `[32, 32]`, as the next two.
+    pub information: Vec<f64>,
+    pub perspectival: Vec<f64>,
+    pub participatory: Vec<f64>,
+    pub mix: [f64; 3],
+    pub relevance: Vec<f64>,
+}
+
+/// Rows and columns of the profile's maps.
+pub const PROFILE_SIDE: usize = 32;
+
+/// Rows and columns that images are resized to first.
+const RESIZED: usize = 512;
+
+/// The two source indices of a bilinear sample and the weight of the second: half-pixel centres, borders replicated.
+fn taps(i: usize, from: usize, to: usize) -> (usize, usize, f64) {
+    let at = ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
+    let first = at.floor() as usize;
+    (first, (first + 1).min(from - 1), at - first as f64)
+}
+
+/// A plane `[from.0, from.1]` at `[to, to]`.
+fn resize(plane: &[f64], from: (usize, usize), to: usize) -> Vec<f64> {
+    let mut all = Vec::new();
+    for i in 0..to {
+        let (y0, y1, fy) = taps(i, from.0, to);
+        for j in 0..to {
+            let (x0, x1, fx) = taps(j, from.1, to);
+            let row = |y: usize| plane[y * from.1 + x0] * (1.0 - fx) + plane[y * from.1 + x1] * fx;
+            all.push(row(y0) * (1.0 - fy) + row(y1) * fy);
+        }
+    }
+    all
+}
+
+/// (v - min) / (max - min + 1e-8), and max - min.
+fn min_max(plane: &[f64]) -> (Vec<f64>, f64) {
+    let min = plane.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = plane.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (plane.iter().map(|v| (v - min) / (max - min + 1e-8)).collect(), max - min)
+}
+
+/// The first eight planes at 512 x 512, each `[512, 512]`: R, G, B, L, a, Gx, Gy and edge magnitude.
+fn profile_planes(image: &Image) -> [Vec<f64>; 8] {
+    let size = (image.height, image.width);
+    let rgb: [Vec<f64>; 3] = std::array::from_fn(|channel| {
+        let plane: Vec<f64> = image.rgb.iter().skip(channel).step_by(3).map(|&v| f64::from(v) / 255.0).collect();
+        resize(&plane, size, RESIZED)
+    });
+    let luma = |i: isize, j: isize| {
+        let inside = |v: isize| v.clamp(0, RESIZED as isize - 1) as usize;
+        let at = inside(i) * RESIZED + inside(j);
+        0.299 * rgb[0][at] + 0.587 * rgb[1][at] + 0.114 * rgb[2][at]
+    };
+    let mut planes: [Vec<f64>; 8] = Default::default();
+    for i in 0..RESIZED {
+        for j in 0..RESIZED {
+            let at = i * RESIZED + j;
+            let [l, a, _] = lab([rgb[0][at], rgb[1][at], rgb[2][at]]);
+            let (i, j) = (i as isize, j as isize);
+            let (mut gx, mut gy) = (0.0, 0.0);
+            for (d, weight) in [(-1, 1.0), (0, 2.0), (1, 1.0)] {
+                gx += weight * (luma(i + d, j + 1) - luma(i + d, j - 1)) / 8.0;
+                gy += weight * (luma(i + 1, j + d) - luma(i - 1, j + d)) / 8.0;
+            }
+            let mag = (gx * gx + gy * gy + 1e-8).sqrt();
+            let values = [rgb[0][at], rgb[1][at], rgb[2][at], l / 100.0, (a + 128.0) / 255.0, gx, gy, mag];
+            planes.iter_mut().zip(values).for_each(|(plane, v)| plane.push(v));
+        }
+    }
+    planes
+}
+
+/// The profile's information `[N]`: entropy of the softmax of each patch's features, scaled; and its range before that.
+pub fn profile_information(features: &[f64]) -> (Vec<f64>, f64) {
+    let mut nats = Vec::new();
+    for f in features.chunks(PLANES) {
+        let sum: f64 = f.iter().map(|v| v.exp()).sum();
+        nats.push(f.iter().map(|v| v.exp() / sum).map(|p| -p * (p + 1e-10).ln()).sum());
+    }
+    min_max(&nats)
+}
+
+/// The profile of an image; without a balancer the three scores weigh the same.
+pub fn arr_coc_0_1(image: &Image, head: &[Layer; 2], balancer: Option<&[Layer; 3]>, query: &[f64]) -> Profile {
+    let side = PROFILE_SIDE;
+    let [r, g, b, l, a, gx, gy, mag] = profile_planes(image).map(|plane| resize(&plane, (RESIZED, RESIZED), side));
+    let [(gx, x_range), (gy, y_range), (mag, range)] = [gx, gy, mag].map(|plane| min_max(&plane));
+    let (mut y, mut x, mut far) = (Vec::new(), Vec::new(), Vec::new());
+    for i in 0..side * side {
+        let at = [i / side, i % side].map(|v| v as f64 / (side - 1) as f64);
+        y.push(at[0]);
+        x.push(at[1]);
+        far.push(distance(at, [0.5, 0.5]));
+    }
+    let farthest = far.iter().copied().fold(0.0, f64::max);
+    let eccentricity: Vec<f64> = far.iter().map(|v| v / farthest).collect();
+    let textures = [&r, &g, &b, &l, &a, &gx, &gy, &mag, &y, &x, &eccentricity, &mag, &l].map(Vec::clone).concat();
+
+    let count = side * side;
+    let features: Vec<f64> = (0..count).flat_map(|i| textures.iter().skip(i).step_by(count).copied()).collect();
+    let (information, _) = profile_information(&features);
+    let participatory = participatory(head, query, &features);
+    let maps = [&information[..], &mag, &participatory];
+    let mix = balancer.map_or([1.0 / 3.0; 3], |balancer| balance(balancer, maps, query));
+    let (relevance, _) = relevance(&maps, &mix);
+    let ranges = [x_range, y_range, range];
+    Profile { textures, ranges, information, perspectival: mag.clone(), participatory, mix, relevance }
+}
+
+/// The indices of the `k` largest, in falling order, the lower index first among equals.
+pub fn top<T: PartialOrd>(values: &[T], k: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].partial_cmp(&values[a]).expect("a number"));
+    order.truncate(k);
+    order
 }

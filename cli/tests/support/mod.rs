@@ -44,7 +44,16 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn of(command: &mut Command) -> Self {
-        Self::from(command.output().expect("the command starts"))
+        // A program that was just copied is "busy" while a child that another test forked at that moment still holds the
+        // copy's descriptor, until it execs.
+        let output = (0..500).find_map(|_| match command.output() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                None
+            }
+            output => Some(output),
+        });
+        Self::from(output.expect("the command is not busy").expect("the command starts"))
     }
 
     /// Checks the exit code and that the messages hold all of `words`.

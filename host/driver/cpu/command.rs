@@ -117,7 +117,16 @@ impl Command {
                 event.complete(*ticket);
                 Step::Done
             }
-            Self::Wait(..) | Self::WaitValue(..) | Self::Spent => Step::Done,
+            Self::Wait(event, _) => {
+                // A poisoned device completes its events all the same; what they guard is unfinished.
+                if !ptr::eq(cpu, event.cpu())
+                    && let Err(error) = event.cpu().check_sticky()
+                {
+                    cpu.poison(error);
+                }
+                Step::Done
+            }
+            Self::WaitValue(..) | Self::Spent => Step::Done,
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();

@@ -38,6 +38,15 @@ impl Event {
         Self(Arc::new(Inner { cpu, state: Mutex::default(), completion: Condvar::new() }))
     }
 
+    pub(super) fn cpu(&self) -> &'static Cpu {
+        self.0.cpu
+    }
+
+    /// Whether the latest record has been reached, without carrying anything out for it.
+    pub(crate) fn passed(&self) -> bool {
+        self.latest_pending().is_none()
+    }
+
     /// Whether the latest record has been reached; true for an event never recorded.
     ///
     /// # Errors

@@ -42,10 +42,10 @@ pub(super) unsafe fn run(
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];
         // A block runs on one OS thread from start to end and starts no other, so the borrow is never
         // nested.
-        WORKSPACE.with_borrow_mut(|workspace| {
-            // SAFETY: the caller's promise.
-            unsafe { run_block(kernel, shape, idx, slots, workspace) }
-        })
+        // SAFETY: the caller's promise.
+        let run = |workspace: &mut Workspace| unsafe { run_block(kernel, shape, idx, slots, workspace) };
+        // A destructor of another thread-local may get here after the workspace's own.
+        WORKSPACE.try_with(|w| run(&mut w.borrow_mut())).unwrap_or_else(|_| run(&mut Workspace::new()))
     };
 
     if cpu.scheduler().is_some() {

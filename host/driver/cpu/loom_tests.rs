@@ -119,6 +119,25 @@ fn two_hosts_push_and_wait() {
 }
 
 #[test]
+fn a_host_that_waits_for_less_wakes_first() {
+    model(|| {
+        let mut model = Model::new();
+        let queue = model.queue();
+        let (go, gone) = loom::sync::mpsc::channel();
+        queue.host(Box::new(|| {}));
+        queue.host(Box::new(move || gone.recv().unwrap()));
+        model.start(queue, 2);
+        let first = thread::spawn(move || {
+            queue.block(1);
+            go.send(()).unwrap();
+        });
+        queue.synchronize().unwrap();
+        first.join().unwrap();
+        model.end();
+    });
+}
+
+#[test]
 fn a_wait_orders_two_queues() {
     model(|| {
         let mut model = Model::new();
@@ -127,7 +146,7 @@ fn a_wait_orders_two_queues() {
         model.start(a, 2);
         a.host(x.setter(5));
         a.record(&event);
-        b.wait(&event);
+        b.wait(&event).unwrap();
         b.host(x.copier(&y));
         // One or two: a wait for what has happened is not enqueued.
         model.start(b, b.enqueued());
@@ -146,7 +165,7 @@ fn an_event_recorded_again_still_guards_its_first_record() {
         let (x, y) = (Watched::new(), Watched::new());
         a.host(x.setter(5));
         a.record(&event);
-        b.wait(&event);
+        b.wait(&event).unwrap();
         b.host(x.copier(&y));
         c.record(&event);
         model.start(a, 2);
@@ -167,7 +186,7 @@ fn a_queue_does_not_wait_for_a_record_behind_the_wait() {
         let (queue, event) = (model.queue(), model.cpu.event());
         let waiter = thread::spawn({
             let event = event.clone();
-            move || queue.wait(&event)
+            move || queue.wait(&event).unwrap()
         });
         queue.record(&event);
         waiter.join().unwrap();
@@ -212,7 +231,7 @@ fn poison_wakes_whoever_waits() {
         a.host(Box::new(|| cpu.poison(CpuError::NoBody { kernel: "poison" })));
         a.host(x.setter(1));
         a.record(&event);
-        b.wait(&event);
+        b.wait(&event).unwrap();
         model.start(a, 3);
         model.start(b, b.enqueued());
         assert!(event.synchronize().is_err());

@@ -106,11 +106,23 @@ impl Queue {
         self.push_with(|| Command::Record(event.clone(), event.begin(self.index)));
     }
 
+    /// Whether the queue gets to know of the event: a seeded schedule knows its own device only.
+    pub(crate) fn can_wait(&self, event: &Event) -> bool {
+        std::ptr::eq(self.cpu, event.cpu()) || (self.cpu.scheduler().is_none() && event.cpu().scheduler().is_none())
+    }
+
     /// Has what is enqueued from here on wait for the latest record of the event, as it is now.
-    pub(crate) fn wait(&self, event: &Event) {
-        if let Some((ticket, _)) = event.latest_pending() {
-            self.push(Command::Wait(event.clone(), ticket));
+    ///
+    /// # Errors
+    /// The event is complete, but of another device that is poisoned, so that what it guards may be unfinished. (Where it
+    /// completes later, this device is poisoned then.)
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), CpuError> {
+        match event.latest_pending() {
+            Some((ticket, _)) => self.push(Command::Wait(event.clone(), ticket)),
+            None if !std::ptr::eq(self.cpu, event.cpu()) => event.cpu().check_sticky()?,
+            None => {}
         }
+        Ok(())
     }
 
     /// Has what is enqueued from here on wait until the word is `value` or up to 2^31 - 1 past it.
@@ -127,19 +139,23 @@ impl Queue {
     /// The device is poisoned, or a host callback panicked; everything has been passed then. Or, on a
     /// seeded schedule only, it cannot be carried out.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
-        let mut state = lock(&self.state);
-        let target = state.enqueued;
-        if let Some(scheduler) = self.cpu.scheduler() {
-            drop(state);
-            scheduler.run_until(self.cpu, self.index, || lock(&self.state).completed >= target)?;
-            return self.cpu.check();
+        let target = lock(&self.state).enqueued;
+        match self.cpu.scheduler() {
+            Some(scheduler) => {
+                scheduler.run_until(self.cpu, self.index, || lock(&self.state).completed >= target)?;
+            }
+            None => self.block(target),
         }
+        self.cpu.check()
+    }
+
+    /// Sleeps until this many commands have completed.
+    pub(super) fn block(&self, target: u64) {
+        let mut state = lock(&self.state);
         while state.completed < target {
             state.awaited = state.awaited.min(target);
             state = sleep(&self.progress, state);
         }
-        drop(state);
-        self.cpu.check()
     }
 
     /// Whether everything enqueued so far has been carried out.

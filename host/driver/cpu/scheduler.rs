@@ -23,7 +23,7 @@ struct State {
     mood: Mood,
     /// Commands that will be enqueued before the mood changes.
     lasts: usize,
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     trace: Vec<(usize, String)>,
 }
 
@@ -47,7 +47,7 @@ impl Scheduler {
             queues: Vec::new(),
             mood: Mood::Late,
             lasts: 0,
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             trace: Vec::new(),
         }))
     }
@@ -125,7 +125,7 @@ impl Scheduler {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn take_trace(&self) -> Vec<(usize, String)> {
         std::mem::take(&mut lock(&self.0).trace)
     }
@@ -159,10 +159,10 @@ impl State {
     fn run(&mut self, cpu: &Cpu, queue: usize) -> bool {
         let Some(&target) = self.queues.get(queue) else { return false };
         target.step(|command| {
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             let what = format!("{command:?}");
             let step = command.step(cpu, Some(&mut self.rng));
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             self.trace.push((queue, format!("{what}: {step:?}")));
             step
         })

@@ -1,3 +1,10 @@
+//! The device by itself, on threads and on seeded schedules.
+//!
+//! Every `unsafe` block here rests on the same facts: the memory is `Words` or an allocation of the
+//! test itself, large enough and aligned, and the test's queues and events order its uses, or the test
+//! says that they do not, on a seeded schedule, where nothing runs at the same time.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 use std::env::VarError;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -98,7 +105,7 @@ kernel! {
 kernel! {
     /// The sum of every 64 elements, in the place of each.
     unsafe fn block_sums(cx: impl Cooperative, x: InOut<u32>)
-    require { x.len() % 64 == 0 }
+    require { x.len().is_multiple_of(64) }
     grid(x.len() / 64) block(64) shared(8)
     {
         let s = cx.shared::<u32>(0);
@@ -154,11 +161,11 @@ fn relay(cpu: &'static Cpu, with_second_wait: bool) -> Vec<u32> {
     x.fill(a, 5);
     add(&On(a), 1000, 2, x.slice()).unwrap();
     a.record(&filled);
-    b.wait(&filled);
+    b.wait(&filled).unwrap();
     x.copy(b, y);
     b.record(&copied);
     if with_second_wait {
-        c.wait(&copied);
+        c.wait(&copied).unwrap();
     }
     y.copy(c, z);
     add(&On(c), 1000, 1, z.slice()).unwrap();
@@ -199,7 +206,7 @@ fn a_wait_is_for_the_record_that_was_latest_when_it_was_enqueued() {
         let event = cpu.event();
         let first = Gate::close(a);
         a.record(&event);
-        b.wait(&event);
+        b.wait(&event).unwrap();
         let second = Gate::close(c);
         c.record(&event);
         assert!(!b.query().unwrap());
@@ -221,12 +228,14 @@ fn records_of_one_event_may_be_reached_in_any_order() {
         let event = cpu.event();
         let gate = Gate::close(a);
         a.record(&event);
-        b.wait(&event);
+        b.wait(&event).unwrap();
         c.record(&event);
         event.synchronize().unwrap();
+        let completed_at = event.completed_at();
         assert!(!b.query().unwrap(), "the second record does not stand for the first");
         gate.open();
         b.synchronize().unwrap();
+        assert!(completed_at.is_some() && completed_at == event.completed_at());
     }
 }
 
@@ -234,7 +243,7 @@ fn records_of_one_event_may_be_reached_in_any_order() {
 fn an_event_never_recorded_holds_nobody_up() {
     for cpu in devices() {
         let (queue, event) = (cpu.queue().unwrap(), cpu.event());
-        queue.wait(&event);
+        queue.wait(&event).unwrap();
         queue.synchronize().unwrap();
         event.synchronize().unwrap();
         assert!(event.query().unwrap());
@@ -250,7 +259,7 @@ fn asking_often_enough_gets_there() {
         let [filled, done] = [(); 2].map(|()| cpu.event());
         x.fill(a, 1);
         a.record(&filled);
-        b.wait(&filled);
+        b.wait(&filled).unwrap();
         add(&On(b), 100, 1, x.slice()).unwrap();
         b.record(&done);
         while !done.query().unwrap() {
@@ -370,10 +379,10 @@ fn threads_of_the_host_share_a_device() {
                     for _ in 0..20 {
                         add(&On(a), 100, 1, x.slice()).unwrap();
                         a.record(&there);
-                        b.wait(&there);
+                        b.wait(&there).unwrap();
                         x.copy(b, y);
                         b.record(&back);
-                        a.wait(&back);
+                        a.wait(&back).unwrap();
                     }
                     b.synchronize().unwrap();
                     assert_eq!(y.read(), vec![i + 20; 100]);
@@ -404,7 +413,7 @@ fn a_seeded_schedule_reports_what_can_never_be_done() {
     let event = cpu.event();
     let gate = Gate::close(a);
     a.record(&event);
-    b.wait(&event);
+    b.wait(&event).unwrap();
     let text = b.synchronize().unwrap_err().to_string();
     assert!(text.contains("queue 0 at a wait for a flag to reach 1, queue 1 at a wait for an event"), "{text}");
     let opener = thread::spawn(move || {

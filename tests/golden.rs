@@ -1,0 +1,169 @@
+//! The pipeline against the golden files, on every device, and the devices against each other.
+//!
+//! Two f32 runs may round a patch's relevance to different keys, so sides are not compared between runs but with the
+//! reference allocation of the run's own relevance, bit for bit; and tokens where the sides agree.
+
+mod support;
+
+use support::assert_close;
+use support::devices::{devices, report};
+use support::files::{Tensors, read_png};
+use support::reference::{self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
+use support::run::{check_planes, check_run, wide};
+use thalweg::Device;
+use thalweg::vision::{Params, Pipeline, TokenSet};
+
+/// A golden file that needs no query, and how it was made.
+struct Golden {
+    file: &'static str,
+    photo: &'static str,
+    params: Params,
+}
+
+fn goldens() -> [Golden; 5] {
+    let default = Params::default;
+    [
+        Golden { file: "eye", photo: "eye", params: Params { budget: 1024, ..default() } },
+        Golden { file: "chelsea", photo: "chelsea", params: default() },
+        Golden {
+            file: "coffee-budget10000-focus0.5",
+            photo: "coffee",
+            params: Params { budget: 10000, focus: 0.5, ..default() },
+        },
+        Golden {
+            file: "eye-options",
+            photo: "eye",
+            params: Params {
+                patch: 24,
+                sides: 4..=12,
+                budget: 300,
+                fixation: [0.2, 0.8],
+                foveal_bias: 0.5,
+                ..default()
+            },
+        },
+        Golden { file: "row", photo: "row", params: Params { patch: 16, budget: 200, ..default() } },
+    ]
+}
+
+fn golden(file: &str) -> Golden {
+    goldens().into_iter().find(|g| g.file == file).unwrap()
+}
+
+fn photo(golden: &Golden) -> Image {
+    read_png(format!("assets/photos/{}.png", golden.photo))
+}
+
+fn run(device: Device, golden: &Golden) -> TokenSet {
+    let mut pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
+    pipeline.run(&[(&photo(golden)).into()]).remove(0).unwrap()
+}
+
+/// What two runs of one image may differ by in relevance: max - min of the balance of its scores.
+fn spread(entropy: &[f64], salience: &[f64]) -> f64 {
+    reference::relevance(&[entropy, salience], &[0.5, 0.5]).1
+}
+
+/// Checks a run against the reference and a golden file.
+fn check(file: &str) {
+    let golden = golden(file);
+    let want = Tensors::read(format!("tests/golden/{file}.safetensors"));
+    let float = |name: &str| wide(&want.f32(name).data);
+    let bound = relevance_error(spread(&float("entropy"), &float("salience")));
+    for &device in devices() {
+        let what = format!("{file} on {device}");
+        let got = run(device, &golden);
+        check_run(&what, &photo(&golden), &golden.params, &got);
+        for (name, values, bound) in [
+            ("features", &got.features, SCORE_ERROR),
+            ("entropy", &got.entropy, SCORE_ERROR),
+            ("salience", &got.salience, SCORE_ERROR),
+            ("relevance", &got.relevance, bound),
+        ] {
+            assert_close(&format!("{what}: {name}"), values, &float(name), bound);
+        }
+        let names = want.names();
+        if names.contains(&"textures") {
+            check_planes(&what, got.textures.as_ref().unwrap(), &float("textures"));
+        }
+        let same = got.sides == want.i32("sides").data;
+        println!("{what}: {} tokens, sides as in the file: {same}", got.len());
+        if same {
+            assert_eq!(got.cu_seqlens, want.i32("cu_seqlens").data, "{what}: cu_seqlens");
+            assert_eq!(got.patch_id, want.i32("patch_id").data, "{what}: patch_id");
+            if names.contains(&"tokens") {
+                assert_close(&format!("{what}: tokens"), &got.tokens, &float("tokens"), SCORE_ERROR);
+                assert_close(&format!("{what}: position"), &got.position, &float("position"), POSITION_ERROR);
+            }
+        }
+    }
+}
+
+#[test]
+fn eye() {
+    check("eye");
+}
+
+#[test]
+fn chelsea() {
+    check("chelsea");
+}
+
+#[test]
+fn coffee() {
+    check("coffee-budget10000-focus0.5");
+}
+
+#[test]
+fn eye_options() {
+    check("eye-options");
+}
+
+#[test]
+fn row() {
+    check("row");
+}
+
+/// Every other device against the CPU device.
+#[test]
+fn devices_agree() {
+    let cpu = Device::cpu().unwrap();
+    let others: Vec<Device> = devices().iter().copied().filter(|&device| device != cpu).collect();
+    if others.is_empty() {
+        report("NOT COVERED: agreement between devices, because there is only the CPU device");
+    }
+    for golden in goldens() {
+        let want = run(cpu, &golden);
+        let bound = relevance_error(spread(&wide(&want.entropy), &wide(&want.salience)));
+        for &device in &others {
+            let what = format!("{} on {device} and on the CPU device", golden.file);
+            let got = run(device, &golden);
+            check_planes(&what, got.textures.as_ref().unwrap(), &wide(want.textures.as_ref().unwrap()));
+            for (name, got, want, bound) in [
+                ("features", &got.features, &want.features, SCORE_ERROR),
+                ("entropy", &got.entropy, &want.entropy, SCORE_ERROR),
+                ("salience", &got.salience, &want.salience, SCORE_ERROR),
+                ("relevance", &got.relevance, &want.relevance, bound),
+            ] {
+                assert_close(&format!("{what}: {name}"), got, &wide(want), bound);
+            }
+            // Patches that have the same side have the same tokens.
+            let by_patch = |set: &TokenSet| -> Vec<(i32, Vec<f32>)> {
+                let ends = set.cu_seqlens.windows(2);
+                ends.zip(&set.patch_id)
+                    .map(|(w, &id)| (id, set.tokens[w[0] as usize * PLANES..w[1] as usize * PLANES].to_vec()))
+                    .collect()
+            };
+            let (ours, theirs) = (by_patch(&got), by_patch(&want));
+            let mut compared = 0;
+            for (id, tokens) in &ours {
+                if let Some((_, other)) = theirs.iter().find(|(i, t)| i == id && t.len() == tokens.len()) {
+                    assert_close(&format!("{what}: tokens of patch {id}"), tokens, &wide(other), SCORE_ERROR);
+                    compared += 1;
+                }
+            }
+            println!("{what}: {compared} of {} patches have the same side", ours.len());
+            assert!(compared > 0, "{what}: rounding cannot move every side");
+        }
+    }
+}

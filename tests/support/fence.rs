@@ -1,0 +1,78 @@
+//! Buffers for kernels, between fences.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use thalweg::{DeviceBuffer, DeviceSlice, On, Plain, Stream, StreamTag};
+
+/// Elements on either side; a multiple of every alignment a kernel looks at.
+const WIDTH: usize = 64;
+
+/// What stands in fences, and in buffers that nothing was written to yet.
+pub trait Fence: Plain + Debug {
+    const FENCE: Self;
+}
+impl Fence for u8 {
+    const FENCE: Self = 0xcd;
+}
+impl Fence for u32 {
+    const FENCE: Self = 0xdead_beef;
+}
+impl Fence for i32 {
+    const FENCE: Self = -0x5eed_5eed;
+}
+/// Not a number, so that whatever reads it shows; with bits of its own, so that no computed one equals it.
+impl Fence for f32 {
+    const FENCE: Self = f32::from_bits(0x7fed_cba9);
+}
+
+/// Whether two elements are the same bits.
+pub fn same<T: Plain>(a: &T, b: &T) -> bool {
+    bytemuck::bytes_of(a) == bytemuck::bytes_of(b)
+}
+
+/// Elements in device memory inside a larger allocation, and a look at the rest of it whenever they are read.
+pub struct Fenced<S: StreamTag, T: Plain> {
+    stream: Stream<S>,
+    whole: On<S, DeviceBuffer<T>>,
+    inside: Range<usize>,
+}
+
+impl<S: StreamTag, T: Fence> Fenced<S, T> {
+    /// `elements`, starting `shift` elements past an aligned address.
+    pub fn new(stream: &Stream<S>, elements: &[T], shift: usize) -> Self {
+        let inside = WIDTH + shift..WIDTH + shift + elements.len();
+        let mut all = vec![T::FENCE; inside.end + WIDTH];
+        all[inside.clone()].copy_from_slice(elements);
+        Self { stream: *stream, whole: stream.upload_blocking(&all).unwrap(), inside }
+    }
+
+    /// Room for `len` elements, which nothing was written to yet.
+    pub fn room(stream: &Stream<S>, len: usize, shift: usize) -> Self {
+        Self::new(stream, &vec![T::FENCE; len], shift)
+    }
+
+    pub fn slice(&self) -> &DeviceSlice<S, T> {
+        self.whole.slice(self.inside.clone()).unwrap()
+    }
+
+    pub fn slice_mut(&mut self) -> &mut DeviceSlice<S, T> {
+        self.whole.slice_mut(self.inside.clone()).unwrap()
+    }
+
+    /// The elements.
+    ///
+    /// # Panics
+    /// If the fences are not what they were.
+    #[track_caller]
+    pub fn read(&self) -> Vec<T> {
+        let mut all = self.stream.read_blocking(&self.whole).unwrap();
+        for (i, v) in all.iter().enumerate().filter(|(i, _)| !self.inside.contains(i)) {
+            let at = i as isize - self.inside.start as isize;
+            assert!(same(v, &T::FENCE), "{v:?} was written at {at} of {} elements", self.inside.len());
+        }
+        all.drain(self.inside.end..);
+        all.drain(..self.inside.start);
+        all
+    }
+}

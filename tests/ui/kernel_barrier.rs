@@ -1,0 +1,14 @@
+//! A barrier among threads that are declared independent.
+use thalweg::kernel;
+
+kernel! {
+    unsafe fn meet(cx: impl Simt, n: u32) // bug
+    unsafe fn meet(cx: impl Cooperative, n: u32) // fix
+    grid(n) block(256)
+    {
+        cx.barrier();
+        //~^ E0599 `barrier` `Simt`
+    }
+}
+
+fn main() {}

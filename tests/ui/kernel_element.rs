@@ -1,0 +1,19 @@
+//! Elements that a kernel cannot load in one access, or that not every bit pattern is a value of.
+use thalweg::kernel;
+
+kernel! {
+    //~^ E0277 `bool` `Element`
+    unsafe fn clear(cx: impl Simt, n: u32, x: Out<bool>) // bug
+    unsafe fn clear(cx: impl Simt, n: u32, x: Out<u8>) // fix
+    require { x.len() == n }
+    grid(n.div_ceil(256)) block(256)
+    {
+        let i = cx.global_x() as usize;
+        if i < n as usize {
+            x.set(cx, i, Default::default());
+            //~^ E0599 `set` `Out<bool>`
+        }
+    }
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! The lane itself taken out of its closure.
+use thalweg::{Device, StreamPool};
+
+fn main() -> thalweg::Result<()> {
+    let pool = StreamPool::new(Device::cpu()?, 2)?;
+    let lane = pool.lane(|s| *s); // bug
+    //~^ error `Stream<Lane<`
+    let lane = pool.lane(|s| s.serial()); // fix
+    println!("{lane:?}");
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! What one lane orders, used on another.
+use thalweg::{AnyStream, DeviceBuffer, Device, Lane, On, Result, Stream};
+
+fn clear<'a>(a: &Stream<Lane<'a>>, mut x: On<Lane<'a>, DeviceBuffer<u8>>) -> Result<()> {
+    a.zero(&mut x)
+}
+
+fn main() -> Result<()> {
+    let gpu = Device::cpu()?;
+    let (a, b) = (AnyStream::new(gpu)?, AnyStream::new(gpu)?);
+    a.enter(|a| {
+        let x = a.alloc::<u8>(16)?;
+        b.enter(|b| {
+            let x = a.hand(x, b)?; // fix
+            clear(b, x)
+            //~^ E0521 `Lane<`
+        })
+    })
+}

@@ -1,0 +1,11 @@
+//! A thread's own stream taken out of its closure.
+use thalweg::Device;
+
+fn main() -> thalweg::Result<()> {
+    let gpu = Device::cpu()?;
+    let stream = gpu.per_thread(|s| *s)?; // bug
+    //~^ error `Stream<PerThread<`
+    let stream = gpu.per_thread(|s| s.serial())?; // fix
+    println!("{stream:?}");
+    Ok(())
+}

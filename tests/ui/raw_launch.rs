@@ -1,0 +1,16 @@
+//! The launch beneath the launchers, which checks nothing.
+use thalweg::simt::host::{Kernel, Launch, LaunchShape};
+use thalweg::{Device, stream_tags};
+
+stream_tags!(Compute);
+
+static KERNEL: Kernel = Kernel::new("mine", "mine", "mine_", None, false);
+
+fn main() -> thalweg::Result<()> {
+    let compute = Device::cpu()?.stream::<Compute>()?;
+    let shape = LaunchShape::new(&KERNEL, &[1], &[1], 0)?;
+    compute.launch(&KERNEL, shape, &[])?; // bug
+    //~^ E0133 `launch` `unsafe`
+    println!("{shape:?}"); // fix
+    compute.synchronize()
+}
