@@ -271,6 +271,32 @@ proptest! {
     }
 }
 
+/// Whatever order the streams' work runs in, as long as events allow it: the same bits.
+#[test]
+fn every_schedule_gives_the_same() {
+    let (head, query) = Weights::golden().build(true);
+    let spec = |seed| support::images::ImageSpec {
+        height: 70,
+        width: 90,
+        content: support::images::Content::Noise,
+        saturated: false,
+        seed,
+    };
+    let images = [1, 2, 3].map(|seed| vision::Image::from(&spec(seed).build()));
+    let run = |device: Device| -> (Vec<TokenSet>, Vec<arr_coc_0_1::Maps>) {
+        let pipeline = Pipeline::new(device, Params { budget: 200, ..Params::default() }).unwrap();
+        let sets = pipeline.with_query(&head, &query).unwrap().run(&images);
+        let maps = arr_coc_0_1::Profile::new(device, &head, &query).unwrap().run(&images).unwrap();
+        (sets.into_iter().map(Result::unwrap).collect(), maps)
+    };
+    let want = run(Device::cpu().unwrap());
+    let device = Device::seeded_cpu(0).unwrap();
+    for seed in 0..6 {
+        device.reseed(seed);
+        assert_eq!(run(device), want, "seed {seed}");
+    }
+}
+
 // --- kernels ---------------------------------------------------------------------------------------------
 
 /// What `participatory` and its followers computed.
@@ -640,7 +666,8 @@ proptest! {
             kernels::profile_sample(stream, count, bytes_len, table.slice(), rgb.slice(), textures.slice_mut()).unwrap();
             let sampled = textures.read();
             for image in sampled.chunks(13 * 1024) {
-                assert!(image[..5 * 1024].iter().all(|v| (0.0..=1.0).contains(v)), "a plane is no mean of the image");
+                let range = -2e-5..=1.0 + 2e-5; // the planes' error
+                assert!(image[..5 * 1024].iter().all(|v| range.contains(v)), "a plane is no mean of the image");
                 assert!(image[8 * 1024..].iter().all(|v| same(v, &<f32 as support::fence::Fence>::FENCE)));
             }
             let mut textures = Fenced::new(stream, &planes, shift);
@@ -648,7 +675,9 @@ proptest! {
             let mut information = Fenced::room(stream, images * 1024, shift);
             kernels::profile_scale(stream, count, textures.slice_mut(), features.slice_mut(), information.slice_mut())
                 .unwrap();
-            (textures.read(), features.read(), information.read());
+            textures.read();
+            features.read();
+            information.read();
         });
     }
 }

@@ -14,6 +14,8 @@
 //! - **Integers throughout**, so every device gives the same allocation for the same relevance. `q` is
 //!   computed from the float's mantissa: in floats, `65535 r + 0.5` rounds up just below a half.
 //! - **Bisection instead of a sort**: a round is a pass over `q`, kept in `sides` meanwhile, and a reduction.
+//! - **A patch a thread, once few are left**: what has no step above `bursts` is out for good. Every few rounds the others are
+//!   counted, and as soon as there are no more than threads, each keeps one, with the range its side can still have.
 //! - **Sums that saturate**: the question is only whether a sum passes the budget, which is below 2^31, so 32 bits
 //!   that stick at the top answer it for any number of patches.
 //! - **Two orders**: rounds take every nth patch (whole lines a load), the tail takes runs of
@@ -48,7 +50,7 @@ kernel! {
         patch_id.len() >= n.min(budget / (lo * lo)),
         counts.len() == 2,
     }
-    grid(1) block(n.div_ceil(256).min(32) * 32) shared(1024 + 4 * 33 * 4)
+    grid(1) block(n.div_ceil(256).min(32) * 32) shared(1024 + 4 * 33 * 4 + n.div_ceil(256).min(32) * 32 * 4)
     {
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
         let window = |k: u32| cx.shared::<u32>(1024 + k * WINDOW * 4);
@@ -64,30 +66,73 @@ kernel! {
         // The cost at `fits` is within the budget; at `bursts` it is not, or that is 0.
         let budget = budget as u32;
         let (mut bursts, mut fits, mut spent) = (0, u32::MAX, 0);
+        // Once they are few: this thread's patch, or 0, and the steps it takes at `fits` and at `bursts`.
+        let (mut few, mut own, mut least, mut most) = (false, 0, 0, steps.count);
+        let mut round = 0;
         while fits - bursts > 1 {
-            let t = bursts + (fits - bursts) / 2;
-            let mut cost = 0u32;
-            let mut i = rank;
-            while i < n {
-                let q = sides.get(cx, i as usize) as u32;
-                if q * first >= t {
-                    let side = steps.side(cx, q, t);
-                    cost = cost.saturating_add(side * side);
+            round += 1;
+            if !few && round % 6 == 0 {
+                let possible = |i: u32| {
+                    let q = sides.get(cx, i as usize) as u32;
+                    (q, q * first > bursts)
+                };
+                let mut mine = 0;
+                let mut i = rank;
+                while i < n {
+                    mine += u32::from(possible(i).1);
+                    i += threads;
                 }
-                i += threads;
+                let (mut slot, count) = scan(cx, window(1), mine);
+                few = count <= threads;
+                if few {
+                    let list = cx.shared::<u32>(1024 + 4 * WINDOW * 4);
+                    let mut i = rank;
+                    while i < n {
+                        if let (q, true) = possible(i) {
+                            cx.shared_set(list, slot, q);
+                            slot += 1;
+                        }
+                        i += threads;
+                    }
+                    cx.barrier();
+                    own = if rank < count { cx.shared_get(list, rank) } else { 0 };
+                }
+            }
+            let t = bursts + (fits - bursts) / 2;
+            let (mut cost, mut taken) = (0u32, 0);
+            if few {
+                taken = steps.taken(cx, own, t, least, most);
+                cost = steps.tokens(taken);
+            } else {
+                let mut i = rank;
+                while i < n {
+                    let q = sides.get(cx, i as usize) as u32;
+                    if q * first >= t {
+                        cost = cost.saturating_add(steps.tokens(steps.taken(cx, q, t, 1, steps.count)));
+                    }
+                    i += threads;
+                }
             }
             let cost = reduce(cx, window(0), 0, cost, u32::saturating_add);
             if cost <= budget {
-                (fits, spent) = (t, cost);
+                (fits, spent, least) = (t, cost, taken);
             } else {
-                bursts = t;
+                (bursts, most) = (t, taken);
+            }
+            if !few {
+                (least, most) = (0, steps.count);
             }
         }
 
         // What patch `i` has at t*, and what it would have at t* - 1.
         let range = |i: u32| {
             let q = sides.get(cx, i as usize) as u32;
-            (steps.side(cx, q, fits), steps.side(cx, q, (fits - 1).max(1)))
+            let below = (fits - 1).max(1);
+            if q * first < below {
+                return (0, 0);
+            }
+            let most = steps.taken(cx, q, below, 1, steps.count);
+            (steps.side(steps.taken(cx, q, fits, 0, most)), steps.side(most))
         };
         let run = n.div_ceil(threads);
         let (start, end) = ((rank * run).min(n), ((rank + 1) * run).min(n));
@@ -189,13 +234,25 @@ impl Steps {
         }
     }
 
-    /// The side whose steps all have `q * gain >= t`, or 0; `q` is at most 65535.
+    /// The side after so many steps.
+    #[inline(always)]
+    fn side(self, taken: u32) -> u32 {
+        if taken == 0 { 0 } else { self.lo + taken - 1 }
+    }
+
+    /// The tokens after so many steps.
+    #[inline(always)]
+    fn tokens(self, taken: u32) -> u32 {
+        self.side(taken) * self.side(taken)
+    }
+
+    /// How many of the first steps have `q * gain >= t`, known to be from `least` to `most`; `q` is at most 65535.
     ///
     /// # Safety
-    /// There was a barrier since `load`.
+    /// There was a barrier since `load`, and `most` is at most `count`.
     #[inline(always)]
-    unsafe fn side(self, cx: impl Cooperative, q: u32, t: u32) -> u32 {
-        let (mut taken, mut end) = (0, self.count);
+    unsafe fn taken(self, cx: impl Cooperative, q: u32, t: u32, least: u32, most: u32) -> u32 {
+        let (mut taken, mut end) = (least, most);
         while taken < end {
             let k = (taken + end) / 2;
             // SAFETY: below `count`.
@@ -205,7 +262,7 @@ impl Steps {
                 end = k;
             }
         }
-        if taken == 0 { 0 } else { self.lo + taken - 1 }
+        taken
     }
 }
 

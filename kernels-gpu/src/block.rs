@@ -2,8 +2,8 @@
 //!
 //! All threads call them together. A reduction's window may be used again at once, a scan's after another barrier.
 //!
-//! - **The first warp reduces the warps' values**, and all threads read one word: were each to read all of them, a
-//!   block of 32 warps would spend 1024 shared accesses there, several times what the second barrier costs.
+//! - **The first warp takes the warps' values together**, and all threads read a word or two: were each to read all of
+//!   them, a block of 32 warps would spend 1024 shared accesses there, several times what the second barrier costs.
 
 use thalweg_simt::{Cooperative, Shared, Word};
 
@@ -84,34 +84,36 @@ pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Share
 /// word rather than wrap.
 ///
 /// # Safety
-/// `window` has a word for each warp, which no thread accesses until the next barrier but one.
+/// `window` has [`WINDOW`] words, which no thread accesses until the next barrier, nor after this until another.
 #[inline(always)]
 pub(crate) unsafe fn scan<C: Cooperative>(cx: C, window: Shared<u32>, v: u32) -> (u32, u32) {
-    let lane = cx.lane();
-    let mut through = v;
-    let mut delta = 1;
-    while delta < 32 {
-        let other = cx.shuffle_up(through, delta);
-        if lane >= delta {
-            through = through.saturating_add(other);
+    let (lane, warp, warps) = (cx.lane(), cx.warp(), cx.block_dim().x / 32);
+    let through = |mut v: u32| {
+        let mut delta = 1;
+        while delta < 32 {
+            let other = cx.shuffle_up(v, delta);
+            if lane >= delta {
+                v = v.saturating_add(other);
+            }
+            delta *= 2;
         }
-        delta *= 2;
-    }
-    let previous = cx.shuffle_up(through, 1);
+        v
+    };
+    let sum = through(v);
+    let previous = cx.shuffle_up(sum, 1);
     // SAFETY: as in `reduce`.
     unsafe {
         if lane == 31 {
-            cx.shared_set(window, cx.warp(), through);
+            cx.shared_set(window, warp, sum);
         }
         cx.barrier();
-        let (mut before, mut all) = (if lane == 0 { 0 } else { previous }, 0u32);
-        for warp in 0..cx.block_dim().x / 32 {
-            let sum = cx.shared_get(window, warp);
-            if warp < cx.warp() {
-                before = before.saturating_add(sum);
-            }
-            all = all.saturating_add(sum);
+        if warp == 0 {
+            let sums = through(if lane < warps { cx.shared_get(window, lane) } else { 0 });
+            cx.shared_set(window, lane, sums);
         }
-        (before, all)
+        cx.barrier();
+        let within = if lane == 0 { 0 } else { previous };
+        let before = if warp == 0 { 0 } else { cx.shared_get(window, warp - 1) };
+        (before.saturating_add(within), cx.shared_get(window, warps - 1))
     }
 }

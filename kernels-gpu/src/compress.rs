@@ -23,7 +23,7 @@
 use thalweg_simt::kernel;
 
 use crate::PLANES;
-use crate::patch::{Patch, Sum};
+use crate::patch::{Cell, Sum};
 
 kernel! {
     /// Packed tokens of the selected patches: `planes` [13, H, W] to `tokens` [T, 13] and `position` [T, 2],
@@ -56,38 +56,19 @@ kernel! {
         if t >= counts.get(cx, 0).min(capacity) || count == 0 {
             return;
         }
-        let (mut k, mut end) = (0, count);
-        while end - k > 1 {
-            let middle = k + (end - k) / 2;
-            if cu_seqlens.get(cx, middle as usize) as u32 <= t {
-                k = middle;
-            } else {
-                end = middle;
-            }
-        }
-        // Clamped, so that no contents of the buffers lead outside the planes.
-        let patches = height.div_ceil(patch) * width.div_ceil(patch);
-        let index = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
-        let side = sides.get(cx, index as usize).clamp(1, 255) as u32;
-        let cell = t.wrapping_sub(cu_seqlens.get(cx, k as usize) as u32).min(side * side - 1);
-
-        let area = Patch::new(index, height, width, patch);
-        let (row, column) = (cell / side, cell % side);
-        let (y, y_end) = (area.y + row * area.height / side, area.y + ((row + 1) * area.height).div_ceil(side));
-        let (x, x_end) = (area.x + column * area.width / side, area.x + ((column + 1) * area.width).div_ceil(side));
-
+        let cell = Cell::of_token(cx, t, count, [height, width, patch], sides, cu_seqlens, patch_id);
         let mut sum = Sum::default();
         let start = planes.as_ptr().add((plane * height * width) as usize);
-        for y in y..y_end {
-            for x in x..x_end {
+        for y in cell.y..cell.y_end {
+            for x in cell.x..cell.x_end {
                 sum.add(cx.load(start.add((y * width + x) as usize)));
             }
         }
-        let mean = sum.total() * cx.recip(((y_end - y) * (x_end - x)) as f32);
+        let mean = sum.total() * cx.recip(cell.area() as f32);
         tokens.set(cx, t as usize * PLANES as usize + plane as usize, mean);
         match plane {
-            0 => position.set(cx, t as usize * 2, (y + y_end) as f32 * 0.5 * cx.recip(height as f32)),
-            1 => position.set(cx, t as usize * 2 + 1, (x + x_end) as f32 * 0.5 * cx.recip(width as f32)),
+            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip(height as f32)),
+            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip(width as f32)),
             _ => {}
         }
     }

@@ -43,8 +43,10 @@ kernel! {
         let area = Patch::new(n, height, width, patch);
 
         let count = cx.shared::<u32>(0);
-        for bin in (rank..BINS).step_by(threads as usize) {
+        let mut bin = rank;
+        while bin < BINS {
             cx.shared_set(count, bin, 0);
+            bin += threads;
         }
         cx.barrier();
         area.every(rank, threads, |y, x| {
@@ -56,12 +58,14 @@ kernel! {
 
         let per_pixel = cx.recip(area.area() as f32);
         let mut bits = Sum::default();
-        for bin in (rank..BINS).step_by(threads as usize) {
+        let mut bin = rank;
+        while bin < BINS {
             let count = cx.shared_get(count, bin);
             if count > 0 && count < area.area() {
                 let p = count as f32 * per_pixel;
                 bits.add(-p * cx.log2(p));
             }
+            bin += threads;
         }
         let partial = cx.shared::<f32>(BINS * 4);
         cx.shared_set(partial, rank, bits.total());

@@ -1,4 +1,4 @@
-//! The kernels of thalweg: from an sRGB image to a variable number of tokens, six launches an image.
+//! The kernels of thalweg: from an sRGB image to a variable number of tokens, six launches an image, or eight with a query.
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
@@ -6,8 +6,16 @@
 //! | [`features`] | `planes` | `features` f32 [N, 13] | a block a patch |
 //! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block a patch |
 //! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | one block |
+//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 2 for a patch |
+//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 \[3\] | one block |
+//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | one block |
 //! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | one block |
 //! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | a token's plane each |
+//!
+//! The same without planes in memory: [`analyze`] makes `features` and `entropy` of `rgb`, and [`compress_fused`] tokens of
+//! `rgb`. Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
+//!
+//! [`profile_sample`], [`profile_scale`] and [`top`] are what the reference profile `arr-coc-0-1` has of its own.
 //!
 //! The number of tokens T and of selected patches K are decided on the device and never read back
 //! between launches: buffers are sized by the budget, and `counts` holds T and K.
@@ -21,24 +29,30 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 mod allocate;
+mod analyze;
 mod balance;
 mod block;
 mod compress;
+mod compress_fused;
 mod entropy;
 mod features;
 mod participatory;
 mod patch;
 mod profile;
 mod relevance;
+mod texel;
 mod textures;
 
 pub use allocate::allocate;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use allocate::gains;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use analyze::analyze;
 pub use balance::balance;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use balance::predictor;
 pub use compress::compress;
+pub use compress_fused::{compress_fused, compress_fused_bf16, compress_fused_f16};
 pub use entropy::entropy;
 pub use features::features;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -46,7 +60,7 @@ pub use participatory::coupling;
 pub use participatory::participatory;
 pub use profile::{profile_sample, profile_scale, top};
 pub use relevance::{relevance, relevance_with_query};
-pub use textures::textures;
+pub use textures::{textures, textures_f16};
 
 /// Planes of a texture array.
 pub const PLANES: u32 = 13;

@@ -157,7 +157,7 @@ kernel! {
                 part(0) + part(1) + part(2) + part(3)
             };
             let length = cx.sqrt_approx(sum(4)).max(1e-12);
-            let cosine = (sum(0) * cx.recip(length)).max(-1.0).min(1.0);
+            let cosine = (sum(0) * cx.recip(length)).clamp(-1.0, 1.0);
             let score = cx.fma(0.5, cosine, 0.5);
             let i = first + rank.min(count - 1);
             let feature = |plane: u32| features.get(cx, (i * PLANES + plane) as usize);

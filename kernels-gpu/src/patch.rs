@@ -20,7 +20,13 @@ impl Patch {
     #[inline(always)]
     pub(crate) fn new(index: u32, height: u32, width: u32, side: u32) -> Self {
         let columns = width.div_ceil(side);
-        let (y, x) = (index / columns * side, index % columns * side);
+        Self::at(index / columns, index % columns, height, width, side)
+    }
+
+    /// The patch in row `row` and column `column` of patches.
+    #[inline(always)]
+    pub(crate) fn at(row: u32, column: u32, height: u32, width: u32, side: u32) -> Self {
+        let (y, x) = (row * side, column * side);
         Self { y, x, height: side.min(height - y), width: side.min(width - x) }
     }
 
@@ -48,11 +54,81 @@ impl Patch {
     }
 }
 
+/// The pixels that a token averages.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) y: u32,
+    pub(crate) x: u32,
+    pub(crate) y_end: u32,
+    pub(crate) x_end: u32,
+}
+
+impl Cell {
+    /// The cell of token `t` among the tokens of `count` selected patches; some cell of the image whatever the
+    /// buffers hold.
+    ///
+    /// # Safety
+    /// `count` is at least 1, `cu_seqlens` has more elements, `patch_id` as many; `sides` has one for each patch.
+    #[inline(always)]
+    pub(crate) unsafe fn of_token(
+        cx: impl Simt,
+        t: u32,
+        count: u32,
+        [height, width, patch]: [u32; 3],
+        sides: In<i32>,
+        cu_seqlens: In<i32>,
+        patch_id: In<i32>,
+    ) -> Self {
+        // SAFETY: k < count, and an index below the number of patches.
+        unsafe {
+            let (mut k, mut end) = (0, count);
+            while end - k > 1 {
+                let middle = k + (end - k) / 2;
+                if cu_seqlens.get(cx, middle as usize) as u32 <= t {
+                    k = middle;
+                } else {
+                    end = middle;
+                }
+            }
+            // Clamped, so that no contents of the buffers lead outside the image.
+            let patches = height.div_ceil(patch) * width.div_ceil(patch);
+            let index = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
+            let side = sides.get(cx, index as usize).clamp(1, 255) as u32;
+            let cell = t.wrapping_sub(cu_seqlens.get(cx, k as usize) as u32).min(side * side - 1);
+
+            let area = Patch::new(index, height, width, patch);
+            let row = divide(cx, cell, side);
+            let column = cell - row * side;
+            Self {
+                y: area.y + row * area.height / side,
+                x: area.x + column * area.width / side,
+                y_end: area.y + ((row + 1) * area.height).div_ceil(side),
+                x_end: area.x + ((column + 1) * area.width).div_ceil(side),
+            }
+        }
+    }
+
+    /// Number of pixels.
+    #[inline(always)]
+    pub(crate) fn area(self) -> u32 {
+        (self.y_end - self.y) * (self.x_end - self.x)
+    }
+}
+
+/// `a / b`, rounded down, for `a` below 2^20 and `b` at least 1.
+///
+/// Exact: (a + 1/2) / b is at least 1/2b from an integer, and the error below a quarter of that. LLVM narrows
+/// a division of numbers that it knows to be small to 16 bits, which ptxas makes a function call.
+#[inline(always)]
+fn divide(cx: impl Simt, a: u32, b: u32) -> u32 {
+    ((a as f32 + 0.5) * cx.recip(b as f32)) as u32
+}
+
 /// A compensated sum (Kahan): its error does not grow with the number of terms.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sum {
-    total: f32,
-    excess: f32,
+    pub(crate) total: f32,
+    pub(crate) excess: f32,
 }
 
 impl Sum {

@@ -246,8 +246,8 @@ kernel! {
         let mut j = warp * 4;
         while j < n {
             let others = cx.load4(values.add(j as usize)).map(key);
-            for k in 0..4 {
-                rank += u32::from(others[k] > own || others[k] == own && j + (k as u32) < i);
+            for (k, other) in others.into_iter().enumerate() {
+                rank += u32::from(other > own || other == own && j + (k as u32) < i);
             }
             j += 32;
         }

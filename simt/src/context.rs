@@ -61,6 +61,11 @@ pub trait Simt: Copy {
         }
         r
     }
+    /// `a - b`, clamped to [0, 1]; neither is NaN.
+    #[inline(always)]
+    fn sub_sat(self, a: f32, b: f32) -> f32 {
+        (a - b).clamp(0.0, 1.0)
+    }
     /// Base-2 logarithm; at least as exact as `lg2.approx.ftz.f32` (absolute error 2^-22 near 1,
     /// relative 2^-22 elsewhere; subnormals are zero).
     fn log2(self, x: f32) -> f32;
@@ -68,6 +73,57 @@ pub trait Simt: Copy {
     fn exp2(self, x: f32) -> f32;
     /// `1 / x`; at least as exact as `rcp.approx.ftz.f32` (1 ulp).
     fn recip(self, x: f32) -> f32;
+
+    /// `c` plus the products of the halves of `weights` (low, high) and bytes 0 and 1 of `v`, modulo 2^32.
+    #[inline(always)]
+    fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
+        c.wrapping_add((weights & 0xffff) * (v & 255)).wrapping_add((weights >> 16) * (v >> 8 & 255))
+    }
+    /// As [`dot2_low`](Simt::dot2_low), with bytes 2 and 3 of `v`.
+    #[inline(always)]
+    fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
+        self.dot2_low(weights, v >> 16, c)
+    }
+    /// `c` plus the products of the bytes of `weights` and `v`, modulo 2^32.
+    #[inline(always)]
+    fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
+        let products = weights.to_le_bytes().into_iter().zip(v.to_le_bytes()).map(|(a, b)| u32::from(a) * u32::from(b));
+        products.fold(c, u32::wrapping_add)
+    }
+    /// `v * scale`, rounded once, for `v` below 2^23.
+    #[inline(always)]
+    fn scale(self, v: u32, scale: f32) -> f32 {
+        v as f32 * scale
+    }
+
+    /// The IEEE half nearest to `v`, ties to even; from 65520 on infinite; NaN stays one.
+    #[inline(always)]
+    fn to_f16_bits(self, v: f32) -> u16 {
+        if v.is_nan() {
+            return 0x7fff;
+        }
+        let (bits, sign) = (v.to_bits() & 0x7fff_ffff, (v.to_bits() >> 16 & 0x8000) as u16);
+        sign | if bits >= 0x4780_0000 {
+            // 2^16 or more.
+            0x7c00
+        } else if bits < 0x3880_0000 {
+            // Subnormal: in a sum with a half the last place is 2^-24, too, so it is rounded as it should be.
+            ((f32::from_bits(bits) + 0.5).to_bits() - 0x3f00_0000) as u16
+        } else {
+            ((bits - 0x3800_0000 + 0xfff + (bits >> 13 & 1)) >> 13) as u16
+        }
+    }
+    /// Two halves in a word, as [`to_f16_bits`](Simt::to_f16_bits) makes them; the first is the low one.
+    #[inline(always)]
+    fn to_f16_pair(self, low: f32, high: f32) -> u32 {
+        u32::from(self.to_f16_bits(low)) | u32::from(self.to_f16_bits(high)) << 16
+    }
+    /// The bfloat16 nearest to `v`, ties to even; NaN stays one.
+    #[inline(always)]
+    fn to_bf16_bits(self, v: f32) -> u16 {
+        let bits = v.to_bits();
+        if v.is_nan() { 0x7fff } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
+    }
 
     /// Loads one element; other threads may write other elements.
     ///
@@ -95,6 +151,17 @@ pub trait Simt: Copy {
     /// # Safety
     /// As [`store4`](Simt::store4).
     unsafe fn store4_streaming<T: Word>(self, p: *mut T, v: [T; 4]);
+    /// As [`store4_streaming`](Simt::store4_streaming), of two words.
+    ///
+    /// # Safety
+    /// `p` is 8-byte aligned and valid for writes of 8 bytes.
+    unsafe fn store2_streaming<T: Word>(self, p: *mut T, v: [T; 2]) {
+        // SAFETY: the caller's promise covers both words.
+        unsafe {
+            self.store(p, v[0]);
+            self.store(p.add(1), v[1]);
+        }
+    }
 
     /// Adds to a word in device memory, atomically in the whole device; returns what was there.
     ///
@@ -186,6 +253,31 @@ pub trait Cooperative: Simt {
     /// # Safety
     /// As for [`shared_get4`](Cooperative::shared_get4).
     unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]);
+    /// Waits until every thread of the warp is here; shared memory written before is visible to the warp
+    /// after (`__syncwarp`).
+    #[inline(always)]
+    fn warp_barrier(self) {
+        self.ballot(true);
+    }
+    /// Loads element `i`, `i` being byte `k` (0 to 3) of `v`; one instruction for the address on a GPU.
+    ///
+    /// # Safety
+    /// The window has 256 elements, and `k` is at most 3.
+    #[inline(always)]
+    unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
+        // SAFETY: a byte is at most 255.
+        unsafe { self.shared_get(table, v >> (8 * k) & 255) }
+    }
+    /// Adds 1 to element `i`, atomically in the block, `i` being byte `k` (0 to 3) of `v`; as
+    /// [`shared_lookup`](Cooperative::shared_lookup).
+    ///
+    /// # Safety
+    /// As for [`shared_lookup`](Cooperative::shared_lookup).
+    #[inline(always)]
+    unsafe fn shared_count(self, counts: Shared<u32>, v: u32, k: u32) {
+        // SAFETY: a byte is at most 255.
+        unsafe { self.shared_add(counts, v >> (8 * k) & 255, 1) };
+    }
     /// Adds to a word of shared memory, atomically in the block; returns what was there.
     ///
     /// # Safety

@@ -120,6 +120,89 @@ impl Simt for Gpu {
     }
 
     #[inline(always)]
+    fn sub_sat(self, a: f32, b: f32) -> f32 {
+        let difference;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "sub.sat.f32 {0}, {1}, {2};",
+                out(reg32) difference, in(reg32) a, in(reg32) b,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        difference
+    }
+    #[inline(always)]
+    fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
+        let sum;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "dp2a.lo.u32.u32 {0}, {1}, {2}, {3};",
+                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        sum
+    }
+    #[inline(always)]
+    fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
+        let sum;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "dp2a.hi.u32.u32 {0}, {1}, {2}, {3};",
+                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        sum
+    }
+    #[inline(always)]
+    fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
+        let sum;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "dp4a.u32.u32 {0}, {1}, {2}, {3};",
+                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        sum
+    }
+    #[inline(always)]
+    fn scale(self, v: u32, scale: f32) -> f32 {
+        // Or-ed into the mantissa of 2^23, `v` is the float 2^23 + v; the product and what is taken from it are exact,
+        // so one rounding is left. A conversion would take the pipe of the roots and exponentials.
+        self.fma(f32::from_bits(v | 0x4b00_0000), scale, -8_388_608.0 * scale)
+    }
+    #[inline(always)]
+    fn to_f16_bits(self, v: f32) -> u16 {
+        let bits;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "cvt.rn.f16.f32 {0}, {1};",
+                out(reg16) bits, in(reg32) v, options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        bits
+    }
+    #[inline(always)]
+    fn to_f16_pair(self, low: f32, high: f32) -> u32 {
+        let pair;
+        // SAFETY: arithmetic.
+        unsafe {
+            asm!(
+                "{{ .reg .b16 l, h; cvt.rn.f16.f32 l, {1}; cvt.rn.f16.f32 h, {2}; mov.b32 {0}, {{l, h}}; }}",
+                out(reg32) pair, in(reg32) low, in(reg32) high, options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        pair
+    }
+
+    #[inline(always)]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
         // SAFETY: the caller's promise.
         unsafe { *p }
@@ -165,6 +248,16 @@ impl Simt for Gpu {
                 in(reg64) p, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(),
                 in(reg32) v[2].to_word(), in(reg32) v[3].to_word(),
                 options(nostack, preserves_flags)
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn store2_streaming<T: Word>(self, p: *mut T, v: [T; 2]) {
+        // SAFETY: aligned and writable by the caller's promise.
+        unsafe {
+            asm!(
+                "st.global.cs.v2.u32 [{0}], {{{1}, {2}}};",
+                in(reg64) p, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(), options(nostack, preserves_flags)
             );
         }
     }
@@ -348,6 +441,24 @@ impl Cooperative for Gpu {
                 options(nostack)
             );
         }
+    }
+    #[inline(always)]
+    fn warp_barrier(self) {
+        // SAFETY: every lane is here, by the contract of cooperative kernels.
+        unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
+    }
+    #[inline(always)]
+    unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
+        // A dot product takes the byte out, scales it and adds the address, all in one.
+        let start = self.dot4(4 << (8 * k), v, table.start);
+        // SAFETY: inside the window by the caller's promise.
+        unsafe { self.shared_get(Shared { start, element: PhantomData }, 0) }
+    }
+    #[inline(always)]
+    unsafe fn shared_count(self, counts: Shared<u32>, v: u32, k: u32) {
+        let start = self.dot4(4 << (8 * k), v, counts.start);
+        // SAFETY: inside the window by the caller's promise.
+        unsafe { self.shared_add(Shared { start, element: PhantomData }, 0, 1) };
     }
     #[inline(always)]
     unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {

@@ -329,6 +329,87 @@ fn vectors_and_functions() {
 }
 
 kernel! {
+    unsafe fn to_halves(cx: impl Simt, x: In<f32>, halves: Out<u16>, bfloats: Out<u16>, pairs: Out<u32>)
+    require { halves.len() == x.len(), bfloats.len() == x.len(), pairs.len() == x.len() }
+    grid(x.len()) block(1)
+    {
+        let i = cx.block_idx().x as usize;
+        let v = x.get(cx, i);
+        halves.set(cx, i, cx.to_f16_bits(v));
+        bfloats.set(cx, i, cx.to_bf16_bits(v));
+        pairs.set(cx, i, cx.to_f16_pair(v, -v));
+    }
+}
+
+/// Every half and bfloat16, and what lies in the middle between it and the next, and right beside that.
+#[test]
+fn halves_are_the_nearest() {
+    let half = |bits: u32| match (bits >> 10, bits & 1023) {
+        (0, mantissa) => mantissa as f32 * 2f32.powi(-24),
+        (exponent, mantissa) => (1024 + mantissa) as f32 * 2f32.powi(exponent as i32 - 25),
+    };
+    let cases = |last: u32, value: &dyn Fn(u32) -> f64| -> Vec<(f32, u32)> {
+        let case = |bits: u32| {
+            let (low, high) = (value(bits), value(bits + 1));
+            let middle = ((low + high) * 0.5) as f32;
+            [(low as f32, bits), (middle.next_down(), bits), (middle, bits + bits % 2), (middle.next_up(), bits + 1)]
+        };
+        (0..last).flat_map(case).collect()
+    };
+    // Up to infinity, which rounding treats as the next power of two.
+    let mut f16 = cases(0x7c00, &|bits| half(bits).into());
+    f16.extend([(f32::INFINITY, 0x7c00), (f32::MAX, 0x7c00)]);
+    let bf16 = cases(0x7f7f, &|bits| f32::from_bits(bits << 16).into());
+    for (cases, bfloat) in [(f16, false), (bf16, true)] {
+        let mut x: Vec<f32> = cases.iter().flat_map(|(v, _)| [*v, -v]).collect();
+        let n = x.len();
+        let (mut halves, mut bfloats, mut pairs) = (vec![0; n], vec![0; n], vec![0; n]);
+        let device = Here::default();
+        to_halves(&device, slice(&mut x), slice_mut(&mut halves), slice_mut(&mut bfloats), slice_mut(&mut pairs))
+            .unwrap();
+        let got = if bfloat { &bfloats } else { &halves };
+        for (i, (v, bits)) in cases.into_iter().enumerate() {
+            assert_eq!([got[2 * i], got[2 * i + 1]], [bits as u16, bits as u16 | 0x8000], "{v:e}");
+        }
+        for i in 0..n {
+            assert_eq!(pairs[i], u32::from(halves[i]) | u32::from(halves[i] ^ 0x8000) << 16);
+        }
+    }
+    let (mut x, mut halves, mut bfloats, mut pairs) = ([f32::NAN], [0], [0], [0]);
+    let device = Here::default();
+    to_halves(&device, slice(&mut x), slice_mut(&mut halves), slice_mut(&mut bfloats), slice_mut(&mut pairs)).unwrap();
+    assert_eq!((halves, bfloats), ([0x7fff], [0x7fff]));
+}
+
+kernel! {
+    unsafe fn dots(cx: impl Simt, a: u32, b: u32, c: u32, out: Out<u32>)
+    require { out.len() == 4 }
+    grid(1) block(1)
+    {
+        let values = [cx.dot2_low(a, b, c), cx.dot2_high(a, b, c), cx.dot4(a, b, c), cx.scale(b >> 9, 0.1).to_bits()];
+        for (i, v) in values.into_iter().enumerate() {
+            out.set(cx, i, v);
+        }
+    }
+}
+
+#[test]
+fn dot_products_wrap() {
+    let mut noise = noise(9);
+    for round in 0..1000 {
+        let [a, b, c] = if round == 0 { [u32::MAX; 3] } else { [0; 3].map(|_| noise()) };
+        let mut out = [0; 4];
+        dots(&Here::default(), a, b, c, slice_mut(&mut out)).unwrap();
+        let dot =
+            |x: &[u64], y: &[u8]| x.iter().zip(y).fold(u64::from(c), |sum, (x, y)| sum + x * u64::from(*y)) as u32;
+        let (halves, bytes) = ([u64::from(a & 0xffff), u64::from(a >> 16)], b.to_le_bytes());
+        assert_eq!([out[0], out[1]], [dot(&halves, &bytes[..2]), dot(&halves, &bytes[2..])]);
+        assert_eq!(out[2], dot(&a.to_le_bytes().map(u64::from), &bytes));
+        assert_eq!(f32::from_bits(out[3]), (f64::from(b >> 9) * f64::from(0.1f32)) as f32);
+    }
+}
+
+kernel! {
     /// Threads from `n` on return before the barrier.
     unsafe fn early_return(cx: impl Cooperative, n: u32)
     grid(3) block(64)

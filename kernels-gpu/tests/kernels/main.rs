@@ -1,6 +1,7 @@
 //! Every kernel on the CPU device, between canaries, against its oracle in f64.
 
 mod device;
+mod fused;
 mod oracle;
 
 use device::{Buffer, Cpu, Error, Random};

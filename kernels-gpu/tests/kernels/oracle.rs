@@ -143,3 +143,26 @@ pub(crate) fn allocate(relevance: &[f32], gains: &[u32], lo: u32, budget: u64) -
     }
     taken.into_iter().map(|t| if t == 0 { 0 } else { lo + t - 1 }).collect()
 }
+
+/// Whether a float in 16 bits is among the nearest to `v`, which is finite, and even if there are two; `value` gives the
+/// value of its bits without the sign.
+fn is_nearest(bits: u16, v: f32, value: impl Fn(u16) -> f64) -> bool {
+    let magnitude = bits & 0x7fff;
+    let v = if bits >> 15 == 1 { -f64::from(v) } else { v.into() };
+    let error = |m: u16| (value(m) - v).abs();
+    let closer = |m: u16| error(magnitude) < error(m) || error(magnitude) == error(m) && magnitude.is_multiple_of(2);
+    (magnitude == 0 || closer(magnitude - 1)) && closer(magnitude + 1)
+}
+
+/// Whether `bits` is the IEEE half nearest to `v`.
+pub(crate) fn is_half_of(bits: u16, v: f32) -> bool {
+    is_nearest(bits, v, |m| {
+        let (exponent, mantissa) = (i32::from(m >> 10), f64::from(m & 1023));
+        if exponent == 0 { mantissa * 2f64.powi(-24) } else { (1024.0 + mantissa) * 2f64.powi(exponent - 25) }
+    })
+}
+
+/// Whether `bits` is the bfloat16 nearest to `v`.
+pub(crate) fn is_bfloat_of(bits: u16, v: f32) -> bool {
+    is_nearest(bits, v, |m| f32::from_bits(u32::from(m) << 16).into())
+}
