@@ -113,13 +113,7 @@ impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
     /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
     /// separately. The last piece that is dropped frees it all, after the others' work.
     pub fn split(self, n: usize) -> Vec<Self> {
-        if n == 0 {
-            return Vec::new(); // and `self` is dropped as a buffer on a stream
-        }
-        let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
-        let stream = self.stream();
-        pieces.extend(self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)));
-        pieces
+        split::split_on(self, n, DeviceBuffer::split)
     }
 
     /// Joins pieces of one allocation, in order, into one buffer.
@@ -127,14 +121,7 @@ impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
     /// # Errors
     /// They are not pieces of one allocation, or not adjacent; they come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        let Some(stream) = pieces.first().map(On::stream) else {
-            return Err(Returned::new(crate::Error::NotAdjacent { reason: "there are none" }, pieces));
-        };
-        let pieces = pieces.into_iter().map(On::into_leaf).collect();
-        match DeviceBuffer::join(pieces) {
-            Ok(whole) => Ok(On::new(whole, stream)),
-            Err(r) => Err(Returned::new(r.error, r.value.into_iter().map(|p| On::new(p, stream)).collect())),
-        }
+        split::join_on(pieces, DeviceBuffer::join)
     }
 }
 

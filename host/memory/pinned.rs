@@ -112,13 +112,7 @@ impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
     /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
     /// separately. The last piece that is dropped gives it back, after the others' work.
     pub fn split(self, n: usize) -> Vec<Self> {
-        if n == 0 {
-            return Vec::new(); // and `self` is dropped as a buffer on a stream
-        }
-        let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
-        let stream = self.stream();
-        pieces.extend(self.into_leaf().split(n).into_iter().map(|piece| On::new(piece, stream)));
-        pieces
+        split::split_on(self, n, PinnedBuffer::split)
     }
 
     /// Joins pieces of one buffer, in order, into one.
@@ -126,14 +120,7 @@ impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
     /// # Errors
     /// They are not pieces of one buffer, or not adjacent; they come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        let Some(stream) = pieces.first().map(On::stream) else {
-            return Err(Returned::new(crate::Error::NotAdjacent { reason: "there are none" }, pieces));
-        };
-        let pieces = pieces.into_iter().map(On::into_leaf).collect();
-        match PinnedBuffer::join(pieces) {
-            Ok(whole) => Ok(On::new(whole, stream)),
-            Err(r) => Err(Returned::new(r.error, r.value.into_iter().map(|p| On::new(p, stream)).collect())),
-        }
+        split::join_on(pieces, PinnedBuffer::join)
     }
 }
 

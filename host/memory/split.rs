@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use super::{Block, Owned};
-use crate::error::Error;
+use crate::error::{Error, Returned};
 use crate::event::Lease;
 use crate::lock;
+use crate::resource::{LeafResource, On};
+use crate::stream::StreamTag;
 
 /// An allocation that several pieces hold. The last piece gives it back, after what each piece that
 /// was dropped before it was still waiting for.
@@ -47,6 +49,37 @@ pub(crate) fn pieces(len: usize, n: usize) -> impl Iterator<Item = Range<usize>>
         let start = i * each + i.min(longer);
         start..start + each + usize::from(i < longer)
     })
+}
+
+/// The whole, or the pieces again.
+type Join<P> = Result<P, Returned<Vec<P>>>;
+
+/// Splits a buffer on a stream, by the `split` of its idle form.
+pub(crate) fn split_on<S: StreamTag, L: LeafResource>(
+    buffer: On<S, L>,
+    n: usize,
+    split: impl FnOnce(L, usize) -> Vec<L>,
+) -> Vec<On<S, L>> {
+    let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
+    if n > 0 {
+        let stream = buffer.stream();
+        pieces.extend(split(buffer.into_leaf(), n).into_iter().map(|piece| On::new(piece, stream)));
+    }
+    pieces // and with no pieces the buffer is dropped as one on a stream
+}
+
+/// Joins pieces on a stream, by the `join` of their idle form.
+pub(crate) fn join_on<S: StreamTag, L: LeafResource>(
+    pieces: Vec<On<S, L>>,
+    join: impl FnOnce(Vec<L>) -> Join<L>,
+) -> Join<On<S, L>> {
+    let Some(stream) = pieces.first().map(On::stream) else {
+        return Err(Returned::new(Error::NotAdjacent { reason: "there are none" }, pieces));
+    };
+    match join(pieces.into_iter().map(On::into_leaf).collect()) {
+        Ok(whole) => Ok(On::new(whole, stream)),
+        Err(r) => Err(Returned::new(r.error, r.value.into_iter().map(|p| On::new(p, stream)).collect())),
+    }
 }
 
 /// Whether pieces, given as address, bytes and owner, make one range of one allocation.

@@ -214,7 +214,8 @@ kernel! {
             cx.shared_set(total, rank * VALUES + PLANES, bits(cx, count, area.area()));
         }
         cx.barrier();
-        if rank < 32 {
+        // Asked anew, as in `scan`, or the barrier is copied.
+        if cx.thread_idx().x < 32 {
             let n = cx.block_idx().y * cx.grid_dim().x + cx.block_idx().x;
             finish(cx, total, threads, area, place, n, features, entropy);
         }

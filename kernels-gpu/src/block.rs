@@ -113,7 +113,9 @@ pub(crate) unsafe fn scan<C: Cooperative>(cx: C, window: Shared<u32>, v: u32) ->
         }
         cx.barrier();
         let within = if lane == 0 { 0 } else { previous };
-        let before = if warp == 0 { 0 } else { cx.shared_get(window, warp - 1) };
+        // Asked anew: of one value, rustc's jump threading on MIR, which knows no convergent calls, would make two copies of the
+        // barrier between the two branches, and the threads of the block would wait in two places.
+        let before = if cx.warp() == 0 { 0 } else { cx.shared_get(window, warp - 1) };
         (before.saturating_add(within), cx.shared_get(window, warps - 1))
     }
 }

@@ -212,10 +212,7 @@ impl PtxBuilder {
 
     fn rustc_flags(&self) -> Vec<OsString> {
         let target = format!("-Ctarget-cpu={}", self.target);
-        // Jump threading on MIR knows no convergent calls: behind two branches on one condition it makes two copies of the
-        // barrier between them, so that the threads of a block wait in two places (seen on an H200 with compute-sanitizer's synccheck).
-        let passes = "-Zmir-enable-passes=-JumpThreading";
-        [&target, "-Zunstable-options", "-Cpanic=immediate-abort", passes].map(Into::into).into()
+        [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into()
     }
 
     /// Everything that decides the output besides sources and compiler, for the header.

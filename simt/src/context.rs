@@ -187,6 +187,9 @@ pub trait Simt: Copy {
 pub trait Cooperative: Simt {
     /// Waits until every thread of the block is here; shared and device memory written before is
     /// visible to the block after (`__syncthreads`).
+    ///
+    /// Do not branch on one and the same value before and after it: rustc's jump threading on MIR, which knows no convergent
+    /// calls, may then make two copies of the barrier, one for each side. Ask anew after it (`rank()` again, not a `let`).
     fn barrier(self);
 
     /// This thread's index in the block, `x` fastest.
