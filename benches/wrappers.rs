@@ -131,46 +131,30 @@ fn main() -> Result<(), Error> {
     assert_eq!(b.read_blocking(&x)?, [7; 1024]);
     let x = b.hand(x, &a)?;
 
+    let there_and_back = || {
+        // SAFETY: event and streams of the current context.
+        unsafe {
+            check(sys::cuEventRecord(event, raw_a));
+            check(sys::cuStreamWaitEvent(raw_b, event, 0));
+            check(sys::cuEventRecord(event, raw_b));
+            check(sys::cuStreamWaitEvent(raw_a, event, 0));
+        }
+    };
+
     // record + wait, by `hand`: there and back, so two of each an operation.
     let mut x: Option<On<A, DeviceBuffer<u32>>> = Some(x);
-    rows.push(compare(
-        "hand (record + wait) x 2",
-        settle,
-        || {
-            // SAFETY: event and streams of the current context.
-            unsafe {
-                check(sys::cuEventRecord(event, raw_a));
-                check(sys::cuStreamWaitEvent(raw_b, event, 0));
-                check(sys::cuEventRecord(event, raw_b));
-                check(sys::cuStreamWaitEvent(raw_a, event, 0));
-            }
-        },
-        || {
-            let on_b = a.hand(x.take().expect("put back"), &b).expect("the device works");
-            x = Some(b.hand(on_b, &a).expect("the device works"));
-        },
-    ));
+    rows.push(compare("hand (record + wait) x 2", settle, there_and_back, || {
+        let on_b = a.hand(x.take().expect("put back"), &b).expect("the device works");
+        x = Some(b.hand(on_b, &a).expect("the device works"));
+    }));
 
     // The same through `Event`, which keeps an event of its own until the wait.
-    rows.push(compare(
-        "record, wait by Event x 2",
-        settle,
-        || {
-            // SAFETY: event and streams of the current context.
-            unsafe {
-                check(sys::cuEventRecord(event, raw_a));
-                check(sys::cuStreamWaitEvent(raw_b, event, 0));
-                check(sys::cuEventRecord(event, raw_b));
-                check(sys::cuStreamWaitEvent(raw_a, event, 0));
-            }
-        },
-        || {
-            let there: Event<_> = a.record(x.take().expect("put back")).expect("the device works");
-            let on_b = b.wait(there).expect("the device works");
-            let back = b.record(on_b).expect("the device works");
-            x = Some(a.wait(back).expect("the device works"));
-        },
-    ));
+    rows.push(compare("record, wait by Event x 2", settle, there_and_back, || {
+        let there: Event<_> = a.record(x.take().expect("put back")).expect("the device works");
+        let on_b = b.wait(there).expect("the device works");
+        let back = b.record(on_b).expect("the device works");
+        x = Some(a.wait(back).expect("the device works"));
+    }));
     drop(x);
 
     // Launch: a kernel of eight parameters that does next to nothing.
