@@ -190,6 +190,14 @@ pub enum Error {
         /// What would be accepted.
         expected: String,
     },
+    /// A file that cannot be read or written.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said, or what was expected.
+        reason: String,
+    },
     /// A parameter outside its range.
     #[error("{name} is {given}, expected {expected}")]
     Parameter {

@@ -89,6 +89,7 @@ mod resource;
 mod ring;
 mod shared;
 mod stream;
+mod timeline;
 pub mod vision;
 
 pub use device::{Device, DeviceKind};
@@ -105,6 +106,7 @@ pub use shared::{Reading, Shared};
 pub use stream::{In, Stream, StreamOptions, StreamTag, Tag};
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel};
+pub use timeline::{Activity, LaneMetrics, Metrics, Span, Timeline, Trace};
 
 pub use thalweg_derive::Resource;
 

@@ -151,6 +151,14 @@ impl EventHandle {
         })
     }
 
+    /// When it was reached, by the host's clock; `None` before that, and always on a GPU, which has a clock of its own.
+    pub(crate) fn reached(&self) -> Option<std::time::Instant> {
+        match self {
+            Self::Cuda(..) => None,
+            Self::Cpu(e) => e.completed_at(),
+        }
+    }
+
     /// Gives the event back.
     pub(crate) fn destroy(self) {
         if let Self::Cuda(c, e) = self {
