@@ -84,6 +84,7 @@ mod event;
 mod kernel;
 mod lane;
 mod memory;
+pub mod overlap;
 mod reclaim;
 mod resource;
 mod ring;

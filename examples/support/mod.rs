@@ -1,0 +1,115 @@
+//! What the examples share: their command line, and a measurement or two.
+#![allow(dead_code, reason = "each example uses its own part")]
+
+use std::path::PathBuf;
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Timeline};
+
+/// The command line of an example.
+pub struct Arguments {
+    timeline: Option<PathBuf>,
+    device: Option<String>,
+}
+
+impl Arguments {
+    /// Reads the command line. `--help` prints `purpose`, one line, and ends the program; so does what nobody understands.
+    pub fn parse(purpose: &str) -> Self {
+        let mut parsed = Self { timeline: None, device: None };
+        let mut arguments = std::env::args().skip(1);
+        let refuse = |why: String| -> ! {
+            eprintln!("{why}; --help says what there is");
+            exit(2)
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().unwrap_or_else(|| refuse(format!("{argument} wants a value")));
+            match argument.as_str() {
+                "--timeline" => parsed.timeline = Some(value().into()),
+                "--device" => parsed.device = Some(value()),
+                "--help" | "-h" => {
+                    println!(
+                        "{purpose}\n\n  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt\n  \
+                         --device DEVICE  auto, cpu or cuda:N (default: THALWEG_DEVICE, else auto)"
+                    );
+                    exit(0)
+                }
+                _ => refuse(format!("unknown argument `{argument}`")),
+            }
+        }
+        let known = |path: &PathBuf| path.extension().is_some_and(|e| e == "svg" || e == "json" || e == "txt");
+        if let Some(path) = parsed.timeline.as_ref().filter(|path| !known(path)) {
+            refuse(format!("--timeline {}: expected a file name ending in .svg, .json or .txt", path.display()));
+        }
+        parsed
+    }
+
+    /// The device asked for, after saying which it is.
+    pub fn device(&self) -> Result<Device, Error> {
+        let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::from_spec)?;
+        println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
+        Ok(device)
+    }
+
+    /// A timeline that records if `--timeline` was given, else one that is off.
+    pub fn timeline(&self, device: Device) -> Result<Timeline, Error> {
+        if self.timeline.is_some() { Timeline::new(device) } else { Ok(Timeline::off()) }
+    }
+
+    /// Saves the timeline, if one was asked for, and says where and what it shows.
+    pub fn finish(&self, timeline: &Timeline) -> Result<(), Error> {
+        if let Some(path) = &self.timeline {
+            let trace = timeline.finish()?;
+            trace.save(path)?;
+            println!("{}\ntimeline: {}", trace.metrics(), path.display());
+        }
+        Ok(())
+    }
+}
+
+/// The first on a GPU, the second on the CPU device, where the same work takes longer.
+pub fn sized<T>(device: Device, gpu: T, cpu: T) -> T {
+    if device.kind() == DeviceKind::Cuda { gpu } else { cpu }
+}
+
+/// `count` page-locked RGB images of `height` x `width`, each of another content.
+pub fn images(device: Device, count: usize, height: u32, width: u32) -> Result<Vec<PinnedBuffer<u8>>, Error> {
+    let image = |n: usize| {
+        let mut rgb = device.pinned::<u8>(3 * height as usize * width as usize)?;
+        let mut state = n as u32 + 1;
+        for (i, byte) in rgb.iter_mut().enumerate() {
+            if i % 48 == 0 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            }
+            *byte = (state >> 24) as u8 ^ (i >> 4) as u8;
+        }
+        Ok(rgb)
+    };
+    (0..count).map(image).collect()
+}
+
+/// The least time of some runs, after one that is not counted: what it takes when nothing else gets in the way.
+pub fn least<E>(runs: usize, mut run: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
+    run()?;
+    let mut least = Duration::MAX;
+    for _ in 0..runs {
+        let start = Instant::now();
+        run()?;
+        least = least.min(start.elapsed());
+    }
+    Ok(least)
+}
+
+/// Upload rate in bytes per second with nothing beside it: copies of `bytes` from page-locked memory, back to back.
+pub fn upload_limit(device: Device, bytes: usize) -> Result<f64, Error> {
+    const COPIES: usize = 16;
+    let time = AnyStream::new(device)?.enter(|s| {
+        let from = s.bind(device.pinned::<u8>(bytes)?)?;
+        let mut to = s.alloc(bytes)?;
+        least(3, || {
+            (0..COPIES).try_for_each(|_| s.copy_to_device(&from, &mut to))?;
+            s.synchronize()
+        })
+    })?;
+    Ok((COPIES * bytes) as f64 / time.as_secs_f64())
+}
