@@ -67,13 +67,19 @@ impl<T: Plain> PinnedBuffer<T> {
 
     /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
     /// separately. The last piece that is dropped gives it back.
-    pub fn split(mut self, n: usize) -> Vec<Self> {
+    pub fn split(self, n: usize) -> Vec<Self> {
+        self.split_items(n, 1)
+    }
+
+    /// As [`split`](Self::split), between items of `item` elements, of which the buffer holds a whole number.
+    pub(crate) fn split_items(mut self, n: usize, item: usize) -> Vec<Self> {
         let mut pieces = Vec::with_capacity(n); // first, because it panics where `n` is absurd
+        let items = self.len.checked_div(item).unwrap_or(0);
         let owner = self.memory.take().share();
-        pieces.extend(split::pieces(self.len, n).map(|r| Self {
-            // SAFETY: inside the buffer.
-            ptr: unsafe { self.ptr.add(r.start) },
-            len: r.len(),
+        pieces.extend(split::pieces(items, n).map(|r| Self {
+            // SAFETY: inside the buffer: `items * item` is at most its length.
+            ptr: unsafe { self.ptr.add(r.start * item) },
+            len: r.len() * item,
             device: self.device,
             memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
         }));

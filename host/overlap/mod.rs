@@ -12,3 +12,190 @@
 //! | one stream makes what another uses, on the device | [`producer_consumer`](fn@producer_consumer) | both streams, with no wait on the host |
 //! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | each stage with the other stages of the images around it |
 
+//! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each through a [`Stage`]. The frame patterns
+//! send slots round: composites of buffers that the caller makes once, so that nothing is allocated for a frame. None of
+//! them waits on the host in the middle, except where its description says so.
+//!
+//! After an error the memory of everything under way is given back once the device is past it; nobody waits for that.
+//!
+//! ```
+//! use thalweg::overlap::{Chunks, interleaved};
+//! use thalweg::{AnyStream, Device, Timeline};
+//!
+//! let gpu = Device::best()?;
+//! let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
+//! let input = gpu.pinned_from(&(0..1000u32).collect::<Vec<_>>())?;
+//! let (input, output) = interleaved(&streams, input, Chunks::new(16), |s, x, y| s.copy(x, y), &Timeline::off())?;
+//! assert_eq!(*input, *output);
+//! # Ok::<(), thalweg::Error>(())
+//! ```
+
+pub mod double_buffer;
+pub mod grouped;
+pub mod interleaved;
+pub mod producer_consumer;
+pub mod serial;
+pub mod three_stream;
+
+use std::collections::VecDeque;
+
+pub use double_buffer::{Frame, double_buffer};
+pub use grouped::{Choice, Order, StageTimes, choose, grouped, measure};
+pub use interleaved::interleaved;
+pub use producer_consumer::{Handoffs, producer_consumer};
+pub use serial::{pageable, serial};
+pub use three_stream::three_stream;
+
+use crate::DeviceSlice;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::lane::{AnyStream, Lane};
+use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
+use crate::resource::Resource;
+use crate::stream::Stream;
+use crate::timeline::Timeline;
+
+/// What is done with a chunk: enqueues, on the stream, whatever makes the second slice from the first.
+///
+/// Every closure of this shape is one. It is called once a chunk, in order, and must not depend on how the data was cut.
+pub trait Stage<T: Plain, U: Plain>:
+    for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
+{
+}
+
+impl<T: Plain, U: Plain, F> Stage<T, U> for F where
+    F: for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
+{
+}
+
+/// How a buffer is cut: into so many chunks of whole items, as equal as can be, the longer ones first.
+///
+/// Where there are fewer items than chunks, there is a chunk for each item. A count of 0 is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    count: usize,
+    input: usize,
+    output: usize,
+}
+
+impl Chunks {
+    /// `count` chunks of elements, each of which becomes one element.
+    pub const fn new(count: usize) -> Self {
+        Self::of_items(count, 1, 1)
+    }
+
+    /// `count` chunks of items of `input` elements, each of which becomes `output` elements: images, or strips of one.
+    pub const fn of_items(count: usize, input: usize, output: usize) -> Self {
+        Self { count, input, output }
+    }
+
+    /// The items in `len` elements.
+    fn items(self, len: usize) -> Result<usize> {
+        if self.count == 0 {
+            return Err(Error::Parameter { name: "chunks", given: "0".into(), expected: "at least 1".into() });
+        }
+        if self.input == 0 || !len.is_multiple_of(self.input) {
+            let given = format!("{len} elements in items of {}", self.input);
+            return Err(Error::Parameter { name: "input", given, expected: "a whole number of items".into() });
+        }
+        Ok(len / self.input)
+    }
+
+    /// The elements that `items` items become.
+    fn output(self, items: usize) -> Result<usize> {
+        items.checked_mul(self.output).ok_or(Error::TooLarge { elements: items, size: self.output })
+    }
+
+    /// Cuts the input, and an output to match. The first pieces are the longest; there are none where there is no input.
+    #[expect(clippy::type_complexity, reason = "pieces of two buffers")]
+    fn cut<T: Plain, U: Plain>(self, input: PinnedBuffer<T>) -> Result<Vec<(PinnedBuffer<T>, PinnedBuffer<U>)>> {
+        let items = self.items(input.len())?;
+        let output = input.device().pinned::<U>(self.output(items)?)?;
+        let n = self.count.min(items);
+        let input = input.split_items(n, self.input);
+        Ok(input.into_iter().zip(output.split_items(n, self.output)).collect())
+    }
+}
+
+/// Waits for the pieces that [`Chunks::cut`] made of a buffer of `device`, and joins them.
+fn join<T: Plain, U: Plain>(
+    device: Device,
+    pieces: Vec<Event<(PinnedBuffer<T>, PinnedBuffer<U>)>>,
+    timeline: &Timeline,
+) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
+    let wait = |event: Event<_>| timeline.wait("host", "result", || event.synchronize());
+    let (input, output): (Vec<_>, Vec<_>) =
+        pieces.into_iter().map(wait).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    Ok((whole(device, input)?, whole(device, output)?))
+}
+
+fn whole<T: Plain>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<PinnedBuffer<T>> {
+    // Pieces of nothing belong to no allocation.
+    if pieces.iter().all(|piece| piece.is_empty()) { device.pinned(0) } else { Ok(PinnedBuffer::join(pieces)?) }
+}
+
+/// A device buffer that no stream orders yet. Waits for its allocation.
+fn device_buffer<T: Plain>(device: Device, len: usize) -> Result<DeviceBuffer<T>> {
+    AnyStream::new(device)?.enter(|s| s.alloc(len)?.idle())
+}
+
+fn some_streams(streams: &[AnyStream]) -> Result<&AnyStream> {
+    streams.first().ok_or_else(|| none_given("streams"))
+}
+
+fn none_given(name: &'static str) -> Error {
+    Error::Parameter { name, given: "none".into(), expected: "at least 1".into() }
+}
+
+/// Sends slots round: `load` fills one on the host, `enqueue` sends it through streams without waiting, and once its event is complete `take`
+/// looks at the results on the host, before the next `load` of that slot. Ends when `load` says that there is no more.
+///
+/// When `load` or `enqueue` fails, the frames before are still taken, and then the error is returned.
+fn frames<R: Resource>(
+    slots: Vec<R>,
+    timeline: &Timeline,
+    mut load: impl FnMut(usize, &mut R) -> Result<bool>,
+    mut enqueue: impl FnMut(usize, R) -> Result<Event<R>>,
+    mut take: impl FnMut(usize, &mut R) -> Result<()>,
+) -> Result<Vec<R>> {
+    if slots.is_empty() {
+        return Err(none_given("slots"));
+    }
+    let mut under_way = VecDeque::with_capacity(slots.len());
+    let mut idle = slots;
+    let mut taken = 0;
+    let mut finish = |event: Event<R>| -> Result<R> {
+        let mut slot = timeline.wait("host", &format!("frame {taken}"), || event.synchronize())?;
+        timeline.host("host", &format!("take {taken}"), || take(taken, &mut slot))?;
+        taken += 1;
+        Ok(slot)
+    };
+    let mut sent = 0;
+    let ended = loop {
+        let mut slot = match idle.pop() {
+            Some(slot) => slot,
+            None => match under_way.pop_front() {
+                Some(first) => finish(first)?,
+                None => unreachable!("every slot is idle or under way"),
+            },
+        };
+        match timeline.host("host", &format!("load {sent}"), || load(sent, &mut slot)) {
+            Ok(true) => {}
+            Ok(false) => {
+                idle.push(slot);
+                break Ok(());
+            }
+            Err(error) => break Err(error),
+        }
+        match enqueue(sent, slot) {
+            Ok(event) => under_way.push_back(event),
+            Err(error) => break Err(error),
+        }
+        sent += 1;
+    };
+    for event in under_way {
+        idle.push(finish(event)?);
+    }
+    ended.map(|()| idle)
+}

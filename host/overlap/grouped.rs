@@ -1,0 +1,271 @@
+//! All uploads, then all kernels, then all downloads, on streams in turn; and the choice between this and [`interleaved`].
+//!
+//! ```text
+//! stream 0  | up 0 |        | kernel 0 |                  | down 0 |
+//! stream 1         | up 1 |            | kernel 1 |       .        | down 1 |
+//! stream 2                | up 2 |                | kernel 2 |              | down 2 |
+//! ```
+//!
+//! A device with one copy engine runs copies in the order in which they were enqueued. Interleaved, the download of a chunk
+//! stands in front of the next chunk's upload and waits for its kernel, so nothing overlaps; grouped, uploads go on during the
+//! kernels. With two engines there is nothing to gain, and grouped needs device memory for all chunks at once.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Chunks, Stage, interleaved, join, some_streams};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::lane::AnyStream;
+use crate::memory::{PinnedBuffer, Plain};
+use crate::timeline::{Activity, Timeline};
+
+/// Enqueues the uploads of all chunks, then `stage` for all, then all downloads; successive chunks on successive streams.
+///
+/// Every chunk has device buffers of its own. A stream that gets several chunks runs its uploads before its first kernel: use as many
+/// streams as chunks. The host enqueues everything, then waits once. Input and output come back.
+///
+/// # Errors
+/// As [`interleaved`](fn@interleaved).
+pub fn grouped<T: Plain, U: Plain>(
+    streams: &[AnyStream],
+    input: PinnedBuffer<T>,
+    chunks: Chunks,
+    mut stage: impl Stage<T, U>,
+    timeline: &Timeline,
+) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
+    let device = some_streams(streams)?.device();
+    let turns = || streams.iter().cycle().enumerate().map(|(i, stream)| (stream, format!("chunk {i}")));
+
+    let mut uploaded = Vec::new();
+    for ((stream, label), (input, output)) in turns().zip(chunks.cut::<T, U>(input)?) {
+        uploaded.push(stream.enter(|s| {
+            let (mut x, y) = (s.alloc(input.len())?, s.alloc::<U>(output.len())?);
+            let (input, output) = s.bind((input, output))?;
+            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, &mut x))?;
+            Ok::<_, Error>(s.record((x, y, input, output))?)
+        })?);
+    }
+    let mut computed = Vec::with_capacity(uploaded.len());
+    for ((stream, label), chunk) in turns().zip(uploaded) {
+        computed.push(stream.enter(|s| {
+            let (x, mut y, input, output) = s.wait(chunk)?;
+            timeline.span(s, Activity::Compute, &label, || stage(s, &x, &mut y))?;
+            Ok::<_, Error>(s.record((y, input, output))?)
+        })?);
+    }
+    let mut done: Vec<Event<_>> = Vec::with_capacity(computed.len());
+    for ((stream, label), chunk) in turns().zip(computed) {
+        done.push(stream.enter(|s| {
+            let (y, input, mut output) = s.wait(chunk)?;
+            timeline.span(s, Activity::Download, &label, || s.copy_to_host(&y, &mut output))?;
+            Ok::<_, Error>(s.record((input, output))?)
+        })?);
+    }
+    join(device, done, timeline)
+}
+
+/// How long one chunk takes in each step, with nothing beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageTimes {
+    /// Host to device.
+    pub upload: Duration,
+    /// The stage.
+    pub kernel: Duration,
+    /// Device to host.
+    pub download: Duration,
+}
+
+impl StageTimes {
+    /// The time of the slowest step, which no overlap can beat.
+    pub fn longest(&self) -> Duration {
+        self.upload.max(self.kernel).max(self.download)
+    }
+
+    /// The time of all three, one after another.
+    pub fn sum(&self) -> Duration {
+        self.upload + self.kernel + self.download
+    }
+}
+
+impl fmt::Display for StageTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "upload {:.2?}, kernel {:.2?}, download {:.2?}", self.upload, self.kernel, self.download)
+    }
+}
+
+/// Runs the first chunk a few times on one stream and takes the least time of each step. The input comes back. Waits.
+///
+/// # Errors
+/// As [`interleaved`](fn@interleaved).
+pub fn measure<T: Plain, U: Plain>(
+    stream: &AnyStream,
+    input: PinnedBuffer<T>,
+    chunks: Chunks,
+    mut stage: impl Stage<T, U>,
+) -> Result<(StageTimes, PinnedBuffer<T>)> {
+    let mut pieces = chunks.cut::<T, U>(input)?.into_iter();
+    let mut times = StageTimes { upload: Duration::MAX, kernel: Duration::MAX, download: Duration::MAX };
+    let mut measured = Vec::with_capacity(pieces.len());
+    let Some((input, output)) = pieces.next() else {
+        let zero = Duration::ZERO;
+        return Ok((StageTimes { upload: zero, kernel: zero, download: zero }, stream.device().pinned(0)?));
+    };
+    measured.push(stream.enter(|s| {
+        let (mut x, mut y) = (s.alloc(input.len())?, s.alloc(output.len())?);
+        let (input, mut output) = s.bind((input, output))?;
+        for run in 0..4 {
+            let start = s.timestamp()?;
+            s.copy_to_device(&input, &mut x)?;
+            let uploaded = s.timestamp()?;
+            stage(s, &x, &mut y)?;
+            let computed = s.timestamp()?;
+            s.copy_to_host(&y, &mut output)?;
+            let downloaded = s.timestamp()?;
+            s.synchronize()?;
+            // The first run may still load the kernel.
+            if run > 0 {
+                let since = |end: &crate::TimedEvent, start| Ok::<_, Error>(end.elapsed(start)?.unwrap_or_default());
+                times.upload = times.upload.min(since(&uploaded, &start)?);
+                times.kernel = times.kernel.min(since(&computed, &uploaded)?);
+                times.download = times.download.min(since(&downloaded, &computed)?);
+            }
+        }
+        Ok::<_, Error>(s.record((input, output))?)
+    })?);
+    measured.extend(pieces.map(Event::ready));
+    let (input, _) = join(stream.device(), measured, &Timeline::off())?;
+    Ok((times, input))
+}
+
+/// The order in which the steps of all chunks are enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// [`interleaved`](fn@interleaved).
+    Interleaved,
+    /// [`grouped`].
+    Grouped,
+}
+
+/// An order, and why. Displays as a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What to use.
+    pub order: Order,
+    /// Of the device.
+    pub copy_engines: u32,
+    /// What was measured of one chunk.
+    pub times: StageTimes,
+    /// What [`interleaved`](fn@interleaved) should take for all chunks.
+    pub interleaved: Duration,
+    /// What [`grouped`] should take for all chunks.
+    pub grouped: Duration,
+}
+
+/// Picks the order that should take less time on `device` for so many chunks on so many streams, by playing both through for its
+/// copy engines and the times of one chunk ([`measure`]). Where they come out equal it is the interleaved one, which needs less
+/// memory.
+///
+/// ```
+/// use std::time::Duration;
+/// use thalweg::Device;
+/// use thalweg::overlap::{StageTimes, choose};
+///
+/// let ms = Duration::from_millis(1);
+/// println!("{}", choose(Device::best()?, 16, 3, StageTimes { upload: ms, kernel: ms, download: ms }));
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub fn choose(device: Device, chunks: usize, streams: usize, times: StageTimes) -> Choice {
+    decide(device.copy_engines(), chunks, streams, times)
+}
+
+fn decide(copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Choice {
+    let all = 0..chunks;
+    let interleaved =
+        predict(all.clone().flat_map(|c| (0..3).map(move |step| (c, step))), copy_engines, streams, times);
+    let grouped = predict((0..3).flat_map(|step| all.clone().map(move |c| (c, step))), copy_engines, streams, times);
+    let order = if grouped < interleaved { Order::Grouped } else { Order::Interleaved };
+    Choice { order, copy_engines, times, interleaved, grouped }
+}
+
+/// The time of steps (chunk, and 0 to 2 for upload, kernel, download) in the order in which they are enqueued, where a step starts once its engine and its
+/// stream are past all steps before.
+fn predict(
+    steps: impl Iterator<Item = (usize, usize)>,
+    copy_engines: u32,
+    streams: usize,
+    times: StageTimes,
+) -> Duration {
+    let mut streams = vec![Duration::ZERO; streams.max(1)];
+    let mut engines = [Duration::ZERO; 3];
+    for (chunk, step) in steps {
+        let stream = chunk % streams.len();
+        let engine = if copy_engines < 2 && step == 2 { 0 } else { step };
+        let end = engines[engine].max(streams[stream]) + [times.upload, times.kernel, times.download][step];
+        (engines[engine], streams[stream]) = (end, end);
+    }
+    streams.into_iter().max().unwrap_or_default()
+}
+
+impl Choice {
+    /// Runs the pattern that was chosen.
+    ///
+    /// # Errors
+    /// As [`interleaved`](fn@interleaved).
+    pub fn run<T: Plain, U: Plain>(
+        &self,
+        streams: &[AnyStream],
+        input: PinnedBuffer<T>,
+        chunks: Chunks,
+        stage: impl Stage<T, U>,
+        timeline: &Timeline,
+    ) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
+        match self.order {
+            Order::Interleaved => interleaved(streams, input, chunks, stage, timeline),
+            Order::Grouped => grouped(streams, input, chunks, stage, timeline),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, why) = match self.order {
+            Order::Interleaved if self.interleaved < self.grouped => ("interleaved", "is predicted to be faster"),
+            Order::Interleaved => ("interleaved", "is predicted to be as fast, and needs less device memory"),
+            Order::Grouped => ("grouped", "is predicted to be faster"),
+        };
+        write!(
+            f,
+            "{name} {why}: {} copy engine(s); a chunk: {}; all chunks: interleaved {:.2?}, grouped {:.2?}",
+            self.copy_engines, self.times, self.interleaved, self.grouped
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(upload: u64, kernel: u64, download: u64) -> StageTimes {
+        let [upload, kernel, download] = [upload, kernel, download].map(Duration::from_millis);
+        StageTimes { upload, kernel, download }
+    }
+
+    #[test]
+    fn one_copy_engine_wants_groups() {
+        let choice = decide(1, 8, 8, ms(2, 2, 2));
+        // Interleaved, each upload waits for the download before it, and that for its kernel.
+        assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Grouped, 8 * 6));
+        assert_eq!(choice.grouped.as_millis(), 8 * 2 + 8 * 2);
+    }
+
+    #[test]
+    fn two_copy_engines_do_not() {
+        let choice = decide(2, 8, 3, ms(2, 2, 2));
+        // One step of all chunks, and the other two of one.
+        assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Interleaved, 8 * 2 + 4));
+        assert_eq!(decide(2, 8, 8, ms(1, 5, 1)).interleaved.as_millis(), 8 * 5 + 2);
+        assert_eq!(decide(3, 0, 0, ms(1, 5, 1)).interleaved, Duration::ZERO);
+    }
+}

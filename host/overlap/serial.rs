@@ -1,0 +1,71 @@
+//! Nothing overlaps: the baseline of all.
+//!
+//! ```text
+//! stream  | up 0 | kernel 0 | down 0 |      | up 1 | kernel 1 | down 1 |      ...
+//! host    | wait.....................| next | wait.....................| next ...
+//! ```
+
+use super::{Chunks, Stage, join};
+use crate::error::Result;
+use crate::event::Event;
+use crate::lane::AnyStream;
+use crate::memory::{PinnedBuffer, Plain};
+use crate::timeline::{Activity, Timeline};
+
+/// Chunk after chunk from page-locked memory, on one stream; the host waits for each.
+///
+/// # Errors
+/// The count of chunks is 0, the input is no whole number of items, there is no memory, or what `stage` returns.
+pub fn serial<T: Plain, U: Plain>(
+    stream: &AnyStream,
+    input: PinnedBuffer<T>,
+    chunks: Chunks,
+    mut stage: impl Stage<T, U>,
+    timeline: &Timeline,
+) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
+    let pieces = chunks.cut(input)?;
+    let [longest, longest_output] = pieces.first().map_or([0; 2], |(x, y)| [x.len(), y.len()]);
+    let done = stream.enter(|s| {
+        let (mut x, mut y) = (s.alloc(longest)?, s.alloc(longest_output)?);
+        let chunk = |(i, (input, output)): (usize, (PinnedBuffer<T>, PinnedBuffer<U>))| {
+            let (x, y) = (x.slice_mut(..input.len())?, y.slice_mut(..output.len())?);
+            let (input, mut output) = s.bind((input, output))?;
+            let label = format!("chunk {i}");
+            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, x))?;
+            timeline.span(s, Activity::Compute, &label, || stage(s, x, y))?;
+            timeline.span(s, Activity::Download, &label, || s.copy_to_host(y, &mut output))?;
+            let done = s.record((input, output))?;
+            Ok(Event::ready(timeline.wait("host", &label, || done.synchronize())?))
+        };
+        pieces.into_iter().enumerate().map(chunk).collect::<Result<_>>()
+    })?;
+    join(stream.device(), done, timeline)
+}
+
+/// Chunk after chunk from ordinary memory, which the driver copies to page-locked memory first; the host waits for each step.
+///
+/// # Errors
+/// As [`serial`].
+pub fn pageable<T: Plain, U: Plain>(
+    stream: &AnyStream,
+    input: &[T],
+    chunks: Chunks,
+    mut stage: impl Stage<T, U>,
+    timeline: &Timeline,
+) -> Result<Vec<U>> {
+    let items = chunks.items(input.len())?;
+    let longest = items.div_ceil(chunks.count);
+    let mut output = Vec::with_capacity(chunks.output(items)?);
+    stream.enter(|s| {
+        let (mut x, mut y) = (s.alloc(longest * chunks.input)?, s.alloc(chunks.output(longest)?)?);
+        for (i, input) in input.chunks((longest * chunks.input).max(1)).enumerate() {
+            let x = x.slice_mut(..input.len())?;
+            let y = y.slice_mut(..chunks.output(input.len() / chunks.input)?)?;
+            let label = format!("chunk {i}");
+            timeline.wait("host", &label, || s.write_blocking(input, x))?;
+            timeline.span(s, Activity::Compute, &label, || stage(s, x, y))?;
+            output.extend(timeline.wait("host", &label, || s.read_blocking(y))?);
+        }
+        Ok(output)
+    })
+}

@@ -1,0 +1,97 @@
+//! Three stages on three streams over successive images, behind an upload stream.
+//!
+//! ```text
+//! upload   | up 0 | up 1 | up 2 | up 3 |
+//! first           | a 0 |  | a 1 |  | a 2 |
+//! second                | b 0 |  | b 1 |  | b 2 |
+//! third                       | c 0 |  | c 1 |  | c 2 |
+//! ```
+//!
+//! Uploads have a stream of their own: on the first stage's, each would stand behind the kernels of the image before, and
+//! the copy engine would wait for them.
+
+use super::frames;
+use crate::error::{Error, Result};
+use crate::resource::Resource;
+use crate::stream::{Stream, StreamTag};
+use crate::timeline::{Activity, Timeline};
+
+/// Sends images round through slots: `load` fills one on the host and says whether there was an image; the four steps (upload and three
+/// stages, the last of which downloads the results) enqueue their work on a stream each; `take` sees the slot when all is done. The
+/// slots come back.
+///
+/// A slot is a composite of every buffer an image needs, made once; from step to step an event carries it. Five slots keep four
+/// steps and the host busy, fewer suffice where the upload takes longest. The host waits for one thing: the results of the image whose
+/// slot is loaded next. The same stream in all four places gives the same results, one step at a time.
+///
+/// # Errors
+/// There are no slots, one is another device's, the device has failed, or what the closures return; images before a failed `load`
+/// or step are still taken.
+///
+/// ```
+/// use thalweg::overlap::three_stream;
+/// use thalweg::{Device, DeviceBuffer, PinnedBuffer, Resource, Timeline, stream_tags};
+///
+/// #[derive(Resource)]
+/// struct Slot {
+///     host: PinnedBuffer<u32>,
+///     a: DeviceBuffer<u32>,
+///     b: DeviceBuffer<u32>,
+/// }
+///
+/// stream_tags!(Upload, First, Second, Third);
+/// let gpu = Device::best()?;
+/// let (up, first) = (gpu.stream::<Upload>()?, gpu.stream::<First>()?);
+/// let (second, third) = (gpu.stream::<Second>()?, gpu.stream::<Third>()?);
+/// let slot = |_| Ok(Slot { host: gpu.pinned(9)?, a: up.alloc(9)?.idle()?, b: up.alloc(9)?.idle()? });
+/// let slots = (0..3).map(slot).collect::<thalweg::Result<Vec<_>>>()?;
+/// let mut seen = Vec::new();
+/// three_stream(
+///     (&up, &first, &second, &third),
+///     slots,
+///     |n, slot| {
+///         slot.host.fill(n as u32);
+///         Ok(n < 5)
+///     },
+///     (
+///         |s, slot| s.copy_to_device(&slot.host, &mut slot.a),
+///         |s, slot| s.copy(&slot.a, &mut slot.b),
+///         |s, slot| s.fill(slot.b.slice_mut(..1)?, 7),
+///         |s, slot| s.copy_to_host(&slot.b, &mut slot.host),
+///     ),
+///     |_, slot| {
+///         seen.push([slot.host[0], slot.host[1]]);
+///         Ok(())
+///     },
+///     &Timeline::off(),
+/// )?;
+/// assert_eq!(seen, [[7, 0], [7, 1], [7, 2], [7, 3], [7, 4]]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub fn three_stream<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag, R: Resource>(
+    (up, first, second, third): (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+    slots: Vec<R>,
+    load: impl FnMut(usize, &mut R) -> Result<bool>,
+    (mut upload, mut a, mut b, mut c): (
+        impl FnMut(&Stream<S>, &mut R::On<S>) -> Result<()>,
+        impl FnMut(&Stream<A>, &mut R::On<A>) -> Result<()>,
+        impl FnMut(&Stream<B>, &mut R::On<B>) -> Result<()>,
+        impl FnMut(&Stream<C>, &mut R::On<C>) -> Result<()>,
+    ),
+    take: impl FnMut(usize, &mut R) -> Result<()>,
+    timeline: &Timeline,
+) -> Result<Vec<R>> {
+    let enqueue = |n: usize, slot: R| {
+        let label = format!("image {n}");
+        let mut slot = up.bind(slot)?;
+        timeline.span(up, Activity::Upload, &label, || upload(up, &mut slot))?;
+        let mut slot = up.hand(slot, first)?;
+        timeline.span(first, Activity::Compute, &label, || a(first, &mut slot))?;
+        let mut slot = first.hand(slot, second)?;
+        timeline.span(second, Activity::Compute, &label, || b(second, &mut slot))?;
+        let mut slot = second.hand(slot, third)?;
+        timeline.span(third, Activity::Compute, &label, || c(third, &mut slot))?;
+        Ok::<_, Error>(third.record(slot)?)
+    };
+    frames(slots, timeline, load, enqueue, take)
+}

@@ -1,0 +1,496 @@
+//! The overlap patterns give what `serial` gives, bit for bit, however the data is cut, on however many streams and slots, and give
+//! everything back when a step fails.
+
+mod support;
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use support::gate::Gate;
+use thalweg::overlap::{
+    Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
+    producer_consumer, serial, three_stream,
+};
+use thalweg::vision::kernels;
+use thalweg::{
+    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, PinnedBuffer, PinnedPool, Resource, Result, Stream, StreamTag,
+    Timeline,
+};
+
+/// An item is an image of this size, and becomes the entropies of its patches.
+const SIZE: [u32; 2] = [9, 5];
+const PATCH: u32 = 4;
+const ITEM: [usize; 2] = [3 * 9 * 5, 3 * 2];
+
+fn bytes(device: Device, len: usize, seed: u64) -> PinnedBuffer<u8> {
+    let mut random = support::images::SplitMix(seed);
+    let mut input = device.pinned(len).unwrap();
+    input.fill_with(|| random.byte() & 0x8f);
+    input
+}
+
+fn entropies<S: StreamTag>(s: &Stream<S>, x: &DeviceSlice<S, u8>, y: &mut DeviceSlice<S, f32>) -> Result<()> {
+    for i in 0..x.len() / ITEM[0] {
+        let (x, y) = (x.slice(i * ITEM[0]..(i + 1) * ITEM[0])?, y.slice_mut(i * ITEM[1]..(i + 1) * ITEM[1])?);
+        kernels::entropy(s, SIZE[0], SIZE[1], PATCH, x, y)?;
+    }
+    Ok(())
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Every device, and one whose schedule each case's seed decides.
+fn on_every_device<V: std::fmt::Debug>(
+    count: u32,
+    cases: impl Strategy<Value = V> + Clone,
+    test: impl Fn(Device, V) -> Result<(), TestCaseError>,
+) {
+    let seeded = Device::seeded_cpu(0).unwrap();
+    for device in support::devices::devices().iter().copied().chain([seeded]) {
+        let result = TestRunner::new(support::cases(count)).run(&(any::<u64>(), cases.clone()), |(seed, case)| {
+            device.reseed(seed);
+            test(device, case)
+        });
+        result.unwrap_or_else(|e| panic!("{device}: {e}"));
+    }
+}
+
+fn streams(device: Device, n: usize) -> Vec<AnyStream> {
+    (0..n).map(|_| AnyStream::new(device).unwrap()).collect()
+}
+
+#[test]
+fn chunked_patterns_equal_serial() {
+    let off = Timeline::off();
+    // Items, chunks, lanes, seed: nothing, fewer items than chunks, chunks that do not divide, one chunk.
+    let cases = (0..40usize, 1..60usize, 1..7usize, any::<u64>());
+    on_every_device(60, cases, |device, (items, chunks, lanes, seed)| {
+        let lanes = streams(device, lanes);
+        let input = bytes(device, items * ITEM[0], seed);
+        let data = input.to_vec();
+        let chunks = Chunks::of_items(chunks, ITEM[0], ITEM[1]);
+        let one = Chunks::of_items(1, ITEM[0], ITEM[1]);
+
+        let (input, want) = serial(&lanes[0], input, one, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(want.len(), items * ITEM[1]);
+        let want = bits(&want);
+        let (input, got) = serial(&lanes[0], input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(bits(&got), &want[..], "serial");
+        let got = pageable(&lanes[0], &data, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(bits(&got), &want[..], "pageable");
+        let (input, got) = interleaved(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(bits(&got), &want[..], "interleaved");
+        let (input, got) = grouped(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(bits(&got), &want[..], "grouped");
+        let (times, input) = measure(&lanes[0], input, chunks, |s, x, y| entropies(s, x, y)).unwrap();
+        let choice = choose(device, 4, lanes.len(), times);
+        let (input, got) = choice.run(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        prop_assert_eq!(bits(&got), &want[..], "{}", choice);
+        prop_assert_eq!(&*input, &data[..], "the input came back changed");
+        Ok(())
+    });
+}
+
+#[test]
+fn chunks_of_elements() {
+    let off = Timeline::off();
+    on_every_device(40, (0..300usize, 1..400usize, 1..6usize), |device, (len, chunks, lanes)| {
+        let lanes = streams(device, lanes);
+        let input = bytes(device, len, len as u64);
+        let chunks = Chunks::new(chunks);
+        let (input, a) = interleaved(&lanes, input, chunks, |s, x, y| s.copy(x, y), &off).unwrap();
+        let (input, b) = grouped(&lanes, input, chunks, |s, x, y| s.copy(x, y), &off).unwrap();
+        let (input, c) = serial(&lanes[0], input, chunks, |s, x, y| s.copy(x, y), &off).unwrap();
+        prop_assert!(*a == *input && *b == *input && *c == *input);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_cannot_be_cut_is_an_error() {
+    let (device, off) = (Device::cpu().unwrap(), Timeline::off());
+    let lanes = streams(device, 2);
+    let run = |lanes: &[AnyStream], len, chunks| {
+        let a =
+            interleaved(lanes, bytes(device, len, 0), chunks, |s, x, y: &mut DeviceSlice<_, u8>| s.copy(x, y), &off);
+        let b = grouped(lanes, bytes(device, len, 0), chunks, |s, x, y: &mut DeviceSlice<_, u8>| s.copy(x, y), &off);
+        let name = |result: Result<_>| match result {
+            Err(Error::Parameter { name, .. }) => name,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(name(b), name(a));
+    };
+    run(&lanes, 10, Chunks::new(0));
+    run(&lanes, 0, Chunks::new(0));
+    run(&lanes, 10, Chunks::of_items(2, 3, 3));
+    run(&lanes, 10, Chunks::of_items(2, 0, 3));
+    run(&[], 10, Chunks::new(2));
+    let huge =
+        interleaved::<u8, u8>(&lanes, bytes(device, 2, 0), Chunks::of_items(1, 1, usize::MAX), |_, _, _| Ok(()), &off);
+    assert!(matches!(huge, Err(Error::TooLarge { .. })));
+    // Items without results.
+    let (_, none) =
+        grouped::<u8, u8>(&lanes, bytes(device, 9, 0), Chunks::of_items(4, 1, 0), |_, _, _| Ok(()), &off).unwrap();
+    assert!(none.is_empty());
+}
+
+/// What one image gives, alone.
+fn reference(device: Device, frame: &PinnedBuffer<u8>) -> Vec<u32> {
+    let input = device.pinned_from(frame).unwrap();
+    let chunks = Chunks::of_items(1, ITEM[0], ITEM[1]);
+    let lane = AnyStream::new(device).unwrap();
+    bits(&serial(&lane, input, chunks, |s, x, y| entropies(s, x, y), &Timeline::off()).unwrap().1)
+}
+
+#[test]
+fn double_buffer_equals_serial() {
+    on_every_device(40, (0..20usize, 1..6usize, any::<u64>()), |device, (frames, depth, seed)| {
+        let images: Vec<_> = (0..frames).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
+        let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
+        let mut got = Vec::new();
+        let slots = (0..depth).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+        let load = |n: usize, slot: &mut Frame<u8, f32>| {
+            let Some(image) = images.get(n) else { return Ok(false) };
+            slot.input.copy_from_slice(image);
+            Ok(true)
+        };
+        let take = |n: usize, slot: &mut Frame<u8, f32>| {
+            assert_eq!(n, got.len());
+            got.push(bits(&slot.output));
+            Ok(())
+        };
+        let slots = a.enter(|a| {
+            b.enter(|b| {
+                c.enter(|c| double_buffer((a, b, c), slots, load, |s, x, y| entropies(s, x, y), take, &Timeline::off()))
+            })
+        });
+        prop_assert_eq!(slots.unwrap().len(), depth);
+        let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
+        prop_assert_eq!(got, want);
+        Ok(())
+    });
+}
+
+/// Buffers of an image on its way through four streams.
+#[derive(Resource)]
+struct Slot {
+    rgb: PinnedBuffer<u8>,
+    image: DeviceBuffer<u8>,
+    copy: DeviceBuffer<u8>,
+    entropy: DeviceBuffer<f32>,
+    results: PinnedBuffer<f32>,
+}
+
+impl Slot {
+    fn new(device: Device) -> Self {
+        let (rgb, results) = (device.pinned(ITEM[0]).unwrap(), device.pinned(ITEM[1]).unwrap());
+        AnyStream::new(device).unwrap().enter(|s| {
+            let bytes = || s.alloc::<u8>(ITEM[0]).unwrap().idle().unwrap();
+            let entropy = s.alloc(ITEM[1]).unwrap().idle().unwrap();
+            Self { rgb, image: bytes(), copy: bytes(), entropy, results }
+        })
+    }
+}
+
+#[test]
+fn three_stream_equals_serial_on_four_streams_and_on_one() {
+    on_every_device(40, (0..16usize, 1..7usize, any::<u64>()), |device, (count, depth, seed)| {
+        let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
+        let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
+        fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
+            streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+            depth: usize,
+            images: &[PinnedBuffer<u8>],
+        ) -> Vec<Vec<u32>> {
+            let device = streams.0.device();
+            let mut got = Vec::new();
+            let slots = (0..depth).map(|_| Slot::new(device)).collect();
+            let load = |n: usize, slot: &mut Slot| {
+                let Some(image) = images.get(n) else { return Ok(false) };
+                slot.rgb.copy_from_slice(image);
+                Ok(true)
+            };
+            let take = |_, slot: &mut Slot| {
+                got.push(bits(&slot.results));
+                Ok(())
+            };
+            let steps = (
+                |s: &Stream<S>, slot: &mut SlotOn<S>| s.copy_to_device(&slot.rgb, &mut slot.image),
+                |s: &Stream<A>, slot: &mut SlotOn<A>| s.copy(&slot.image, &mut slot.copy),
+                |s: &Stream<B>, slot: &mut SlotOn<B>| entropies(s, &slot.copy, &mut slot.entropy),
+                |s: &Stream<C>, slot: &mut SlotOn<C>| s.copy_to_host(&slot.entropy, &mut slot.results),
+            );
+            assert_eq!(three_stream(streams, slots, load, steps, take, &Timeline::off()).unwrap().len(), depth);
+            got
+        }
+        let [s, a, b, c] = [(); 4].map(|()| AnyStream::new(device).unwrap());
+        let got = s.enter(|s| a.enter(|a| b.enter(|b| c.enter(|c| run((s, a, b, c), depth, &images)))));
+        prop_assert_eq!(got, &want[..]);
+        let one = s.enter(|s| run((s, s, s, s), depth, &images));
+        prop_assert_eq!(one, &want[..]);
+        Ok(())
+    });
+}
+
+#[test]
+fn producer_consumer_equals_serial() {
+    on_every_device(40, (0..20usize, 1..6usize, any::<u64>()), |device, (count, depth, seed)| {
+        let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
+        let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
+        let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
+        let slots = (0..depth).map(|_| Slot::new(device).image).collect();
+        let results =
+            (0..count).map(|_| (Slot::new(device).entropy, device.pinned(ITEM[1]).unwrap())).collect::<Vec<_>>();
+        let got = a.enter(|a| {
+            b.enter(|b| {
+                let (images, mut results) = (a.bind(images).unwrap(), b.bind(results).unwrap());
+                let (slots, handoffs) = producer_consumer(
+                    (a, b),
+                    slots,
+                    count,
+                    |s, n, slot: &mut thalweg::On<_, DeviceBuffer<u8>>| s.copy_to_device(&images[n], slot),
+                    |s, n, slot| {
+                        let (y, host) = &mut results[n];
+                        entropies(s, slot, y)?;
+                        s.copy_to_host(y, host)
+                    },
+                    &Timeline::off(),
+                )
+                .unwrap();
+                assert_eq!((slots.len(), handoffs.events), (depth, 2 * count));
+                b.record(results).unwrap().synchronize().unwrap()
+            })
+        });
+        prop_assert_eq!(got.iter().map(|(_, host)| bits(host)).collect::<Vec<_>>(), want);
+        Ok(())
+    });
+}
+
+/// Fails at one call.
+fn fail_at(call: &Cell<usize>) -> Result<()> {
+    let left = call.get();
+    call.set(left.wrapping_sub(1));
+    if left > 0 { Ok(()) } else { Err(Error::Kernel("on purpose".into())) }
+}
+
+/// Runs `test` with page-locked memory that is counted, and waits until everything, on the device too, is back.
+fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
+    let pool = PinnedPool::new(device, 1 << 20);
+    let free = || device.free_memory().unwrap();
+    let before = free();
+    test(&pool);
+    let start = Instant::now();
+    loop {
+        drop(pool.take::<u8>(1).unwrap()); // looks after what was given back
+        // Other tests use the other devices.
+        if pool.in_use() == 0 && free() == before {
+            return;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{} bytes pinned, {} of {before} free",
+            pool.in_use(),
+            free()
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_step_that_fails_loses_nothing() {
+    let off = &Timeline::off();
+    let device = Device::new_cpu().unwrap();
+    let lanes = &streams(device, 3);
+    let chunks = Chunks::of_items(7, ITEM[0], ITEM[1]);
+    let filled = |pool: &PinnedPool| {
+        let mut input = pool.take::<u8>(20 * ITEM[0]).unwrap();
+        input.fill(3);
+        input
+    };
+    for at in 0..7 {
+        nothing_is_lost(device, |pool| {
+            let left = Cell::new(at);
+            let failed = if at % 2 == 0 {
+                interleaved(lanes, filled(pool), chunks, |s, x, y| entropies(s, x, y).and(fail_at(&left)), off)
+            } else {
+                grouped(lanes, filled(pool), chunks, |s, x, y| entropies(s, x, y).and(fail_at(&left)), off)
+            };
+            assert!(matches!(failed, Err(Error::Kernel(_))));
+            left.set(at);
+            lanes[0].enter(|a| {
+                lanes[1].enter(|b| {
+                    lanes[2].enter(|c| {
+                        let mut slots: Vec<_> = (0..3).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+                        for slot in &mut slots {
+                            slot.input = pool.take(ITEM[0]).unwrap();
+                            slot.input.fill(3);
+                        }
+                        let mut taken = 0;
+                        let take = |_, _: &mut Frame<u8, f32>| {
+                            taken += 1;
+                            Ok(())
+                        };
+                        let failed = double_buffer(
+                            (a, b, c),
+                            slots,
+                            |n, _| Ok(n < 9),
+                            |s, x, y| entropies(s, x, y).and(fail_at(&left)),
+                            take,
+                            off,
+                        );
+                        assert!(matches!(failed, Err(Error::Kernel(_))));
+                        assert_eq!(taken, at, "the frames before the one that failed");
+                    });
+                });
+            });
+        });
+    }
+}
+
+#[test]
+fn out_of_memory_half_way_is_an_error_that_passes() {
+    let off = &Timeline::off();
+    let device = Device::new_cpu().unwrap();
+    let lanes = streams(device, 3);
+    let total = 64 * 4096;
+    nothing_is_lost(device, |pool| {
+        let filled = || {
+            let mut input = pool.take::<u8>(total).unwrap();
+            input.fill(9);
+            input
+        };
+        device.limit_memory(Some(total as u64 / 2));
+        let failed = grouped::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off);
+        assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
+        // Three lanes of one chunk each fit, once what the failure held is free.
+        let start = Instant::now();
+        let (input, output) = loop {
+            match interleaved::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off) {
+                Ok(done) => break done,
+                Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
+            }
+        };
+        assert_eq!(*input, *output);
+        device.limit_memory(None);
+    });
+}
+
+/// Opens a gate late, so that a pattern that waits for what stands at it fails rather than hangs.
+fn guarded(gate: &Gate, test: impl FnOnce()) {
+    let (done, over) = std::sync::mpsc::channel::<()>();
+    let late = std::thread::scope(|threads| {
+        let watch = threads.spawn(move || {
+            let late = over.recv_timeout(Duration::from_secs(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if late {
+                gate.open();
+            }
+            late
+        });
+        test();
+        drop(done);
+        watch.join().unwrap()
+    });
+    assert!(!late, "the host waited for a stream that stands at a gate");
+}
+
+#[test]
+fn the_host_does_not_wait_in_the_middle() {
+    let off = &Timeline::off();
+    for &device in support::devices::devices() {
+        let lanes = streams(device, 4);
+        for order in [Order::Interleaved, Order::Grouped] {
+            let gate = Gate::closed(device);
+            let mut calls = 0;
+            guarded(&gate, || {
+                let choice = thalweg::overlap::Choice { order, ..choose(device, 1, 1, zero()) };
+                let chunk = choice.run(
+                    &lanes,
+                    bytes(device, 100, 1),
+                    Chunks::new(10),
+                    |s, x, y| {
+                        calls += 1;
+                        match calls {
+                            1 => gate.hold(s),
+                            10 => gate.open(),
+                            _ => {}
+                        }
+                        s.copy(x, y)
+                    },
+                    off,
+                );
+                let (input, output) = chunk.unwrap();
+                assert_eq!(*input, *output);
+            });
+        }
+
+        // The consumer stands still, and all items are enqueued.
+        let gate = Gate::closed(device);
+        guarded(&gate, || {
+            lanes[0].enter(|a| {
+                lanes[1].enter(|b| {
+                    let slots = vec![a.alloc::<u32>(4).unwrap().idle().unwrap(), a.alloc(4).unwrap().idle().unwrap()];
+                    let mut sum = b.alloc_zeroed::<u32>(9).unwrap();
+                    let consume = |s: &Stream<_>, n: usize, slot: &mut thalweg::On<_, DeviceBuffer<u32>>| {
+                        match n {
+                            0 => gate.hold(s),
+                            8 => gate.open(),
+                            _ => {}
+                        }
+                        s.copy(slot.slice(..1)?, sum.slice_mut(n..=n)?)
+                    };
+                    let produce =
+                        |s: &Stream<_>, n: usize, slot: &mut thalweg::On<_, DeviceBuffer<u32>>| s.fill(slot, n as u32);
+                    producer_consumer((a, b), slots, 9, produce, consume, off).unwrap();
+                    assert_eq!(b.read_blocking(&sum).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+                });
+            });
+        });
+    }
+}
+
+fn zero() -> StageTimes {
+    StageTimes { upload: Duration::ZERO, kernel: Duration::ZERO, download: Duration::ZERO }
+}
+
+#[test]
+fn uploads_run_ahead_of_a_stage_that_stands_still() {
+    for &device in support::devices::devices() {
+        let lanes = streams(device, 3);
+        let gate = Gate::closed(device);
+        guarded(&gate, || {
+            lanes[0].enter(|a| {
+                lanes[1].enter(|b| {
+                    lanes[2].enter(|c| {
+                        let slots = (0..3).map(|_| Frame::<u8, u8>::new(device, 64, 64).unwrap()).collect();
+                        let load = |n: usize, slot: &mut Frame<u8, u8>| {
+                            if n == 2 {
+                                // Frames 0 and 1 are under way; the stage of 0 stands at the gate.
+                                a.synchronize()?;
+                                assert!(!b.is_done()?);
+                                gate.open();
+                            }
+                            slot.input.fill(n as u8);
+                            Ok(n < 6)
+                        };
+                        let mut held = false;
+                        let stage = |s: &Stream<_>, x: &DeviceSlice<_, u8>, y: &mut DeviceSlice<_, u8>| {
+                            if !std::mem::replace(&mut held, true) {
+                                gate.hold(s);
+                            }
+                            s.copy(x, y)
+                        };
+                        let take = |n: usize, slot: &mut Frame<u8, u8>| {
+                            assert_eq!(*slot.output, [n as u8; 64]);
+                            Ok(())
+                        };
+                        double_buffer((a, b, c), slots, load, stage, take, &Timeline::off()).unwrap();
+                    });
+                });
+            });
+        });
+    }
+}
