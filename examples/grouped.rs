@@ -1,0 +1,59 @@
+//! All uploads, then all kernels, then all downloads; and the choice between this order and the interleaved one.
+//!
+//! ```text
+//! stream 0  | up 0 |        | kernel 0 |                  | down 0 |
+//! stream 1         | up 1 |            | kernel 1 |                | down 1 |
+//! stream 2                | up 2 |                | kernel 2 |              | down 2 |
+//! ```
+//!
+//! ```text
+//! cargo run --release --example grouped -- --timeline grouped.svg
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use thalweg::overlap::{choose, grouped, interleaved, serial};
+use thalweg::{AnyStream, Error, Timeline};
+
+fn main() -> Result<(), Error> {
+    let args =
+        support::Arguments::parse("All uploads, then all kernels, then all downloads; or is interleaving better?");
+    let gpu = args.device()?;
+    let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (16, [64, 128]));
+    // As many streams as chunks, so that no stream's second upload stands before its first kernel.
+    let streams = (0..frames).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
+    let mut edges = support::Edges::new(gpu, height, width, 4)?;
+    let chunks = edges.chunks(frames);
+
+    let input = support::images(gpu, frames, height, width)?;
+    let (times, input) = edges.balance(&streams[0], input, chunks)?;
+    let choice = choose(gpu, frames, streams.len(), times);
+    println!("{choice}");
+
+    let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    // Once without a clock: the first call page-locks the output and gets the device memory.
+    let (input, output) = grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    drop(output);
+    let timeline = args.timeline(gpu)?;
+    let start = Instant::now();
+    let (input, output) = grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &timeline)?;
+    let in_groups = start.elapsed();
+    assert!(*output == *want, "the results differ from those of `serial`");
+    drop(output);
+    let start = Instant::now();
+    let (_, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    let in_turn = start.elapsed();
+    assert!(*output == *want, "the results differ from those of `serial`");
+
+    let longest = (times.longest() * frames as u32).as_secs_f64();
+    for (name, time, predicted) in
+        [("grouped", in_groups, choice.grouped), ("interleaved", in_turn, choice.interleaved)]
+    {
+        let ratio = time.as_secs_f64() / longest;
+        println!("{name}: {time:.2?} (predicted {predicted:.2?}), {ratio:.3} x max(H2D, kernel, D2H)");
+    }
+    args.finish(&timeline)
+}

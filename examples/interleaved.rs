@@ -1,0 +1,61 @@
+//! Chunk after chunk, each as upload, kernel and download, on streams in turn.
+//!
+//! ```text
+//! stream 0  | up 0 | kernel 0 | down 0 | up 3 | kernel 3 | down 3 |
+//! stream 1         | up 1 | kernel 1 | down 1 | up 4 | kernel 4 | down 4 |
+//! stream 2                | up 2 | kernel 2 | down 2 | up 5 | kernel 5 | ...
+//! ```
+//!
+//! The stage's work is set so that a kernel takes as long as an upload and a download, where the device is fast enough: the
+//! case in which overlap gains most.
+//!
+//! ```text
+//! cargo run --release --example interleaved -- --timeline interleaved.svg
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use thalweg::overlap::{interleaved, serial};
+use thalweg::{AnyStream, Error, Timeline};
+
+const STREAMS: usize = 4;
+
+fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("Uploads, kernels and downloads of successive chunks at the same time.");
+    let gpu = args.device()?;
+    let (frames, [height, width]) = support::sized(gpu, (40, [2160, 3840]), (16, [64, 128]));
+    let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
+    let mut edges = support::Edges::new(gpu, height, width, STREAMS)?;
+    let chunks = edges.chunks(frames);
+
+    let input = support::images(gpu, frames, height, width)?;
+    let (times, input) = edges.balance(&streams[0], input, chunks)?;
+    println!("{frames} chunks of one {height} x {width} image; alone: {times}");
+
+    let start = Instant::now();
+    let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    let one_by_one = start.elapsed();
+
+    // Once without a clock: the first call page-locks the output.
+    let (input, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    drop(output);
+    let timeline = args.timeline(gpu)?;
+    let start = Instant::now();
+    let (_, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &timeline)?;
+    let time = start.elapsed();
+    assert!(*output == *want, "the results differ from those of `serial`");
+
+    let longest = times.longest() * frames as u32;
+    let fill_and_drain = times.sum() - times.longest();
+    println!(
+        "serial {one_by_one:.2?}; interleaved {time:.2?}: {:.3} x max(H2D, kernel, D2H), {:.3} x with one chunk's fill and drain, \
+         {:.2} x faster than serial",
+        time.as_secs_f64() / longest.as_secs_f64(),
+        time.as_secs_f64() / (longest + fill_and_drain).as_secs_f64(),
+        one_by_one.as_secs_f64() / time.as_secs_f64()
+    );
+    args.finish(&timeline)
+}
