@@ -22,10 +22,10 @@ fn main() -> Result<(), Error> {
     let args =
         support::Arguments::parse("All uploads, then all kernels, then all downloads; or is interleaving better?");
     let gpu = args.device()?;
-    let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (16, [64, 128]));
+    let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (16, [192, 256]));
     // As many streams as chunks, so that no stream's second upload stands before its first kernel.
     let streams = (0..frames).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
-    let mut edges = support::Edges::new(gpu, height, width, 4)?;
+    let mut edges = support::edges::Edges::new(gpu, height, width, 4)?;
     let chunks = edges.chunks(frames);
 
     let input = support::images(gpu, frames, height, width)?;

@@ -26,9 +26,9 @@ const STREAMS: usize = 4;
 fn main() -> Result<(), Error> {
     let args = support::Arguments::parse("Uploads, kernels and downloads of successive chunks at the same time.");
     let gpu = args.device()?;
-    let (frames, [height, width]) = support::sized(gpu, (40, [2160, 3840]), (16, [64, 128]));
+    let (frames, [height, width]) = support::sized(gpu, (40, [2160, 3840]), (16, [192, 256]));
     let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
-    let mut edges = support::Edges::new(gpu, height, width, STREAMS)?;
+    let mut edges = support::edges::Edges::new(gpu, height, width, STREAMS)?;
     let chunks = edges.chunks(frames);
 
     let input = support::images(gpu, frames, height, width)?;

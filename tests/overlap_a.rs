@@ -15,7 +15,7 @@ use thalweg::overlap::{
 };
 use thalweg::vision::kernels;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, PinnedBuffer, PinnedPool, Resource, Result, Stream, StreamTag,
+    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Lane, PinnedBuffer, PinnedPool, Resource, Result, Stream,
     Timeline,
 };
 
@@ -31,7 +31,11 @@ fn bytes(device: Device, len: usize, seed: u64) -> PinnedBuffer<u8> {
     input
 }
 
-fn entropies<S: StreamTag>(s: &Stream<S>, x: &DeviceSlice<S, u8>, y: &mut DeviceSlice<S, f32>) -> Result<()> {
+fn entropies<'l>(
+    s: &Stream<Lane<'l>>,
+    x: &DeviceSlice<Lane<'l>, u8>,
+    y: &mut DeviceSlice<Lane<'l>, f32>,
+) -> Result<()> {
     for i in 0..x.len() / ITEM[0] {
         let (x, y) = (x.slice(i * ITEM[0]..(i + 1) * ITEM[0])?, y.slice_mut(i * ITEM[1]..(i + 1) * ITEM[1])?);
         kernels::entropy(s, SIZE[0], SIZE[1], PATCH, x, y)?;
@@ -75,20 +79,20 @@ fn chunked_patterns_equal_serial() {
         let chunks = Chunks::of_items(chunks, ITEM[0], ITEM[1]);
         let one = Chunks::of_items(1, ITEM[0], ITEM[1]);
 
-        let (input, want) = serial(&lanes[0], input, one, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let (input, want) = serial(&lanes[0], input, one, entropies, &off).unwrap();
         prop_assert_eq!(want.len(), items * ITEM[1]);
         let want = bits(&want);
-        let (input, got) = serial(&lanes[0], input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let (input, got) = serial(&lanes[0], input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "serial");
-        let got = pageable(&lanes[0], &data, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let got = pageable(&lanes[0], &data, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "pageable");
-        let (input, got) = interleaved(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let (input, got) = interleaved(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "interleaved");
-        let (input, got) = grouped(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let (input, got) = grouped(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "grouped");
-        let (times, input) = measure(&lanes[0], input, chunks, |s, x, y| entropies(s, x, y)).unwrap();
+        let (times, input) = measure(&lanes[0], input, chunks, entropies).unwrap();
         let choice = choose(device, 4, lanes.len(), times);
-        let (input, got) = choice.run(&lanes, input, chunks, |s, x, y| entropies(s, x, y), &off).unwrap();
+        let (input, got) = choice.run(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "{}", choice);
         prop_assert_eq!(&*input, &data[..], "the input came back changed");
         Ok(())
@@ -143,7 +147,7 @@ fn reference(device: Device, frame: &PinnedBuffer<u8>) -> Vec<u32> {
     let input = device.pinned_from(frame).unwrap();
     let chunks = Chunks::of_items(1, ITEM[0], ITEM[1]);
     let lane = AnyStream::new(device).unwrap();
-    bits(&serial(&lane, input, chunks, |s, x, y| entropies(s, x, y), &Timeline::off()).unwrap().1)
+    bits(&serial(&lane, input, chunks, entropies, &Timeline::off()).unwrap().1)
 }
 
 #[test]
@@ -164,9 +168,7 @@ fn double_buffer_equals_serial() {
             Ok(())
         };
         let slots = a.enter(|a| {
-            b.enter(|b| {
-                c.enter(|c| double_buffer((a, b, c), slots, load, |s, x, y| entropies(s, x, y), take, &Timeline::off()))
-            })
+            b.enter(|b| c.enter(|c| double_buffer((a, b, c), slots, load, entropies, take, &Timeline::off())))
         });
         prop_assert_eq!(slots.unwrap().len(), depth);
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
@@ -201,8 +203,8 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
     on_every_device(40, (0..16usize, 1..7usize, any::<u64>()), |device, (count, depth, seed)| {
         let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
-        fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
-            streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+        fn run<'s, 'a, 'b, 'c>(
+            streams: (&Stream<Lane<'s>>, &Stream<Lane<'a>>, &Stream<Lane<'b>>, &Stream<Lane<'c>>),
             depth: usize,
             images: &[PinnedBuffer<u8>],
         ) -> Vec<Vec<u32>> {
@@ -219,10 +221,10 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
                 Ok(())
             };
             let steps = (
-                |s: &Stream<S>, slot: &mut SlotOn<S>| s.copy_to_device(&slot.rgb, &mut slot.image),
-                |s: &Stream<A>, slot: &mut SlotOn<A>| s.copy(&slot.image, &mut slot.copy),
-                |s: &Stream<B>, slot: &mut SlotOn<B>| entropies(s, &slot.copy, &mut slot.entropy),
-                |s: &Stream<C>, slot: &mut SlotOn<C>| s.copy_to_host(&slot.entropy, &mut slot.results),
+                |s: &Stream<Lane<'s>>, slot: &mut SlotOn<Lane<'s>>| s.copy_to_device(&slot.rgb, &mut slot.image),
+                |s: &Stream<Lane<'a>>, slot: &mut SlotOn<Lane<'a>>| s.copy(&slot.image, &mut slot.copy),
+                |s: &Stream<Lane<'b>>, slot: &mut SlotOn<Lane<'b>>| entropies(s, &slot.copy, &mut slot.entropy),
+                |s: &Stream<Lane<'c>>, slot: &mut SlotOn<Lane<'c>>| s.copy_to_host(&slot.entropy, &mut slot.results),
             );
             assert_eq!(three_stream(streams, slots, load, steps, take, &Timeline::off()).unwrap().len(), depth);
             got

@@ -1,15 +1,14 @@
 //! What the examples share: their command line, and a measurement or two.
 #![allow(dead_code, unreachable_pub, reason = "each example uses its own part")]
 
+pub mod edges;
+pub mod tokens;
+
 use std::path::PathBuf;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::overlap::{Chunks, StageTimes, measure};
-use thalweg::vision::{PLANES, kernels};
-use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceKind, DeviceSlice, Error, PinnedBuffer, Ring, Stream, StreamTag, Timeline,
-};
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Timeline};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -89,86 +88,6 @@ pub fn images(device: Device, count: usize, height: u32, width: u32) -> Result<P
         image[0] = n as u8;
     }
     Ok(rgb)
-}
-
-/// A stage that works as long as it is told to: the edge magnitude of images, of the middle three quarters of their rows, so that as many bytes
-/// come back (4 a pixel) as went there (3 a pixel).
-pub struct Edges {
-    height: u32,
-    width: u32,
-    /// Rows of textures computed for each image before the ones that are kept.
-    pub extra_rows: u32,
-    /// Room for textures, in which the streams take turns.
-    planes: Ring<DeviceBuffer<f32>>,
-}
-
-impl Edges {
-    /// For images of `height`, a multiple of 8, by `width`, on up to `streams` streams at once.
-    pub fn new(device: Device, height: u32, width: u32, streams: usize) -> Result<Self, Error> {
-        let room = PLANES * height as usize * width as usize;
-        let make = move || AnyStream::new(device)?.enter(|s| s.alloc(room)?.idle());
-        Ok(Self { height, width, extra_rows: 0, planes: Ring::new(streams, make)? })
-    }
-
-    /// Chunks of whole images.
-    pub fn chunks(&self, count: usize) -> Chunks {
-        let pixels = self.height as usize * self.width as usize;
-        Chunks::of_items(count, 3 * pixels, 3 * pixels / 4)
-    }
-
-    /// Enqueues the work on a chunk.
-    pub fn run<S: StreamTag>(
-        &mut self,
-        s: &Stream<S>,
-        rgb: &DeviceSlice<S, u8>,
-        edges: &mut DeviceSlice<S, f32>,
-    ) -> Result<(), Error> {
-        let (height, width) = (self.height, self.width as usize);
-        let pixels = height as usize * width;
-        let mut planes = s.wait(self.planes.take()?)?;
-        for image in 0..rgb.len() / (3 * pixels) {
-            let rgb = rgb.slice(3 * image * pixels..3 * (image + 1) * pixels)?;
-            let mut textures = |rows: u32| {
-                let pixels = rows as usize * width;
-                let planes = planes.slice_mut(..PLANES * pixels)?;
-                kernels::textures(s, rows, self.width, 0.5, 0.5, rgb.slice(..3 * pixels)?, planes)
-            };
-            let (passes, rest) = (self.extra_rows / height, self.extra_rows % height);
-            (0..passes).try_for_each(|_| textures(height))?;
-            if rest > 0 {
-                textures(rest)?;
-            }
-            textures(height)?;
-            let kept = pixels * kernels::EDGE as usize + pixels / 8;
-            let kept = planes.slice(kept..kept + 3 * pixels / 4)?;
-            s.copy(kept, edges.slice_mut(3 * pixels / 4 * image..3 * pixels / 4 * (image + 1))?)?;
-        }
-        self.planes.give(s.record(planes)?);
-        Ok(())
-    }
-
-    /// Sets the work so that a chunk's kernels take as long as its upload, or as little as possible where they take longer anyhow, and
-    /// returns what each step of a chunk then takes alone.
-    pub fn balance(
-        &mut self,
-        stream: &AnyStream,
-        mut input: PinnedBuffer<u8>,
-        chunks: Chunks,
-    ) -> Result<(StageTimes, PinnedBuffer<u8>), Error> {
-        let mut times = |edges: &mut Self, extra_rows| {
-            edges.extra_rows = extra_rows;
-            let nothing = stream.device().pinned(0)?;
-            let given = std::mem::replace(&mut input, nothing);
-            let (times, back) = measure(stream, given, chunks, |s, x, y| edges.run(s, x, y))?;
-            input = back;
-            Ok::<_, Error>(times)
-        };
-        let (bare, doubled) = (times(self, 0)?, times(self, self.height)?);
-        let row = doubled.kernel.saturating_sub(bare.kernel).as_secs_f64() / f64::from(self.height);
-        let missing = bare.upload.saturating_sub(bare.kernel).as_secs_f64();
-        let balanced = times(self, if row > 0.0 { (missing / row) as u32 } else { 0 })?;
-        Ok((balanced, input))
-    }
 }
 
 /// The least time of some runs, after one that is not counted: what it takes when nothing else gets in the way.

@@ -1,4 +1,4 @@
-//! All uploads, then all kernels, then all downloads, on streams in turn; and the choice between this and [`interleaved`].
+//! All uploads, then all kernels, then all downloads, on streams in turn; and the choice between this and [`interleaved`](fn@interleaved).
 //!
 //! ```text
 //! stream 0  | up 0 |        | kernel 0 |                  | down 0 |

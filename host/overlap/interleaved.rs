@@ -31,7 +31,7 @@ pub fn interleaved<T: Plain, U: Plain>(
     let device = some_streams(streams)?.device();
     let pieces = chunks.cut(input)?;
     let [longest, longest_output] = pieces.first().map_or([0; 2], |(x, y)| [x.len(), y.len()]);
-    let mut buffers: Vec<Option<Event<(DeviceBuffer<T>, DeviceBuffer<U>)>>> = streams.iter().map(|_| None).collect();
+    let mut buffers: Vec<Option<Event<(DeviceBuffer<T>, _)>>> = streams.iter().map(|_| None).collect();
     let mut done = Vec::with_capacity(pieces.len());
     for (i, (input, output)) in pieces.into_iter().enumerate() {
         let lane = i % streams.len();

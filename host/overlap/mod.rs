@@ -58,7 +58,9 @@ use crate::timeline::Timeline;
 
 /// What is done with a chunk: enqueues, on the stream, whatever makes the second slice from the first.
 ///
-/// Every closure of this shape is one. It is called once a chunk, in order, and must not depend on how the data was cut.
+/// Every closure of this shape is one; a function that is generic over streams is passed as `|s, x, y| f(s, x, y)`. It is called once a
+/// chunk, in order, and its results must not depend on how the data was cut. What it needs besides, such as scratch memory, it can keep in a
+/// [`Ring`](crate::Ring).
 pub trait Stage<T: Plain, U: Plain>:
     for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
 {
@@ -108,7 +110,6 @@ impl Chunks {
     }
 
     /// Cuts the input, and an output to match. The first pieces are the longest; there are none where there is no input.
-    #[expect(clippy::type_complexity, reason = "pieces of two buffers")]
     fn cut<T: Plain, U: Plain>(self, input: PinnedBuffer<T>) -> Result<Vec<(PinnedBuffer<T>, PinnedBuffer<U>)>> {
         let items = self.items(input.len())?;
         let output = input.device().pinned::<U>(self.output(items)?)?;

@@ -1,0 +1,89 @@
+//! Two streams: one makes textures, the other uses them, and events carry the buffers back and forth.
+//!
+//! ```text
+//! producer  | make 0 | make 1 | make 2      | make 3      |     make 2 waits for the event of use 0
+//! consumer           | use 0       | use 1       | use 2       ...
+//! host      | enqueue everything ...     | wait                 |
+//! ```
+//!
+//! ```text
+//! cargo run --release --example producer_consumer -- --timeline producer_consumer.svg
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use thalweg::overlap::{Chunks, producer_consumer, serial};
+use thalweg::vision::{PLANES, kernels};
+use thalweg::{AnyStream, Error, Timeline, stream_tags};
+
+stream_tags!(Producer, Consumer);
+
+const PATCH: u32 = 32;
+const SLOTS: usize = 3;
+
+fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("One stream makes what another uses; only events go between them.");
+    let gpu = args.device()?;
+    let (items, [height, width]) = support::sized(gpu, (200, [540, 960]), (24, [96, 128u32]));
+    let [pixels, patches] = [height * width, height.div_ceil(PATCH) * width.div_ceil(PATCH)].map(|n| n as usize);
+    let (producer, consumer) = (gpu.stream::<Producer>()?, gpu.stream::<Consumer>()?);
+    let images = support::images(gpu, items, height, width)?;
+
+    // The baseline: upload, both kernels and download on one stream, image after image. Twice, since the first run loads the kernels.
+    let chunks = Chunks::of_items(items, 3 * pixels, PLANES * patches);
+    let (lane, off) = (AnyStream::new(gpu)?, Timeline::off());
+    let one_by_one = |images| {
+        let start = Instant::now();
+        let (images, results) = serial(
+            &lane,
+            images,
+            chunks,
+            |s, rgb, features| {
+                let mut planes = s.alloc(PLANES * pixels)?;
+                kernels::textures(s, height, width, 0.5, 0.5, rgb, &mut planes)?;
+                kernels::features(s, height, width, PATCH, &planes, features)
+            },
+            &off,
+        )?;
+        Ok::<_, Error>((images, results, start.elapsed()))
+    };
+    let (images, ..) = one_by_one(images)?;
+    let (images, want, one_by_one) = one_by_one(images)?;
+
+    // Each stream's own: the producer's images, the consumer's results.
+    let images = producer.bind(images)?;
+    let mut rgb = producer.alloc(3 * pixels)?;
+    let mut features = consumer.alloc(PLANES * patches)?;
+    let mut results = consumer.bind(gpu.pinned(want.len())?)?;
+    let slots = (0..SLOTS).map(|_| producer.alloc::<f32>(PLANES * pixels)?.idle()).collect::<Result<Vec<_>, _>>()?;
+
+    let timeline = args.timeline(gpu)?;
+    let start = Instant::now();
+    let (_, handoffs) = producer_consumer(
+        (&producer, &consumer),
+        slots,
+        items,
+        |s, n, planes| {
+            s.copy_to_device(images.slice(3 * n * pixels..3 * (n + 1) * pixels)?, &mut rgb)?;
+            kernels::textures(s, height, width, 0.5, 0.5, &rgb, planes)
+        },
+        |s, n, planes| {
+            kernels::features(s, height, width, PATCH, planes, &mut features)?;
+            s.copy_to_host(&features, results.slice_mut(PLANES * n * patches..PLANES * (n + 1) * patches)?)
+        },
+        &timeline,
+    )?;
+    let time = start.elapsed();
+    let results = consumer.record(results)?.synchronize()?;
+    assert!(*results == *want, "the results differ from those of `serial`");
+
+    println!("{items} items of {height} x {width} in {SLOTS} slots: {handoffs}");
+    println!(
+        "serial {one_by_one:.2?}, producer and consumer {time:.2?}: {:.2} x faster",
+        one_by_one.as_secs_f64() / time.as_secs_f64()
+    );
+    args.finish(&timeline)
+}

@@ -1,0 +1,103 @@
+//! An image on its way from pixels to tokens, step by step.
+
+use thalweg::vision::{PLANES, kernels};
+use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, Plain, Resource, Result, Stream, StreamTag};
+
+const PATCH: u32 = 32;
+const BUDGET: usize = 4096;
+const SIDES: [u32; 2] = [8, 20];
+
+/// Everything an image needs on its way.
+#[derive(Resource)]
+pub struct Slot {
+    #[resource(plain)]
+    size: [u32; 2],
+    /// The image.
+    pub host: PinnedBuffer<u8>,
+    rgb: DeviceBuffer<u8>,
+    planes: DeviceBuffer<f32>,
+    features: DeviceBuffer<f32>,
+    scores: [DeviceBuffer<f32>; 3],
+    gains: DeviceBuffer<u32>,
+    allocated: (DeviceBuffer<i32>, DeviceBuffer<i32>, DeviceBuffer<i32>, DeviceBuffer<u32>),
+    packed: (DeviceBuffer<f32>, DeviceBuffer<f32>),
+    tokens: PinnedBuffer<f32>,
+    counts: PinnedBuffer<u32>,
+}
+
+impl Slot {
+    /// A slot with an RGB image of `size` (height, width) in it.
+    pub fn new(gpu: Device, rgb: &[u8], size: [u32; 2]) -> Result<Self> {
+        let pixels = size[0] as usize * size[1] as usize;
+        let patches = (size[0].div_ceil(PATCH) * size[1].div_ceil(PATCH)) as usize;
+        AnyStream::new(gpu)?.enter(|s| {
+            fn room<S: StreamTag, T: Plain>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
+                s.alloc_zeroed(len)?.idle()
+            }
+            Ok(Self {
+                size,
+                host: gpu.pinned_from(rgb)?,
+                rgb: room(s, rgb.len())?,
+                planes: room(s, PLANES * pixels)?,
+                features: room(s, PLANES * patches)?,
+                scores: [room(s, patches)?, room(s, patches)?, room(s, patches)?],
+                gains: s.upload_blocking(&kernels::gains(SIDES[0], SIDES[1], 0.8))?.idle()?,
+                allocated: (room(s, patches)?, room(s, patches + 1)?, room(s, patches)?, room(s, 2)?),
+                packed: (room(s, PLANES * BUDGET)?, room(s, 2 * BUDGET)?),
+                tokens: gpu.pinned(PLANES * BUDGET)?,
+                counts: gpu.pinned(2)?,
+            })
+        })
+    }
+
+    /// The tokens [T, 13] of the image that was in it.
+    pub fn tokens(&self) -> &[f32] {
+        &self.tokens[..PLANES * self.counts[0] as usize]
+    }
+}
+
+/// The image to the device.
+pub fn upload<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+    s.copy_to_device(&slot.host, &mut slot.rgb)
+}
+
+/// Its 13 planes.
+pub fn texture<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+    kernels::textures(s, slot.size[0], slot.size[1], 0.5, 0.5, &slot.rgb, &mut slot.planes)
+}
+
+/// Features and entropy of its patches, and their relevance.
+pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+    let ([height, width], [entropy, salience, map]) = (slot.size, &mut slot.scores);
+    kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
+    kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
+    let patches = entropy.len() as u32;
+    kernels::relevance(s, patches, 0.0, 0.5, 0.5, &slot.features, entropy, salience, map)
+}
+
+/// Tokens by relevance, and back to the host.
+pub fn allocation<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+    let ([height, width], map) = (slot.size, &slot.scores[2]);
+    let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
+    let (patches, [lo, hi]) = (map.len() as u32, SIDES);
+    kernels::allocate(s, patches, lo, hi, BUDGET as u64, map, &slot.gains, sides, cu_seqlens, patch_id, counts)?;
+    let (tokens, position) = &mut slot.packed;
+    let (selected, capacity) = (patches.min(BUDGET as u32 / (lo * lo)), BUDGET as u32);
+    kernels::compress(
+        s,
+        height,
+        width,
+        PATCH,
+        selected,
+        capacity,
+        &slot.planes,
+        sides,
+        cu_seqlens,
+        patch_id,
+        counts,
+        tokens,
+        position,
+    )?;
+    s.copy_to_host(tokens, &mut slot.tokens)?;
+    s.copy_to_host(counts, &mut slot.counts)
+}

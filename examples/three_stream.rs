@@ -1,0 +1,91 @@
+//! Photographs to tokens: textures, relevance and allocation on three streams over successive images, behind an upload stream.
+//!
+//! ```text
+//! upload      | up 0 | up 1      | up 2      | up 3      |
+//! texture            | textures 0 | textures 1 | textures 2 |
+//! relevance                       | relevance 0 | relevance 1 |
+//! allocation                                    | tokens 0, down | tokens 1, down |
+//! ```
+//!
+//! ```text
+//! cargo run --release --example three_stream -- --timeline three_stream.svg
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::tokens::{Slot, allocation, relevance, texture, upload};
+use thalweg::overlap::three_stream;
+use thalweg::{Error, Result, Stream, StreamTag, Timeline, stream_tags};
+
+stream_tags!(Upload, Texture, Relevance, Allocation);
+
+/// The images' tokens and how long they took, through so many slots.
+fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
+    streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+    (images, size, slots): (usize, [u32; 2], usize),
+    timeline: &Timeline,
+) -> Result<(Vec<Vec<f32>>, Duration)> {
+    let gpu = streams.0.device();
+    let image = support::images(gpu, 1, size[0], size[1])?;
+    let slots = (0..slots).map(|_| Slot::new(gpu, &image, size)).collect::<Result<Vec<_>>>()?;
+    let mut tokens = Vec::with_capacity(images);
+    let start = Instant::now();
+    three_stream(
+        streams,
+        slots,
+        // Images arrive in page-locked memory; the number makes each another one.
+        |n, slot: &mut Slot| {
+            slot.host[0] = n as u8;
+            Ok(n < images)
+        },
+        (upload, texture, relevance, allocation),
+        |_, slot| {
+            tokens.push(slot.tokens().to_vec());
+            Ok(())
+        },
+        timeline,
+    )?;
+    Ok((tokens, start.elapsed()))
+}
+
+fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("Three stages of successive images at the same time, each on its stream.");
+    let gpu = args.device()?;
+    let (images, size) = support::sized(gpu, (60, [2160, 3840]), (12, [192, 256]));
+    let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
+    let (relevance, allocation) = (gpu.stream::<Relevance>()?, gpu.stream::<Allocation>()?);
+    let streams = (&up, &texture, &relevance, &allocation);
+    let bytes = 3 * size[0] as usize * size[1] as usize;
+    let limit = support::upload_limit(gpu, bytes)?;
+
+    // One image at a time: the first loads the kernels, the rest say how the stages compare.
+    run(streams, (1, size, 1), &Timeline::off())?;
+    let alone = Timeline::new(gpu)?;
+    run(streams, (8, size, 1), &alone)?;
+    let trace = alone.finish()?;
+    for stage in ["Upload", "Texture", "Relevance", "Allocation"] {
+        let least = trace.spans().iter().filter(|span| *span.lane == *stage).map(|span| span.length()).min();
+        println!("{stage}: {:.2?}", least.unwrap_or_default());
+    }
+
+    let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::off())?;
+    let timeline = args.timeline(gpu)?;
+    let (got, on_three) = run(streams, (images, size, 5), &timeline)?;
+    assert!(got == want, "the tokens differ from those of one stream");
+
+    let rate = |time: Duration| images as f64 / time.as_secs_f64();
+    println!(
+        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on three: {:.2} x, {:.1} % of the upload limit ({:.1} GB/s)",
+        size[0],
+        size[1],
+        rate(on_one),
+        rate(on_three),
+        rate(on_three) / rate(on_one),
+        100.0 * rate(on_three) * bytes as f64 / limit,
+        limit / 1e9
+    );
+    args.finish(&timeline)
+}
