@@ -17,6 +17,7 @@ use crate::event::{EventCell, Lease};
 use crate::kernel::{Modules, Ptx};
 use crate::memory::{PinnedBuffer, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
+use crate::tally::{Book, Stall};
 use crate::{lock, reclaim};
 
 /// What kind of machine a device is.
@@ -60,6 +61,7 @@ pub(crate) struct DeviceInner {
     idle: Mutex<Vec<&'static StreamInner>>,
     modules: Modules,
     pinned: OnceLock<Arc<Pool>>,
+    book: Book,
 }
 
 impl Device {
@@ -211,6 +213,7 @@ impl Device {
             idle: Mutex::default(),
             modules: Modules::default(),
             pinned: OnceLock::new(),
+            book: Book::default(),
         })));
         Ok(device)
     }
@@ -376,6 +379,7 @@ impl Device {
     ///
     /// # Errors
     /// The system cannot lock as many pages.
+    #[track_caller]
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         self.pinned_pool().buffer(len)
@@ -385,6 +389,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`pinned`](Device::pinned).
+    #[track_caller]
     pub fn pinned_from<T: Plain>(self, data: &[T]) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         let mut buffer = self.pinned(data.len())?;
@@ -414,22 +419,30 @@ impl Device {
     ///
     /// # Errors
     /// The driver rejects the PTX.
+    #[track_caller]
     pub fn load(self, ptx: &Ptx) -> Result<()> {
         self.usable()?;
         match self.0.driver {
-            Driver::Cuda(cuda) => self.0.modules.load(cuda, ptx),
+            Driver::Cuda(cuda) => {
+                let _stall = self.stall(Stall::ModuleLoad);
+                self.0.modules.load(cuda, ptx)
+            }
             Driver::Cpu(_) => Ok(()),
         }
     }
 
     /// The function of a kernel on this device; `None` on the CPU device, which needs none.
     #[inline]
+    #[track_caller]
     pub(crate) fn function(self, kernel: &'static Kernel) -> Result<Option<NonNull<()>>> {
         match self.0.driver {
             Driver::Cpu(_) => Ok(None),
             Driver::Cuda(cuda) => match cuda::remembered(kernel, cuda.ordinal) {
                 found @ Some(_) => Ok(found),
-                None => self.0.modules.find(cuda, kernel, self).map(Some),
+                None => {
+                    let _stall = self.stall(Stall::ModuleLoad);
+                    self.0.modules.find(cuda, kernel, self).map(Some)
+                }
             },
         }
     }
@@ -460,6 +473,10 @@ impl Device {
     pub(crate) fn defer(self, error: Error) {
         lock(&self.0.deferred).push(error);
         self.0.any_deferred.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn book(self) -> &'static Book {
+        &self.0.book
     }
 
     pub(crate) fn driver(self) -> Driver {
@@ -525,6 +542,7 @@ impl Device {
 
     /// An event that nobody else holds.
     #[inline]
+    #[track_caller]
     pub(crate) fn take_event(self) -> Result<Arc<EventCell>> {
         let spare = self.0.spare_event.swap(null_mut(), Ordering::Acquire);
         if spare.is_null() {
@@ -534,11 +552,15 @@ impl Device {
         Ok(unsafe { Arc::from_raw(spare) })
     }
 
+    #[track_caller]
     fn take_event_locked(self) -> Result<Arc<EventCell>> {
         let pooled = lock(&self.0.events).pop();
         match pooled {
             Some(cell) => Ok(cell),
-            None => EventCell::new(self, false).map(Arc::new),
+            None => {
+                let _stall = self.stall(Stall::EventCreation);
+                EventCell::new(self, false).map(Arc::new)
+            }
         }
     }
 

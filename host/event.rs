@@ -13,6 +13,7 @@ use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, Plain};
 use crate::reclaim::{self, Job, When};
 use crate::resource::{Resource, Token};
+use crate::tally::Stall;
 
 /// A driver's event; destroyed with its last holder.
 #[derive(Debug)]
@@ -90,8 +91,10 @@ impl Lease {
     }
 
     /// Waits on the host.
+    #[track_caller]
     pub(crate) fn synchronize(&self) -> Result<()> {
         let device = self.device();
+        let _stall = device.stall(Stall::Synchronize);
         device.usable()?;
         device.seen(self.handle().synchronize())
     }
@@ -207,8 +210,13 @@ impl<R: Resource> Event<R> {
     ///
     /// # Errors
     /// The device has failed, perhaps in earlier work; the event comes back.
+    #[track_caller]
     pub fn synchronize(self) -> Result<R, Returned<Self>> {
-        match self.event.as_ref().map_or(Ok(()), Lease::synchronize) {
+        let waited = match &self.event {
+            Some(event) => event.synchronize(),
+            None => Ok(()),
+        };
+        match waited {
             Ok(()) => Ok(self.into_parts().0),
             Err(error) => Err(Returned::new(error, self)),
         }
@@ -315,8 +323,10 @@ impl TimedEvent {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let device = self.0.device;
+        let _stall = device.stall(Stall::Synchronize);
         device.usable()?;
         device.seen(self.0.handle.synchronize())
     }

@@ -98,6 +98,7 @@ impl<S: StreamTag> Launch<S> for Stream<S> {
     type Error = Error;
 
     #[inline]
+    #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<()> {
         let device = self.device();
         device.usable()?;

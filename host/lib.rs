@@ -90,6 +90,7 @@ mod resource;
 mod ring;
 mod shared;
 mod stream;
+mod tally;
 mod timeline;
 pub mod vision;
 
@@ -105,9 +106,10 @@ pub use resource::{Leaf, LeafInfo, Token};
 pub use ring::Ring;
 pub use shared::{Reading, Shared};
 pub use stream::{In, Stream, StreamOptions, StreamTag, Tag};
+pub use tally::{Stall, Stalls, Tally, TallyReport};
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel};
-pub use timeline::{Activity, LaneMetrics, Metrics, Span, Timeline, Trace};
+pub use timeline::{Activity, Concurrency, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check};
 
 pub use thalweg_derive::Resource;
 

@@ -192,6 +192,7 @@ impl<S: StreamTag, L: LeafResource> On<S, L> {
     ///
     /// # Errors
     /// The record or the wait failed.
+    #[track_caller]
     pub fn idle(self) -> crate::Result<L>
     where
         L: Resource<On<S> = Self>,

@@ -71,6 +71,7 @@ impl<R: Resource> Ring<R> {
     ///
     /// # Errors
     /// The device has failed; the slots stay.
+    #[track_caller]
     pub fn synchronize(&mut self) -> Result<()> {
         for _ in 0..self.slots.len() {
             let Some(slot) = self.slots.pop_front() else { break };

@@ -15,6 +15,7 @@ use crate::memory::{DeviceBuffer, LeafKind, PeerSlice, Plain, byte_len, element}
 use crate::reclaim;
 use crate::resource::{Bundle, On, Resource, Token};
 use crate::shared::{Reading, Shared};
+use crate::tally::Stall;
 
 /// The type that names a stream: what [`stream_tags!`](crate::stream_tags) declares.
 ///
@@ -140,6 +141,7 @@ impl StreamInner {
 
     /// An event recorded now.
     #[inline]
+    #[track_caller]
     pub(crate) fn lease(&self) -> Result<Lease> {
         self.device.usable()?;
         let cell = self.device.take_event()?;
@@ -263,6 +265,7 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed; the resource comes back, still on the stream.
     #[inline]
+    #[track_caller]
     pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>> {
         // An event exists only after its record succeeded: CUDA reports an unrecorded one as complete.
         match self.inner.lease() {
@@ -330,6 +333,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed; the resource comes back.
+    #[track_caller]
     pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>> {
         match self.inner.lease() {
             Ok(event) => Ok(Shared::new(bundle.__unbind(Token::new()), event)),
@@ -388,6 +392,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device is out of memory, or the bytes are more than an allocation can hold.
+    #[track_caller]
     pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
         const { element::<T>() }
         let bytes = byte_len::<T>(len)?;
@@ -397,6 +402,7 @@ impl<S: StreamTag> Stream<S> {
             return Ok(On::new(DeviceBuffer::new(addr, 0, device), self));
         }
         device.usable()?;
+        let _stall = device.stall(Stall::DeviceAllocation);
         let addr = match (self.inner.handle, device.driver()) {
             (StreamHandle::Cuda(c, s), _) => c.alloc(s, bytes).map_err(Fault::Cuda),
             (_, crate::driver::Driver::Cpu(c)) => {
@@ -412,6 +418,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// As [`alloc`](Stream::alloc).
+    #[track_caller]
     pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
         const { element::<T>() }
         let mut buffer = self.alloc(len)?;
@@ -532,8 +539,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
+    #[track_caller]
     pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
+        let _stall = self.inner.device.stall(Stall::BlockingCopy);
         if from.is_empty() {
             return Ok(());
         }
@@ -554,7 +563,9 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>> {
+        let _stall = self.inner.device.stall(Stall::BlockingCopy);
         if from.is_empty() {
             self.synchronize()?;
             return Ok(Vec::new());
@@ -577,6 +588,7 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// As [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
+    #[track_caller]
     pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>> {
         const { element::<T>() }
         let mut buffer = self.alloc(data.len())?;
@@ -590,9 +602,12 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn timestamp(self) -> Result<TimedEvent> {
         self.inner.device.usable()?;
+        let stall = self.inner.device.stall(Stall::EventCreation);
         let cell = EventCell::new(self.inner.device, true)?;
+        drop(stall);
         self.call(|s| s.record(cell.handle()))?;
         Ok(TimedEvent::new(cell))
     }
@@ -639,7 +654,9 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed, or a host function has panicked.
+    #[track_caller]
     pub fn synchronize(self) -> Result<()> {
+        let _stall = self.inner.device.stall(Stall::Synchronize);
         self.call(StreamHandle::synchronize)?;
         self.inner.device.check()
     }

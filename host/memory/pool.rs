@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Lease;
 use crate::lock;
+use crate::tally::Stall;
 
 /// A pool of page-locked memory with a budget.
 ///
@@ -40,6 +41,7 @@ impl PinnedPool {
     ///
     /// # Errors
     /// The budget is spent ([`Error::PinnedBudget`]), or the system cannot lock as many pages.
+    #[track_caller]
     pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         self.0.buffer(len)
@@ -57,7 +59,9 @@ impl PinnedPool {
     }
 
     /// Gives the memory that nobody uses back to the system; may wait for the device.
+    #[track_caller]
     pub fn trim(&self) {
+        let _stall = self.0.device.stall(Stall::PinnedAllocation);
         self.0.trim();
     }
 }
@@ -129,6 +133,7 @@ impl Pool {
         Self { device, budget, state: Mutex::default() }
     }
 
+    #[track_caller]
     pub(crate) fn buffer<T: Plain>(self: &Arc<Self>, len: usize) -> Result<PinnedBuffer<T>> {
         let bytes = byte_len::<T>(len)?;
         if bytes == 0 {
@@ -141,6 +146,7 @@ impl Pool {
         Ok(unsafe { PinnedBuffer::from_block(block, len, self.device) })
     }
 
+    #[track_caller]
     fn block(&self, bytes: usize) -> Result<(NonNull<u8>, usize)> {
         let capacity = bytes.max(4096).checked_next_multiple_of(4096).filter(|&c| c <= isize::MAX as usize);
         let Some(capacity) = capacity else {
@@ -157,6 +163,7 @@ impl Pool {
                 state.lent += capacity;
                 drop(state);
                 // Outside the lock: the call takes milliseconds.
+                let _stall = self.device.stall(Stall::PinnedAllocation);
                 return match self.device.new_pinned(capacity) {
                     Ok(ptr) => Ok((ptr, capacity)),
                     Err(e) => {
@@ -169,6 +176,7 @@ impl Pool {
             }
             if state.held > state.lent {
                 drop(state);
+                let _stall = self.device.stall(Stall::PinnedAllocation);
                 self.trim(); // blocks of other sizes are in the way
                 continue;
             }
@@ -176,7 +184,8 @@ impl Pool {
                 return Err(Error::PinnedBudget { wanted: bytes, in_use: state.lent, budget: self.budget });
             };
             drop(state);
-            events.iter().try_for_each(Lease::synchronize)?;
+            let _stall = self.device.stall(Stall::PinnedAllocation);
+            events.iter().try_for_each(|event| event.synchronize())?;
         }
     }
 

@@ -1,0 +1,149 @@
+//! Whether two streams run at once.
+
+use std::fmt;
+use std::time::Duration;
+
+use thalweg_kernels::entropy;
+
+use crate::error::{Error, Result};
+use crate::event::TimedEvent;
+use crate::memory::DeviceBuffer;
+use crate::resource::On;
+use crate::stream::{Stream, StreamTag};
+
+/// What [`concurrency_check`] measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Concurrency {
+    /// Device time of both streams' work, one stream after the other.
+    pub in_turn: Duration,
+    /// Device time of the same work on both streams together.
+    pub together: Duration,
+    /// How much of the shorter work is hidden: 0 where the streams take turns, 1 where they run at once.
+    pub overlap: f64,
+}
+
+impl Concurrency {
+    fn new(a: Duration, b: Duration, together: Duration) -> Self {
+        let saved = (a + b).saturating_sub(together).as_secs_f64();
+        let overlap = (saved / a.min(b).as_secs_f64().max(1e-12)).clamp(0.0, 1.0);
+        Self { in_turn: a + b, together, overlap }
+    }
+
+    /// Whether more than half of the shorter work is hidden.
+    pub fn at_once(&self) -> bool {
+        self.overlap > 0.5
+    }
+}
+
+impl fmt::Display for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.at_once() { "run at once" } else { "take turns" };
+        let Self { in_turn, together, overlap } = self;
+        write!(
+            f,
+            "the streams {verdict}: {together:.1?} together, {in_turn:.1?} in turn, {:.0} % hidden",
+            100.0 * overlap
+        )
+    }
+}
+
+/// Kernels of a measurement, each of one block, and measurements, of which the shortest counts.
+const LAUNCHES: usize = 8;
+const ROUNDS: usize = 3;
+/// Rows and columns of the image that the block reads.
+const SIDE: u32 = 512;
+
+/// Measures whether two streams of a device run kernels at once: the same short kernels of one block each on one stream after the
+/// other, then on both together. Waits for both streams, and takes some milliseconds.
+///
+/// Streams that could run at once take turns where the device has fewer hardware queues than streams are in use
+/// (`CUDA_DEVICE_MAX_CONNECTIONS`), under a debugger or a profiler that serialises kernels, and of course where other work fills the
+/// device: check on a device at rest. Kernels that fill the device by themselves take turns on any streams.
+///
+/// ```
+/// use thalweg::{Device, concurrency_check, stream_tags};
+///
+/// stream_tags!(Left, Right);
+/// let gpu = Device::best()?;
+/// println!("{}", concurrency_check(&gpu.stream::<Left>()?, &gpu.stream::<Right>()?)?);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Errors
+/// The streams are of different devices, or the device has failed.
+#[track_caller]
+pub fn concurrency_check<A: StreamTag, B: StreamTag>(a: &Stream<A>, b: &Stream<B>) -> Result<Concurrency> {
+    if a.device() != b.device() {
+        return Err(Error::DeviceMismatch { resource: a.device().to_string(), stream: b.device().to_string() });
+    }
+    let (mut work_a, mut work_b) = (Work::new(*a)?, Work::new(*b)?);
+    let mut best = [Duration::MAX; 3];
+    // The first round loads the kernel.
+    for round in 0..=ROUNDS {
+        let mut times = [Duration::ZERO; 3];
+        let start = a.timestamp()?;
+        (0..LAUNCHES).try_for_each(|_| work_a.launch())?;
+        times[0] = span(&[start], &[a.timestamp()?])?;
+        let start = b.timestamp()?;
+        (0..LAUNCHES).try_for_each(|_| work_b.launch())?;
+        times[1] = span(&[start], &[b.timestamp()?])?;
+        let starts = [a.timestamp()?, b.timestamp()?];
+        (0..LAUNCHES).try_for_each(|_| work_a.launch().and_then(|()| work_b.launch()))?;
+        times[2] = span(&starts, &[a.timestamp()?, b.timestamp()?])?;
+        if round > 0 {
+            best.iter_mut().zip(times).for_each(|(best, time)| *best = time.min(*best));
+        }
+    }
+    let [alone_a, alone_b, together] = best;
+    Ok(Concurrency::new(alone_a, alone_b, together))
+}
+
+/// From the first start to the last end; waits for the ends.
+fn span(starts: &[TimedEvent], ends: &[TimedEvent]) -> Result<Duration> {
+    let mut longest = Duration::ZERO;
+    for end in ends {
+        end.synchronize()?;
+        for start in starts {
+            longest = longest.max(end.elapsed(start)?.unwrap_or_default());
+        }
+    }
+    Ok(longest)
+}
+
+/// A kernel of one block and its buffers.
+struct Work<S: StreamTag> {
+    stream: Stream<S>,
+    rgb: On<S, DeviceBuffer<u8>>,
+    out: On<S, DeviceBuffer<f32>>,
+}
+
+impl<S: StreamTag> Work<S> {
+    fn new(stream: Stream<S>) -> Result<Self> {
+        let work = Self { stream, rgb: stream.alloc_zeroed((3 * SIDE * SIDE) as usize)?, out: stream.alloc(1)? };
+        stream.synchronize()?;
+        Ok(work)
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        entropy(&self.stream, SIDE, SIDE, SIDE, &self.rgb, &mut self.out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap_is_what_together_saves() {
+        let ms = Duration::from_millis;
+        let of = |a, b, together| Concurrency::new(ms(a), ms(b), ms(together));
+        assert_eq!(of(4, 2, 6).overlap, 0.0);
+        assert_eq!(of(4, 2, 4).overlap, 1.0);
+        assert_eq!(of(4, 2, 5).overlap, 0.5);
+        assert_eq!(of(4, 2, 7).overlap, 0.0);
+        assert_eq!(of(0, 0, 0).overlap, 0.0);
+        assert!(of(2, 2, 2).at_once() && !of(2, 2, 4).at_once());
+        assert!(of(2, 2, 4).to_string().contains("take turns"));
+    }
+}

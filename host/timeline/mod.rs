@@ -3,6 +3,7 @@
 //! A span on a stream is two timed events around what a closure enqueues, so the device itself says when the work ran; a span on the
 //! host is two readings of its clock. An origin, recorded and waited for when the timeline is made, ties the two.
 
+mod concurrency;
 mod metrics;
 mod nvtx;
 mod svg;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+pub use concurrency::{Concurrency, concurrency_check};
 pub use metrics::{LaneMetrics, Metrics};
 pub use trace::{Span, Trace};
 
@@ -21,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::event::EventCell;
 use crate::lock;
 use crate::stream::{Stream, StreamOptions, StreamTag};
+use crate::tally::Stall;
 
 /// What a span's time is spent on; its colour in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -269,8 +272,10 @@ impl Timeline {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn finish(&self) -> Result<Trace> {
         let Some(inner) = &self.0 else { return Ok(Trace::default()) };
+        let _stall = inner.device.stall(Stall::Synchronize);
         inner.finish()
     }
 }
