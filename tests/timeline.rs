@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::devices::devices;
 use support::gate::Gate;
-use thalweg::{Activity, AnyStream, Span, Timeline, Trace};
+use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
 /// The only span of this label.
 #[track_caller]
@@ -57,4 +57,360 @@ fn spans_are_ordered_as_the_streams_order_them() {
         assert_eq!((&*of(&trace, "fill on a").lane, &*of(&trace, "fill on b").lane), ("first", "second"));
         println!("{device}: aligned to {:?}\n{}\n{}", trace.alignment(), trace.to_text(), trace.metrics());
     }
+}
+
+#[test]
+fn threads_record_one_timeline() {
+    const THREADS: usize = 4;
+    const SPANS: usize = 200;
+    for &device in devices() {
+        let timeline = Timeline::new(device).unwrap();
+        let streams = [0; THREADS].map(|_| AnyStream::new(device).unwrap());
+        std::thread::scope(|threads| {
+            for (thread, stream) in streams.iter().enumerate() {
+                let timeline = timeline.clone();
+                threads.spawn(move || {
+                    stream.enter(|s| {
+                        timeline.name(s, &format!("stream of {thread}"));
+                        let mut x = s.alloc::<u32>(64).unwrap();
+                        for i in 0..SPANS {
+                            timeline.host(&format!("thread {thread}"), "prepare", || ());
+                            let label = format!("{thread}.{i}");
+                            timeline.span(s, Activity::Compute, &label, || s.fill(&mut x, i as u32)).unwrap();
+                        }
+                    });
+                });
+            }
+        });
+        let trace = timeline.finish().unwrap();
+        assert_eq!(trace.spans().len(), 2 * THREADS * SPANS);
+        for thread in 0..THREADS {
+            let lane = format!("stream of {thread}");
+            let spans: Vec<_> = trace.spans().iter().filter(|span| *span.lane == *lane).collect();
+            assert_eq!(spans.len(), SPANS);
+            assert!(spans.iter().zip(0..).all(|(span, i)| *span.label == *format!("{thread}.{i}")));
+            assert!(spans.windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)), "one after the other");
+        }
+        assert_eq!(timeline.finish().unwrap().spans().len(), 0, "what was returned is not returned again");
+    }
+}
+
+#[test]
+fn more_spans_are_pending_than_events_were_made() {
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        let timeline = Timeline::new(device).unwrap();
+        stream.enter(|s| {
+            let mut x = s.alloc::<u32>(64).unwrap();
+            let gate = Gate::closed(device);
+            gate.hold(s);
+            for i in 0..600 {
+                timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, i)).unwrap();
+            }
+            gate.open();
+            for i in 0..600 {
+                timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, i)).unwrap();
+            }
+        });
+        let trace = timeline.finish().unwrap();
+        assert_eq!(trace.spans().len(), 1200, "{device}");
+        assert!(trace.spans().iter().all(|span| span.start <= span.end));
+        assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)));
+    }
+}
+
+#[test]
+fn nested_spans_lie_inside() {
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        let timeline = Timeline::new(device).unwrap();
+        stream.enter(|s| {
+            let mut x = s.alloc::<u32>(64).unwrap();
+            let all = || {
+                for (i, label) in (0..).zip(["one", "two"]) {
+                    timeline.span(s, Activity::Compute, label, || s.fill(&mut x, i))?;
+                }
+                Ok(())
+            };
+            timeline.host("main", "enqueue", || timeline.span(s, Activity::Compute, "all", all)).unwrap();
+        });
+        let trace = timeline.finish().unwrap();
+        let all = of(&trace, "all");
+        for label in ["one", "two"] {
+            assert!(all.start <= of(&trace, label).start && of(&trace, label).end <= all.end, "{device}: {label}");
+        }
+        in_turn(&trace, "one", "two");
+        assert!(trace.metrics().speed_up <= 2.0, "nesting counts once");
+    }
+}
+
+#[test]
+fn a_span_that_fails_is_not_recorded() {
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        let timeline = Timeline::new(device).unwrap();
+        stream.enter(|s| {
+            let (a, mut b) = (s.alloc::<u8>(1).unwrap(), s.alloc::<u8>(2).unwrap());
+            let failed = timeline.span(s, Activity::Copy, "bad", || s.copy(&a, &mut b));
+            assert!(matches!(failed, Err(Error::LengthMismatch { .. })));
+            timeline.span(s, Activity::Compute, "good", || s.zero(&mut b)).unwrap();
+        });
+        let trace = timeline.finish().unwrap();
+        assert_eq!(trace.spans().len(), 1);
+        of(&trace, "good");
+    }
+}
+
+#[test]
+fn off_runs_and_records_nothing() {
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        let timeline = Timeline::off();
+        assert!(!timeline.is_on() && Timeline::new(device).unwrap().is_on());
+        stream.enter(|s| {
+            timeline.name(s, "nobody");
+            assert_eq!(timeline.span(s, Activity::Compute, "a", || Ok(1)).unwrap(), 1);
+        });
+        assert_eq!(timeline.host("main", "b", || 2) + timeline.wait("main", "c", || 3), 5);
+        let trace = timeline.finish().unwrap();
+        assert!(trace.spans().is_empty());
+        assert!(trace.metrics().advice.contains("nothing"));
+    }
+}
+
+#[test]
+fn a_stream_of_another_device_is_refused() {
+    let timeline = Timeline::new(Device::new_cpu().unwrap()).unwrap();
+    AnyStream::new(Device::new_cpu().unwrap()).unwrap().enter(|s| {
+        let refused = timeline.span(s, Activity::Compute, "x", || -> thalweg::Result<()> { panic!("it must not run") });
+        assert!(matches!(refused, Err(Error::DeviceMismatch { .. })));
+    });
+}
+
+#[test]
+fn a_seeded_device_has_a_timeline_too() {
+    let device = Device::seeded_cpu(7).unwrap();
+    let timeline = Timeline::new(device).unwrap();
+    AnyStream::new(device).unwrap().enter(|s| {
+        let mut x = s.alloc::<u8>(8).unwrap();
+        timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, 1)).unwrap();
+    });
+    assert_eq!(timeline.finish().unwrap().spans().len(), 1);
+}
+
+#[test]
+fn lanes_have_names_of_their_own() {
+    stream_tags!(Upload);
+    let device = Device::new_cpu().unwrap();
+    let (up, lane) = (device.stream::<Upload>().unwrap(), AnyStream::new(device).unwrap());
+    let timeline = Timeline::new(device).unwrap();
+    timeline.span(&up, Activity::Upload, "a", || Ok(())).unwrap();
+    timeline.host("Upload", "b", || ());
+    let (one, two) = lane.enter(|s| {
+        timeline.span(s, Activity::Compute, "c", || Ok(())).unwrap();
+        let before = format!("stream {}", s.serial());
+        let trace = timeline.finish().unwrap();
+        assert_eq!(*of(&trace, "c").lane, *before);
+        assert_eq!((&*of(&trace, "a").lane, &*of(&trace, "b").lane), ("Upload", "Upload (host)"));
+        timeline.name(s, "Upload");
+        timeline.name(s, "Upload"); // again changes nothing
+        timeline.span(s, Activity::Compute, "c", || Ok(())).unwrap();
+        (format!("Upload ({})", s.serial()), timeline.finish().unwrap())
+    });
+    assert_eq!(*of(&two, "c").lane, *one);
+}
+
+/// A span of a hand-made trace, in ms.
+fn made(lane: &str, activity: Activity, start: u64, end: u64) -> Span {
+    let ms = Duration::from_millis;
+    Span { lane: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end) }
+}
+
+#[test]
+fn metrics_of_traces_with_known_answers() {
+    use Activity::{Compute, Download, Host, Upload, Wait};
+    let ms = Duration::from_millis;
+
+    // Two copies, two kernels, the second copy under the first kernel.
+    let trace: Trace = [
+        made("up", Upload, 10, 20),
+        made("up", Upload, 20, 30),
+        made("gpu", Compute, 20, 30),
+        made("gpu", Compute, 30, 40),
+        made("main", Wait, 12, 40),
+        made("main", Host, 10, 12),
+    ]
+    .into_iter()
+    .collect();
+    let metrics = trace.metrics();
+    assert_eq!(metrics.wall, ms(30));
+    assert_eq!(metrics.overlap, 0.5);
+    assert_eq!(metrics.gpu_idle, ms(0));
+    assert_eq!(metrics.host_wait, ms(28));
+    assert!((metrics.speed_up - 42.0 / 30.0).abs() < 1e-12);
+    let lanes: Vec<_> = metrics.lanes.iter().map(|lane| (&*lane.lane, lane.busy)).collect();
+    assert_eq!(lanes, [("up", ms(20)), ("gpu", ms(20)), ("main", ms(2))]);
+    assert!((metrics.lanes[0].utilisation - 2.0 / 3.0).abs() < 1e-12);
+
+    // Serial: nothing hidden, and the gap is idle.
+    let serial: Trace =
+        [made("s", Upload, 0, 10), made("s", Compute, 10, 20), made("s", Download, 25, 35)].into_iter().collect();
+    let metrics = serial.metrics();
+    assert_eq!((metrics.overlap, metrics.gpu_idle), (0.0, ms(5)));
+    assert!((metrics.speed_up - 30.0 / 35.0).abs() < 1e-12);
+    assert!(metrics.advice.contains("take turns"), "{}", metrics.advice);
+
+    // Upload-bound: everything else is hidden.
+    let bound: Trace =
+        [made("up", Upload, 0, 97), made("gpu", Compute, 5, 60), made("down", Download, 60, 100)].into_iter().collect();
+    let metrics = bound.metrics();
+    assert_eq!(metrics.overlap, 1.0);
+    assert!(metrics.advice.starts_with("upload-bound") && metrics.advice.contains("97 %"), "{}", metrics.advice);
+
+    // Kernels alone, with the host waiting in between.
+    let waiting: Trace = (0..10)
+        .flat_map(|i| [made("gpu", Compute, 10 * i, 10 * i + 4), made("main", Wait, 10 * i, 10 * i + 5)])
+        .collect();
+    let metrics = waiting.metrics();
+    assert_eq!((metrics.overlap, metrics.host_wait, metrics.gpu_idle), (0.0, ms(50), ms(55)));
+    assert!(metrics.advice.contains("waits"), "{}", metrics.advice);
+
+    // Nested and doubled spans count once.
+    let nested: Trace =
+        [made("gpu", Compute, 0, 10), made("gpu", Compute, 2, 4), made("gpu", Compute, 0, 10)].into_iter().collect();
+    assert_eq!(nested.metrics().lanes[0].busy, ms(10));
+    assert_eq!(nested.metrics().speed_up, 1.0);
+}
+
+#[test]
+fn empty_and_momentary_traces_export() {
+    let moment: Trace =
+        [made("up", Activity::Upload, 5, 5), made("gpu", Activity::Compute, 5, 5)].into_iter().collect();
+    for trace in [Trace::default(), moment] {
+        let metrics = trace.metrics();
+        assert_eq!((metrics.wall, metrics.overlap, metrics.speed_up), (Duration::ZERO, 0.0, 0.0));
+        assert!(!metrics.to_string().contains("NaN"));
+        check_xml(&trace.to_svg());
+        assert!(!trace.to_svg().contains("NaN") && !trace.to_svg().contains("inf"));
+        check_json(&trace);
+        assert!(trace.to_text().lines().all(|line| line.chars().count() <= 120), "{}", trace.to_text());
+    }
+}
+
+/// Well-formed: every element is closed in turn, and `&` and `<` stand only where XML has them.
+#[track_caller]
+fn check_xml(svg: &str) {
+    let mut open = Vec::new();
+    let mut rest = svg;
+    while let Some(at) = rest.find('<') {
+        let text = &rest[..at];
+        assert!(!text.contains('>'), "{text}");
+        check_entities(text);
+        let end = rest[at..].find('>').expect("a tag ends") + at;
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        check_entities(tag);
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty() && rest.trim().is_empty());
+    assert!(svg.chars().all(|c| c >= ' ' || c == '\n'), "no control characters");
+}
+
+#[track_caller]
+fn check_entities(text: &str) {
+    for after in text.split('&').skip(1) {
+        assert!(["amp;", "lt;", "gt;", "quot;"].iter().any(|e| after.starts_with(e)), "&{after}");
+    }
+}
+
+/// Parses Chrome's format, and finds every span in it.
+#[track_caller]
+fn check_json(trace: &Trace) {
+    let json: serde_json::Value = serde_json::from_str(&trace.to_chrome_json()).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let complete: Vec<_> = events.iter().filter(|e| e["ph"] == "X").collect();
+    assert_eq!(complete.len(), trace.spans().len());
+    for span in trace.spans() {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let found = complete.iter().any(|e| {
+            let thread = events.iter().find(|m| m["name"] == "thread_name" && m["tid"] == e["tid"]).unwrap();
+            e["name"] == *span.label
+                && e["cat"] == span.activity.name()
+                && thread["args"]["name"] == *span.lane
+                && (e["ts"].as_f64().unwrap() - us(span.start)).abs() < 1e-3
+                && (e["dur"].as_f64().unwrap() - us(span.length())).abs() < 1e-3
+        });
+        assert!(found, "{span:?}");
+    }
+}
+
+#[test]
+fn exports_escape_what_labels_hold() {
+    let nasty = "a<b>&\"quoted\" \\ \n\t\u{1} \u{ffff} 'é' 日本";
+    let trace: Trace = [
+        Span { label: nasty.into(), ..made("up & <away>", Activity::Upload, 0, 100) },
+        Span { label: "plain".into(), ..made(nasty, Activity::Compute, 50, 150) },
+    ]
+    .into_iter()
+    .collect();
+    let svg = trace.to_svg();
+    check_xml(&svg);
+    assert!(svg.contains("a&lt;b&gt;&amp;&quot;quoted&quot;") && svg.contains("up &amp; &lt;away&gt;"), "{svg}");
+    assert!(svg.contains(">plain</text>"), "labels stand in bars that are wide enough");
+    check_json(&trace);
+}
+
+#[test]
+fn pictures_of_many_spans_stay_small() {
+    let trace: Trace = (0..100_000)
+        .map(|i| Span {
+            start: Duration::from_micros(10 * i),
+            end: Duration::from_micros(10 * i + 5),
+            ..made("up", Activity::Upload, 0, 0)
+        })
+        .collect();
+    let svg = trace.to_svg();
+    assert!(svg.len() < 1 << 20, "{} bytes", svg.len());
+    check_xml(&svg);
+    assert!((trace.metrics().lanes[0].utilisation - 0.5).abs() < 1e-3);
+}
+
+#[test]
+fn saves_by_extension() {
+    let trace: Trace = [made("up", Activity::Upload, 0, 10)].into_iter().collect();
+    let folder = std::env::temp_dir().join(format!("thalweg-timeline-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (name, content) in [("t.svg", trace.to_svg()), ("t.json", trace.to_chrome_json()), ("t.txt", trace.to_text())] {
+        trace.save(folder.join(name)).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.join(name)).unwrap(), content);
+    }
+    let wrong = trace.save(folder.join("t.png")).unwrap_err();
+    assert!(matches!(wrong, Error::File { .. }) && wrong.to_string().contains(".svg"), "{wrong}");
+    assert!(matches!(trace.save(folder.join("no/such/folder.svg")), Err(Error::File { .. })));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn one_stream_is_not_concurrent_with_itself() {
+    for &device in devices() {
+        let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+        a.enter(|a| {
+            let same = concurrency_check(a, a).unwrap();
+            assert!(!same.at_once(), "{device}: {same}");
+            let two = b.enter(|b| concurrency_check(a, b)).unwrap();
+            assert!((0.0..=1.0).contains(&two.overlap) && !two.in_turn.is_zero() && !two.together.is_zero());
+            support::devices::report(&format!("{device}: {two}"));
+        });
+    }
+    let [a, b] = [0; 2].map(|_| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
+    let refused = a.enter(|a| b.enter(|b| concurrency_check(a, b)));
+    assert!(matches!(refused, Err(Error::DeviceMismatch { .. })));
 }

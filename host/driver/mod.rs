@@ -9,6 +9,7 @@ use thalweg_simt::host::{Kernel, LaunchShape};
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
+pub(crate) mod nvtx;
 
 use cpu::CpuError;
 pub(crate) use cpu::Pattern;

@@ -5,7 +5,6 @@
 
 mod concurrency;
 mod metrics;
-mod nvtx;
 mod svg;
 mod trace;
 
@@ -19,6 +18,7 @@ pub use metrics::{LaneMetrics, Metrics};
 pub use trace::{Span, Trace};
 
 use crate::device::Device;
+use crate::driver::nvtx;
 use crate::error::{Error, Result};
 use crate::event::EventCell;
 use crate::lock;

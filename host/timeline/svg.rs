@@ -15,7 +15,7 @@ const GAP: f64 = 8.0;
 const RIGHT: f64 = 52.0;
 /// Of a character of the font, on the wide side.
 const CHARACTER: f64 = 6.4;
-/// The narrowest bar; what falls within one is not drawn again.
+/// The narrowest bar; spans no wider that begin within one are not drawn again.
 const HAIR: f64 = 0.5;
 
 /// Fill and text: distinct for colour-blind readers too (Okabe and Ito).
@@ -139,7 +139,7 @@ pub(super) fn draw(trace: &Trace) -> String {
         for (row, span) in &lane.spans {
             let from = left + (span.start - start).as_secs_f64() * scale;
             let width = (span.length().as_secs_f64() * scale).max(HAIR);
-            if from + width <= drawn[*row] {
+            if width <= HAIR && from < drawn[*row] {
                 continue;
             }
             drawn[*row] = from + width;

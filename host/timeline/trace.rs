@@ -187,9 +187,10 @@ impl Trace {
         }
         let total = format!("{:.3?}", end - start);
         let _ = writeln!(text, "{:NAME$} 0{total:>width$}", "", width = COLUMNS + 1);
-        let legend: Vec<String> = Activity::ALL.iter().map(|a| format!("{} {}", letter(*a), a.name())).collect();
-        let _ =
-            writeln!(text, "{:NAME$} {}, . idle; a small letter: less than half of a column", "", legend.join(", "));
+        let used = |a: &&Activity| self.spans.iter().any(|span| span.activity == **a);
+        let legend: Vec<String> =
+            Activity::ALL.iter().filter(used).map(|a| format!("{} {}", letter(*a), a.name())).collect();
+        let _ = writeln!(text, "{:NAME$} {} (small: under half of the column)", "", legend.join(", "));
         text
     }
 

@@ -1,0 +1,123 @@
+//! What observing costs: a span of the timeline, and the tally.
+//!
+//! ```text
+//! cargo bench --bench timeline
+//! ```
+//!
+//! Runs on every device. Batches with and without alternate, so that clocks and caches are the same for both; the table shows the median over
+//! batches of host time per operation.
+
+use std::time::{Duration, Instant};
+
+use thalweg::{Activity, Device, DeviceBuffer, Error, On, Stream, StreamTag, Timeline, stream_tags};
+
+stream_tags!(Gpu, Cpu);
+
+/// Batches of each kind; operations of a batch, few enough that the driver's queue never fills.
+const BATCHES: usize = 201;
+const OPERATIONS: usize = 100;
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64() * 1e6 / OPERATIONS as f64
+}
+
+/// Host time of an operation in us, of each kind; `settle` runs between batches, untimed.
+fn compare<const N: usize>(settle: impl Fn(), mut kinds: [&mut dyn FnMut(); N]) -> [f64; N] {
+    let mut times = [const { Vec::new() }; N];
+    for batch in 0..BATCHES + 10 {
+        for (kind, times) in kinds.iter_mut().zip(&mut times) {
+            settle();
+            let start = Instant::now();
+            (0..OPERATIONS).for_each(|_| kind());
+            let time = start.elapsed();
+            // The first batches fill pools and caches.
+            if batch >= 10 {
+                times.push(time);
+            }
+        }
+    }
+    settle();
+    times.map(median)
+}
+
+fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
+    let device = stream.device();
+    println!("{device}: {}", device.name());
+    let mut x: On<S, DeviceBuffer<u32>> = stream.alloc_zeroed(64)?;
+    let (on, off) = (Timeline::new(device)?, Timeline::off());
+
+    // Validate first: spans are as many as were recorded, and in order.
+    for i in 0..10 {
+        on.span(stream, Activity::Compute, "fill", || stream.fill(&mut x, i))?;
+    }
+    let trace = on.finish()?;
+    assert_eq!(trace.spans().len(), 10);
+    assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)));
+    println!("  host and device aligned to {:?}", trace.alignment());
+
+    let settle = || stream.synchronize().expect("the device works");
+    // Spans around nothing, so that only they are measured. On the CPU device the queue's thread runs beside the host's.
+    let [nothing, span, same, host] = compare(
+        settle,
+        [
+            &mut || off.span(stream, Activity::Compute, "fill", || Ok(())).expect("the device works"),
+            &mut || on.span(stream, Activity::Compute, "fill", || Ok(())).expect("the device works"),
+            &mut || {
+                let stamps = (stream.timestamp(), stream.timestamp());
+                assert!(stamps.0.is_ok() && stamps.1.is_ok());
+            },
+            &mut || on.host("main", "work", || ()),
+        ],
+    );
+    let start = Instant::now();
+    let spans = on.finish()?.spans().len();
+    let finish = start.elapsed();
+    assert_eq!(spans, 2 * (BATCHES + 10) * OPERATIONS);
+    println!("  span, timeline off            {nothing:8.3} us");
+    println!("  span on a stream              {span:8.3} us");
+    println!("  two new timed events          {same:8.3} us");
+    println!("  span on the host              {host:8.3} us");
+    println!("  finish, a span                {:8.3} us", finish.as_secs_f64() * 1e6 / spans as f64);
+
+    let mut kernel = |timeline: &Timeline, i| timeline.span(stream, Activity::Compute, "fill", || stream.fill(&mut x, i));
+    let mut plain = kernel_times(&settle, &mut |i| kernel(&off, i));
+    let mut observed = kernel_times(&settle, &mut |i| kernel(&on, i));
+    plain.sort();
+    observed.sort();
+    let per = |times: &[Duration]| times[times.len() / 2].as_secs_f64() * 1e6 / OPERATIONS as f64;
+    println!("  {OPERATIONS} fills to completion, each   {:8.3} us, with spans {:.3} us", per(&plain), per(&observed));
+    drop(on.finish()?);
+
+    let synchronize = &mut || stream.synchronize().expect("the device works");
+    let [quiet] = compare(settle, [synchronize]);
+    device.tally().enable();
+    let [counted] = compare(settle, [synchronize]);
+    device.tally().disable();
+    println!("  synchronize, tally off        {quiet:8.3} us, on {counted:.3} us");
+    Ok(())
+}
+
+/// Times of batches of operations, with their end.
+fn kernel_times(settle: &impl Fn(), operation: &mut dyn FnMut(u32) -> Result<(), Error>) -> Vec<Duration> {
+    let time = |_| {
+        settle();
+        let start = Instant::now();
+        (0..OPERATIONS as u32).for_each(|i| operation(i).expect("the device works"));
+        settle();
+        start.elapsed()
+    };
+    (0..BATCHES).map(time).collect()
+}
+
+fn main() -> Result<(), Error> {
+    // `cargo bench` passes flags of its own; `cargo test --benches` asks for a list of tests.
+    if std::env::args().any(|a| a == "--list" || a == "--test") {
+        return Ok(());
+    }
+    match Device::cuda(0) {
+        Ok(gpu) => measure(&gpu.stream::<Gpu>()?)?,
+        Err(why) => println!("not measured on a GPU: {why}"),
+    }
+    measure(&Device::cpu()?.stream::<Cpu>()?)
+}

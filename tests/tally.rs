@@ -1,0 +1,146 @@
+//! The tally of hidden synchronisation: it counts what was done, at the caller's line, and nothing while it is off.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use support::devices::devices;
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, Stall, TallyReport};
+
+/// One test at a time: a GPU's tally is everybody's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts and lines in this file, by kind, in the order of lines.
+fn counts(report: &TallyReport) -> Vec<(Stall, u32, u64)> {
+    let mut all: Vec<_> = report.stalls().iter().map(|s| (s.kind, s.location.line(), s.count)).collect();
+    for s in report.stalls() {
+        assert_eq!(s.location.file(), file!(), "{report}");
+        assert!(s.longest <= s.total && s.total <= s.longest * s.count as u32, "{report}");
+    }
+    all.sort_by_key(|(kind, line, _)| (*line, format!("{kind}")));
+    all
+}
+
+#[test]
+fn counts_exactly_what_was_done() {
+    let _alone = alone();
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        stream.enter(|s| {
+            // Pools that the counted calls find filled, and one that they do not.
+            let mut host = s.bind(device.pinned::<u32>(500).unwrap()).unwrap();
+            let mut x = s.alloc::<u32>(500).unwrap();
+            let data = [3u32; 500];
+            s.synchronize().unwrap();
+            drop(s.record(s.alloc::<u8>(1).unwrap()).unwrap().synchronize().unwrap());
+            let pool = PinnedPool::new(device, usize::MAX);
+
+            device.tally().enable();
+            let first = line!() + 1;
+            s.fill(&mut x, 1).unwrap();
+            s.copy_to_host(&x, &mut host).unwrap();
+            let event = s.record(x).unwrap();
+            x = s.wait(event).unwrap(); // +3
+            for _ in 0..3 {
+                s.synchronize().unwrap(); // +5
+            }
+            s.write_blocking(&data, &mut x).unwrap(); // +7
+            assert_eq!(s.read_blocking(&x).unwrap(), data); // +8
+            let pinned = pool.take::<u8>(9000).unwrap(); // +9
+            drop(pinned);
+            let pinned = pool.take::<u8>(9000).unwrap(); // +11: the same memory
+            let y = s.upload_blocking(&data).unwrap(); // +12
+            let host = host.idle().unwrap(); // +13
+            let time = s.timestamp().unwrap(); // +14
+            time.synchronize().unwrap(); // +15
+            device.tally().disable();
+            s.synchronize().unwrap();
+            drop((pinned, y, host));
+
+            let report = device.tally().report();
+            let expected = [
+                (Stall::Synchronize, 5, 3),
+                (Stall::BlockingCopy, 7, 1),
+                (Stall::BlockingCopy, 8, 1),
+                (Stall::PinnedAllocation, 9, 1),
+                (Stall::BlockingCopy, 12, 1),
+                (Stall::Synchronize, 13, 1),
+                (Stall::EventCreation, 14, 1),
+                (Stall::Synchronize, 15, 1),
+            ];
+            assert_eq!(counts(&report), expected.map(|(kind, line, count)| (kind, first + line, count)), "{report}");
+            let sum: std::time::Duration = report.stalls().iter().map(|s| s.total).sum();
+            assert_eq!(report.total(), sum);
+            assert!(report.stalls().is_sorted_by(|a, b| a.total >= b.total));
+            let table = report.to_string();
+            assert!(table.contains("blocking copy") && table.contains(file!()), "{table}");
+        });
+    }
+}
+
+#[test]
+fn enabling_starts_from_nothing_and_off_counts_nothing() {
+    let _alone = alone();
+    for &device in devices() {
+        let stream = AnyStream::new(device).unwrap();
+        stream.enter(|s| {
+            device.tally().enable();
+            s.synchronize().unwrap();
+            assert_eq!(device.tally().report().stalls().len(), 1);
+            device.tally().enable();
+            assert!(device.tally().report().stalls().is_empty());
+            device.tally().disable();
+            s.synchronize().unwrap();
+            drop(s.upload_blocking(&[1u8; 100]).unwrap());
+            let report = device.tally().report();
+            assert!(report.stalls().is_empty() && report.to_string().contains("nothing"), "{report}");
+        });
+    }
+}
+
+#[test]
+fn an_event_that_had_to_be_made_is_counted_once() {
+    let _alone = alone();
+    // A device of its own has no events left over.
+    let device = Device::new_cpu().unwrap();
+    let stream = AnyStream::new(device).unwrap();
+    stream.enter(|s| {
+        device.tally().enable();
+        for _ in 0..5 {
+            let x = s.alloc::<u8>(0).unwrap();
+            drop(s.record(x).unwrap());
+        }
+        let report = device.tally().report();
+        assert_eq!(counts(&report), [(Stall::EventCreation, line!() - 3, 1)], "{report}");
+        // While two are out, the second has to be made.
+        device.tally().enable();
+        let both = [0; 2].map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap());
+        assert_eq!(counts(&device.tally().report()), [(Stall::EventCreation, line!() - 1, 1)]);
+        drop(both);
+        device.tally().disable();
+    });
+}
+
+#[test]
+fn failures_and_slow_allocations_count_too() {
+    let _alone = alone();
+    let device = Device::new_cpu().unwrap();
+    assert_eq!(device.kind(), DeviceKind::Cpu);
+    let stream = AnyStream::new(device).unwrap();
+    stream.enter(|s| {
+        device.tally().enable();
+        // The CPU device writes a pattern to what it allocates: 256 MiB take more than 100 us on any machine.
+        drop(s.alloc::<u8>(256 << 20).unwrap());
+        assert_eq!(counts(&device.tally().report()), [(Stall::DeviceAllocation, line!() - 1, 1)]);
+        device.tally().enable();
+        let pool = PinnedPool::new(device, 4096);
+        let held = pool.take::<u8>(10).unwrap();
+        assert!(matches!(pool.take::<u8>(10), Err(Error::PinnedBudget { .. })), "nothing was waited for");
+        assert_eq!(counts(&device.tally().report()), [(Stall::PinnedAllocation, line!() - 2, 1)]);
+        drop(held);
+        device.tally().disable();
+    });
+}
