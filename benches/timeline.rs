@@ -80,7 +80,8 @@ fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
     println!("  span on the host              {host:8.3} us");
     println!("  finish, a span                {:8.3} us", finish.as_secs_f64() * 1e6 / spans as f64);
 
-    let mut kernel = |timeline: &Timeline, i| timeline.span(stream, Activity::Compute, "fill", || stream.fill(&mut x, i));
+    let mut kernel =
+        |timeline: &Timeline, i| timeline.span(stream, Activity::Compute, "fill", || stream.fill(&mut x, i));
     let mut plain = kernel_times(&settle, &mut |i| kernel(&off, i));
     let mut observed = kernel_times(&settle, &mut |i| kernel(&on, i));
     plain.sort();

@@ -23,11 +23,12 @@ use std::time::Instant;
 
 use support::{Arguments, images, sized};
 use thalweg::vision::kernels::entropy;
-use thalweg::{
-    Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Result, Stream, Timeline, stream_tags,
-};
+use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Result, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Compute);
+
+/// Images, idle again, and their results.
+type Results = (Vec<PinnedBuffer<u8>>, Vec<Vec<f32>>);
 
 const PATCH: u32 = 32;
 const COUNT: usize = 24;
@@ -47,6 +48,7 @@ impl Program<'_> {
     }
 
     /// Uploads an image and enqueues its kernel; the image comes back as an event.
+    #[expect(clippy::type_complexity, reason = "an image in flight and what is computed of it")]
     fn enqueue(&self, image: PinnedBuffer<u8>) -> Result<(Event<PinnedBuffer<u8>>, On<Compute, DeviceBuffer<f32>>)> {
         let image = self.up.bind(image)?;
         let mut rgb = self.up.alloc::<u8>(image.len())?;
@@ -62,7 +64,7 @@ impl Program<'_> {
     }
 
     /// The way that looks harmless: read each result when it is there.
-    fn before(&self, images: Vec<PinnedBuffer<u8>>) -> Result<(Vec<PinnedBuffer<u8>>, Vec<Vec<f32>>)> {
+    fn before(&self, images: Vec<PinnedBuffer<u8>>) -> Result<Results> {
         let (mut done, mut results) = (Vec::new(), Vec::new());
         for image in images {
             let (image, out) = self.enqueue(image)?;
@@ -73,7 +75,7 @@ impl Program<'_> {
     }
 
     /// Without the wait: results go to page-locked memory behind their kernels, and the host waits at the end.
-    fn after(&self, images: Vec<PinnedBuffer<u8>>) -> Result<(Vec<PinnedBuffer<u8>>, Vec<Vec<f32>>)> {
+    fn after(&self, images: Vec<PinnedBuffer<u8>>) -> Result<Results> {
         let mut pending = Vec::new();
         for image in images {
             let (image, out) = self.enqueue(image)?;
@@ -82,7 +84,8 @@ impl Program<'_> {
             pending.push((image, self.compute.record(result)?));
         }
         let gather = || {
-            let both = pending.into_iter().map(|(image, result)| Ok((image.synchronize()?, result.synchronize()?.to_vec())));
+            let both =
+                pending.into_iter().map(|(image, result)| Ok((image.synchronize()?, result.synchronize()?.to_vec())));
             both.collect::<Result<_>>()
         };
         self.timeline.wait("host", "gather", gather)

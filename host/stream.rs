@@ -591,6 +591,7 @@ impl<S: StreamTag> Stream<S> {
     #[track_caller]
     pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>> {
         const { element::<T>() }
+        let _stall = self.inner.device.stall(Stall::BlockingCopy);
         let mut buffer = self.alloc(data.len())?;
         self.write_blocking(data, &mut buffer)?;
         Ok(buffer)

@@ -35,7 +35,8 @@ fn counts_exactly_what_was_done() {
             let mut x = s.alloc::<u32>(500).unwrap();
             let data = [3u32; 500];
             s.synchronize().unwrap();
-            drop(s.record(s.alloc::<u8>(1).unwrap()).unwrap().synchronize().unwrap());
+            let events = [0; 16].map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap());
+            events.map(|event| event.synchronize().unwrap());
             let pool = PinnedPool::new(device, usize::MAX);
 
             device.tally().enable();

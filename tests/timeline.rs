@@ -8,6 +8,9 @@ use support::devices::devices;
 use support::gate::Gate;
 use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
+/// What times from a GPU may be off by: its timed events resolve about half of this.
+const ROUNDING: Duration = Duration::from_micros(2);
+
 /// The only span of this label.
 #[track_caller]
 fn of<'t>(trace: &'t Trace, label: &str) -> &'t Span {
@@ -21,7 +24,7 @@ fn of<'t>(trace: &'t Trace, label: &str) -> &'t Span {
 #[track_caller]
 fn in_turn(trace: &Trace, first: &str, second: &str) {
     let (a, b) = (of(trace, first), of(trace, second));
-    let off = 2 * trace.alignment() + Duration::from_micros(1);
+    let off = 2 * trace.alignment() + ROUNDING;
     assert!(a.end <= b.start + off, "`{first}` ends at {:?}, `{second}` starts at {:?}", a.end, b.start);
 }
 
@@ -89,7 +92,7 @@ fn threads_record_one_timeline() {
             let spans: Vec<_> = trace.spans().iter().filter(|span| *span.lane == *lane).collect();
             assert_eq!(spans.len(), SPANS);
             assert!(spans.iter().zip(0..).all(|(span, i)| *span.label == *format!("{thread}.{i}")));
-            assert!(spans.windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)), "one after the other");
+            assert!(spans.windows(2).all(|w| w[0].end <= w[1].start + ROUNDING), "one after the other");
         }
         assert_eq!(timeline.finish().unwrap().spans().len(), 0, "what was returned is not returned again");
     }
@@ -115,7 +118,7 @@ fn more_spans_are_pending_than_events_were_made() {
         let trace = timeline.finish().unwrap();
         assert_eq!(trace.spans().len(), 1200, "{device}");
         assert!(trace.spans().iter().all(|span| span.start <= span.end));
-        assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)));
+        assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + ROUNDING));
     }
 }
 
@@ -137,10 +140,11 @@ fn nested_spans_lie_inside() {
         let trace = timeline.finish().unwrap();
         let all = of(&trace, "all");
         for label in ["one", "two"] {
-            assert!(all.start <= of(&trace, label).start && of(&trace, label).end <= all.end, "{device}: {label}");
+            let inner = of(&trace, label);
+            assert!(all.start <= inner.start + ROUNDING && inner.end <= all.end + ROUNDING, "{device}: {label}");
         }
         in_turn(&trace, "one", "two");
-        assert!(trace.metrics().speed_up <= 2.0, "nesting counts once");
+        assert!(trace.metrics().speed_up <= 2.01, "nesting counts once");
     }
 }
 

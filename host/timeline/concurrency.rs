@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use thalweg_kernels::entropy;
 
+use super::{Activity, Timeline, Trace, metrics};
 use crate::error::{Error, Result};
-use crate::event::TimedEvent;
 use crate::memory::DeviceBuffer;
 use crate::resource::On;
 use crate::stream::{Stream, StreamTag};
+use crate::tally::Stall;
 
 /// What [`concurrency_check`] measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +25,10 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    fn new(a: Duration, b: Duration, together: Duration) -> Self {
-        let saved = (a + b).saturating_sub(together).as_secs_f64();
+    /// From the times of both works alone and together, and how long kernels of both were under way at once. Streams that share a queue have
+    /// none of the latter; kernels that share multiprocessors by turns have it, but save no time.
+    fn new(a: Duration, b: Duration, together: Duration, common: Duration) -> Self {
+        let saved = (a + b).saturating_sub(together).min(common).as_secs_f64();
         let overlap = (saved / a.min(b).as_secs_f64().max(1e-12)).clamp(0.0, 1.0);
         Self { in_turn: a + b, together, overlap }
     }
@@ -48,7 +51,7 @@ impl fmt::Display for Concurrency {
     }
 }
 
-/// Kernels of a measurement, each of one block, and measurements, of which the shortest counts.
+/// Kernels of a measurement, each of one block, and measurements, of which the best counts.
 const LAUNCHES: usize = 8;
 const ROUNDS: usize = 3;
 /// Rows and columns of the image that the block reads.
@@ -77,38 +80,42 @@ pub fn concurrency_check<A: StreamTag, B: StreamTag>(a: &Stream<A>, b: &Stream<B
     if a.device() != b.device() {
         return Err(Error::DeviceMismatch { resource: a.device().to_string(), stream: b.device().to_string() });
     }
+    let _stall = a.device().stall(Stall::Synchronize);
     let (mut work_a, mut work_b) = (Work::new(*a)?, Work::new(*b)?);
-    let mut best = [Duration::MAX; 3];
-    // The first round loads the kernel.
-    for round in 0..=ROUNDS {
-        let mut times = [Duration::ZERO; 3];
-        let start = a.timestamp()?;
-        (0..LAUNCHES).try_for_each(|_| work_a.launch())?;
-        times[0] = span(&[start], &[a.timestamp()?])?;
-        let start = b.timestamp()?;
-        (0..LAUNCHES).try_for_each(|_| work_b.launch())?;
-        times[1] = span(&[start], &[b.timestamp()?])?;
-        let starts = [a.timestamp()?, b.timestamp()?];
-        (0..LAUNCHES).try_for_each(|_| work_a.launch().and_then(|()| work_b.launch()))?;
-        times[2] = span(&starts, &[a.timestamp()?, b.timestamp()?])?;
-        if round > 0 {
-            best.iter_mut().zip(times).for_each(|(best, time)| *best = time.min(*best));
+    // Once unmeasured, which loads the kernel.
+    work_a.launch().and_then(|()| work_b.launch())?;
+    let timeline = Timeline::new(a.device())?;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let settle = || a.synchronize().and_then(|()| b.synchronize());
+        settle()?;
+        (0..LAUNCHES).try_for_each(|_| timeline.span(a, Activity::Compute, ALONE_A, || work_a.launch()))?;
+        settle()?;
+        (0..LAUNCHES).try_for_each(|_| timeline.span(b, Activity::Compute, ALONE_B, || work_b.launch()))?;
+        settle()?;
+        for _ in 0..LAUNCHES {
+            timeline.span(a, Activity::Compute, TOGETHER_A, || work_a.launch())?;
+            timeline.span(b, Activity::Compute, TOGETHER_B, || work_b.launch())?;
         }
+        rounds.push(timeline.finish()?);
     }
-    let [alone_a, alone_b, together] = best;
-    Ok(Concurrency::new(alone_a, alone_b, together))
+    let least = |labels: &[&str]| {
+        let time = |trace: &Trace| metrics::length(&running(trace, labels));
+        rounds.iter().map(time).min().unwrap_or_default()
+    };
+    let both = |trace: &Trace| metrics::common(&running(trace, &[TOGETHER_A]), &running(trace, &[TOGETHER_B]));
+    let common = rounds.iter().map(both).max().unwrap_or_default();
+    Ok(Concurrency::new(least(&[ALONE_A]), least(&[ALONE_B]), least(&[TOGETHER_A, TOGETHER_B]), common))
 }
 
-/// From the first start to the last end; waits for the ends.
-fn span(starts: &[TimedEvent], ends: &[TimedEvent]) -> Result<Duration> {
-    let mut longest = Duration::ZERO;
-    for end in ends {
-        end.synchronize()?;
-        for start in starts {
-            longest = longest.max(end.elapsed(start)?.unwrap_or_default());
-        }
-    }
-    Ok(longest)
+const ALONE_A: &str = "a alone";
+const ALONE_B: &str = "b alone";
+const TOGETHER_A: &str = "a";
+const TOGETHER_B: &str = "b";
+
+/// When kernels with these labels ran.
+fn running(trace: &Trace, labels: &[&str]) -> Vec<metrics::Interval> {
+    metrics::union(trace.spans().iter().filter(|span| labels.contains(&&*span.label)))
 }
 
 /// A kernel of one block and its buffers.
@@ -137,13 +144,14 @@ mod tests {
     #[test]
     fn overlap_is_what_together_saves() {
         let ms = Duration::from_millis;
-        let of = |a, b, together| Concurrency::new(ms(a), ms(b), ms(together));
+        let of = |a, b, together| Concurrency::new(ms(a), ms(b), ms(together), ms(10));
         assert_eq!(of(4, 2, 6).overlap, 0.0);
         assert_eq!(of(4, 2, 4).overlap, 1.0);
         assert_eq!(of(4, 2, 5).overlap, 0.5);
         assert_eq!(of(4, 2, 7).overlap, 0.0);
         assert_eq!(of(0, 0, 0).overlap, 0.0);
         assert!(of(2, 2, 2).at_once() && !of(2, 2, 4).at_once());
+        assert_eq!(Concurrency::new(ms(4), ms(4), ms(5), ms(1)).overlap, 0.25, "one queue, and times that differ");
         assert!(of(2, 2, 4).to_string().contains("take turns"));
     }
 }

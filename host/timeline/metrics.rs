@@ -46,13 +46,16 @@ pub(super) fn covered<'t>(spans: impl Iterator<Item = &'t Span>) -> Duration {
     length(&union(spans))
 }
 
-fn length(intervals: &[(Duration, Duration)]) -> Duration {
+/// Start and end.
+pub(super) type Interval = (Duration, Duration);
+
+pub(super) fn length(intervals: &[Interval]) -> Duration {
     intervals.iter().map(|(start, end)| *end - *start).sum()
 }
 
 /// Disjoint intervals, in order, of the spans in order of their starts.
-fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<(Duration, Duration)> {
-    let mut all: Vec<(Duration, Duration)> = Vec::new();
+pub(super) fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<Interval> {
+    let mut all: Vec<Interval> = Vec::new();
     for span in spans.filter(|span| span.end > span.start) {
         match all.last_mut() {
             Some((_, end)) if span.start <= *end => *end = span.end.max(*end),
@@ -63,7 +66,7 @@ fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<(Duration, Duration)>
 }
 
 /// How long both run.
-fn common(mut a: &[(Duration, Duration)], mut b: &[(Duration, Duration)]) -> Duration {
+pub(super) fn common(mut a: &[Interval], mut b: &[Interval]) -> Duration {
     let mut both = Duration::ZERO;
     while let (Some(x), Some(y)) = (a.first(), b.first()) {
         both += x.1.min(y.1).saturating_sub(x.0.max(y.0));

@@ -170,7 +170,8 @@ struct Done {
 }
 
 impl Timeline {
-    /// A timeline of `device` and of the host; the axis begins now. Waits some tens of us.
+    /// A timeline of `device` and of the host; the axis begins now. Waits for the device to pass some marks and makes its events: under a
+    /// millisecond.
     ///
     /// # Errors
     /// The device has failed.
