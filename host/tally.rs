@@ -66,7 +66,8 @@ pub struct TallyReport {
 /// A device's tally of hidden synchronisation; off until [`enable`](Tally::enable). A handle, free to copy.
 ///
 /// While it is off, it costs one load on calls that are slow anyway, and nothing on records, waits, launches and copies. A call inside another
-/// one, such as the wait inside a blocking copy, counts as part of that.
+/// one, such as the wait inside a blocking copy, counts as part of that. A method that is passed by its name, as in `.map(Event::synchronize)`,
+/// shows this crate's line instead of the caller's: a closure shows the caller's.
 ///
 /// ```
 /// use thalweg::{Device, Stall, stream_tags};

@@ -36,7 +36,9 @@ fn counts_exactly_what_was_done() {
             let data = [3u32; 500];
             s.synchronize().unwrap();
             let events = [0; 16].map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap());
-            events.map(|event| event.synchronize().unwrap());
+            for event in events {
+                drop(event.synchronize().unwrap());
+            }
             let pool = PinnedPool::new(device, usize::MAX);
 
             device.tally().enable();

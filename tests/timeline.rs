@@ -271,6 +271,13 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(metrics.overlap, 1.0);
     assert!(metrics.advice.starts_with("upload-bound") && metrics.advice.contains("97 %"), "{}", metrics.advice);
 
+    // 100 ms at 50 GB/s carry 5 GB.
+    let near = metrics.clone().against_upload_limit(4_850_000_000, 50e9).advice;
+    assert_eq!(near, "upload-bound: 97 % of the H2D limit, 48.5 of 50.0 GB/s");
+    let far = metrics.clone().against_upload_limit(1_000_000_000, 50e9).advice;
+    assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the H2D limit, 10.0 of 50.0 GB/s"), "{far}");
+    assert_eq!(Trace::default().metrics().against_upload_limit(1, 1.0), Trace::default().metrics());
+
     // Kernels alone, with the host waiting in between.
     let waiting: Trace = (0..10)
         .flat_map(|i| [made("gpu", Compute, 10 * i, 10 * i + 4), made("main", Wait, 10 * i, 10 * i + 5)])

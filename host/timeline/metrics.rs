@@ -139,6 +139,25 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, both
     }
 }
 
+impl Metrics {
+    /// The same, with advice that says how near uploads came to their limit: `bytes` were uploaded in all, over a link that carries
+    /// `limit` bytes a second at best.
+    pub fn against_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
+        if self.wall.is_zero() || limit <= 0.0 {
+            return self;
+        }
+        let rate = bytes as f64 / self.wall.as_secs_f64();
+        let share =
+            format!("{:.0} % of the H2D limit, {:.1} of {:.1} GB/s", 100.0 * rate / limit, rate / 1e9, limit / 1e9);
+        if rate >= 0.9 * limit {
+            self.advice = format!("upload-bound: {share}");
+        } else {
+            self.advice += &format!("; uploads are at {share}");
+        }
+        self
+    }
+}
+
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |part: Duration| 100.0 * ratio(part, self.wall);

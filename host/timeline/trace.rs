@@ -31,6 +31,29 @@ impl Span {
 }
 
 /// Spans on one axis, as [`Timeline::finish`](super::Timeline::finish) returns them or collected from an iterator.
+///
+/// ```
+/// use std::time::Duration;
+/// use thalweg::{Activity, Span, Trace};
+///
+/// let span = |lane: &str, activity, start, end| Span {
+///     lane: lane.into(),
+///     label: "chunk".into(),
+///     activity,
+///     start: Duration::from_millis(start),
+///     end: Duration::from_millis(end),
+/// };
+/// let trace: Trace = [
+///     span("up", Activity::Upload, 0, 10),
+///     span("up", Activity::Upload, 10, 20),
+///     span("compute", Activity::Compute, 10, 20),
+/// ]
+/// .into_iter()
+/// .collect();
+/// assert_eq!(trace.metrics().overlap, 1.0); // the kernel runs under a copy
+/// assert_eq!(trace.metrics().advice, "upload-bound: copies to the device fill 100 % of the time");
+/// assert!(trace.to_svg().starts_with("<svg"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// In order of their starts; of equal ones, the longer first.
