@@ -16,7 +16,7 @@ const RIGHT: f64 = 52.0;
 /// Of a character of the font, on the wide side.
 const CHARACTER: f64 = 6.4;
 /// The narrowest bar; spans no wider that begin within one are not drawn again.
-const HAIR: f64 = 0.5;
+const HAIR: f64 = 1.0;
 
 /// Fill and text: distinct for colour-blind readers too (Okabe and Ito).
 fn colours(activity: Activity) -> (&'static str, &'static str) {
@@ -155,12 +155,15 @@ pub(super) fn draw(trace: &Trace) -> String {
                 short(span.length()),
                 short(span.start - start),
             ));
-            if span.label.chars().count() as f64 * CHARACTER + 6.0 <= width {
+            // Where the label does not fit, its last word may: often a number.
+            let words = [&*span.label, span.label.rsplit(' ').next().unwrap_or_default()];
+            let fits = |text: &&str| !text.is_empty() && text.chars().count() as f64 * CHARACTER + 6.0 <= width;
+            if let Some(text) = words.into_iter().find(fits) {
                 put(format_args!(
                     r#"<text x="{:.1}" y="{:.1}" text-anchor="middle" fill="{ink}" pointer-events="none">{}</text>"#,
                     from + width / 2.0,
                     top + 13.0,
-                    escaped(&span.label)
+                    escaped(text)
                 ));
             }
         }
