@@ -1,17 +1,19 @@
 //! Graphs: work captured once and enqueued any number of times, by one call each.
 //!
-//! **Ownership.** A capture runs nothing and takes nothing: its closure works on second handles on the bundle's memory
-//! ([`Resource::__alias`]), and what it enqueues goes to a stream of its own, under the brand [`Capture`]. Of that brand there is
-//! nothing but those handles, because it is no [`StreamTag`](crate::StreamTag): nothing can be allocated, bound or waited for. So a
-//! graph touches the bundle's memory and no other.
-//! It does not own that memory either. A replay takes the bundle by value, on the stream that is to run the graph, checks that its
-//! leaves are those of the capture (device, kind, address and length, in order), and gives it back: the graph is then one more
-//! operation of that stream on buffers that the stream orders. Hence the contents may change between replays, memory can be
-//! freed and the graph kept, and nothing dangles: memory that is there again, at the same place and of the same length, is as good as the old.
-//! Kernels are never unloaded, and a driver keeps a destroyed graph until its pending launches are done.
+//! **Ownership.** A capture runs nothing and takes nothing. Its closure works on second handles on the bundle's memory, and
+//! what it enqueues goes to a stream of its own, under the brand [`Capture`]. Of that brand there is nothing but those handles: it
+//! is no [`StreamTag`](crate::StreamTag), so nothing can be allocated, bound or waited for, and its lifetime keeps everything
+//! inside. So a graph touches the bundle's memory and no other.
 //!
-//! **Cost.** A capture costs about as much as its calls, and an instantiation on top, tens of microseconds. A replay is one driver
-//! call: on an H200 a kernel in a graph takes 0.55 us, launched by itself 2.6 us.
+//! Nor does it own that memory. A replay takes the bundle by value, on the stream that is to run the graph, checks that
+//! its leaves are those of the capture (device, kind, address and length, in order), and gives it back: it is one more
+//! operation of that stream on buffers that the stream orders. Hence contents may change between replays, any stream
+//! may run them, bundle and graph may go in any order, and nothing dangles; other memory of the same kind that has come to lie at
+//! the same place, and is as long, is as good. Kernels are never unloaded, and a driver keeps a destroyed graph until its
+//! pending launches are done.
+//!
+//! **Cost.** A capture costs about as much as its calls, and the driver's instantiation on top. A replay is one driver call: on
+//! an H200 a kernel in a graph takes 0.55 us, launched by itself 2.6 us.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -142,16 +144,18 @@ impl<R: Resource> fmt::Debug for Graph<R> {
 impl<S: Brand> Stream<S> {
     /// Makes a graph of what `f` enqueues. Nothing of it runs; the bundle comes back as it was.
     ///
-    /// `f` gets the stream to enqueue on and the bundle's buffers on it. They are handles on the same memory that own nothing: what `f` drops, takes
-    /// or swaps among them changes neither the bundle nor the graph. Scalar arguments, `#[resource(plain)]` fields and whatever else `f` reads
-    /// are those of the capture in every replay. On other streams `f` may do what it likes, at once and outside the graph.
+    /// `f` gets the stream to enqueue on and the bundle's buffers on it: handles on the same memory that own nothing. What
+    /// it drops, takes or swaps among them changes neither the bundle nor the graph. Scalar arguments, `#[resource(plain)]`
+    /// fields and whatever else `f` reads are in every replay what they were at the capture. On other streams `f` may do
+    /// what it likes; that happens at once and outside the graph.
     ///
-    /// [`Stream::raw`] of the stream under capture can be given to cuBLAS and others of whom the driver can capture what they do. They
-    /// must use buffers of the bundle, or memory that outlives every replay; a stream that they fork with an event must be joined with one before `f` returns.
+    /// [`Stream::raw`] of the stream under capture can be given to cuBLAS and the like, as far as the driver can
+    /// capture what they do. They must use buffers of the bundle, or memory that outlives every replay; a stream that
+    /// they fork with an event must be joined with one before `f` returns.
     ///
     /// # Errors
-    /// That of `f`, or of an operation that cannot be captured, or the device has failed; the bundle comes back. Where `f` panics
-    /// it is dropped, as on its stream.
+    /// What `f` returned, the driver's where something cannot be captured, or the device has failed; the bundle comes
+    /// back, still on this stream. Where `f` panics the bundle is dropped on its stream.
     pub fn capture<B: Bundle<S>>(
         self,
         bundle: B,
@@ -188,8 +192,8 @@ impl<S: Brand> Stream<S> {
     /// whatever they hold. The graph runs after its own earlier replays, on whichever streams those are.
     ///
     /// # Errors
-    /// The bundle is of other memory ([`Error::GraphMismatch`]), the graph is of another device, or the device has failed; the bundle comes back, still
-    /// on this stream.
+    /// The bundle is of other memory ([`Error::GraphMismatch`]), the graph is of another device, or the device has
+    /// failed; the bundle comes back, still on this stream.
     #[inline]
     pub fn replay<R: Resource>(self, graph: &mut Graph<R>, bundle: R::On<S>) -> Result<R::On<S>, Returned<R::On<S>>>
     where

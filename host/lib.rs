@@ -57,7 +57,8 @@
 //!
 //! [`Stream::hand`] is `record` and `wait` in one. Several streams read one resource through [`Shared`]; [`DeviceBuffer::split`] makes
 //! pieces that travel separately; [`Ring`] keeps slots going round; [`StreamPool`] and [`AnyStream`] are for streams counted at
-//! run time. Forgetting any of these leaks, and can never race or dangle.
+//! run time; a [`Graph`] is work captured once and enqueued by one call. Forgetting any of these leaks, and can never race or
+//! dangle.
 //!
 //! # Devices
 //!

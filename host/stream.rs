@@ -30,6 +30,14 @@ pub trait Tag: 'static {}
 /// What stands for a stream in types: a [`StreamTag`], or the brand of a stream under [`capture`](Stream::capture).
 ///
 /// What is generic over it can run and be captured: copies, fills, kernel launches, and functions of those.
+///
+/// ```
+/// use thalweg::{Brand, DeviceBuffer, On, Result, Stream};
+///
+/// fn clear<S: Brand>(s: &Stream<S>, images: &mut [On<S, DeviceBuffer<u8>>]) -> Result<()> {
+///     images.iter_mut().try_for_each(|image| s.zero(image))
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not stand for a stream",
     note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures"
@@ -257,7 +265,7 @@ impl<S> Stream<S> {
     }
 }
 
-// Where a stream under capture cannot do something, the bound stands at the method, because there the compiler explains it.
+// What a stream under capture cannot do has its bound at the method, because there the compiler shows the trait's notes.
 impl<S: Brand> Stream<S> {
     /// Calls into the device.
     #[inline]
