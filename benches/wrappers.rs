@@ -165,31 +165,52 @@ fn main() -> Result<(), Error> {
     assert_eq!(a.read_blocking(&relevance)?, [1.0]);
     let (f, e) = (features.device_ptr(), entropy.device_ptr());
     let (s, r) = (salience.device_ptr(), relevance.device_ptr());
+    let raw_launch = || {
+        let (n, bias, mix) = (1u32, 0.0f32, 0.5f32);
+        let p = |v: *const c_void| v.cast_mut();
+        let mut parameters = [
+            p((&raw const n).cast()),
+            p((&raw const bias).cast()),
+            p((&raw const mix).cast()),
+            p((&raw const mix).cast()),
+            p((&raw const f).cast()),
+            p((&raw const e).cast()),
+            p((&raw const s).cast()),
+            p((&raw const r).cast()),
+        ];
+        // SAFETY: the function takes these parameters, and the buffers outlive the launch.
+        check(unsafe {
+            sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 384, raw_a, parameters.as_mut_ptr(), null_mut())
+        });
+    };
+    rows.push(compare("launch, 8 parameters", settle, raw_launch, || {
+        kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)
+            .expect("the device works");
+    }));
+
+    // Replay: a graph of as many launches as a pipeline has.
+    const LAUNCHES: usize = 8;
+    let mut raw_graph: sys::CUgraphExec = null_mut();
+    // SAFETY: a stream that nothing else uses meanwhile; each call stores one handle.
+    unsafe {
+        let mut captured: sys::CUgraph = null_mut();
+        check(sys::cuStreamBeginCapture_v2(raw_a, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED));
+        (0..LAUNCHES).for_each(|_| raw_launch());
+        check(sys::cuStreamEndCapture(raw_a, &mut captured));
+        check(sys::cuGraphInstantiateWithFlags(&mut raw_graph, captured, 0));
+    }
+    let bundle = (features, entropy, salience, relevance);
+    let (mut graph, bundle) = a.capture(bundle, |s, (features, entropy, salience, relevance)| {
+        (0..LAUNCHES).try_for_each(|_| kernels::relevance(s, 1, 0.0, 0.5, 0.5, features, entropy, salience, relevance))
+    })?;
+    assert_eq!(graph.len(), LAUNCHES);
+    let mut bundle = Some(bundle);
     rows.push(compare(
-        "launch, 8 parameters",
+        "replay, a graph of 8 launches",
         settle,
-        || {
-            let (n, bias, mix) = (1u32, 0.0f32, 0.5f32);
-            let p = |v: *const c_void| v.cast_mut();
-            let mut parameters = [
-                p((&raw const n).cast()),
-                p((&raw const bias).cast()),
-                p((&raw const mix).cast()),
-                p((&raw const mix).cast()),
-                p((&raw const f).cast()),
-                p((&raw const e).cast()),
-                p((&raw const s).cast()),
-                p((&raw const r).cast()),
-            ];
-            // SAFETY: the function takes these parameters, and the buffers outlive the launch.
-            check(unsafe {
-                sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 384, raw_a, parameters.as_mut_ptr(), null_mut())
-            });
-        },
-        || {
-            kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)
-                .expect("the device works");
-        },
+        // SAFETY: the buffers outlive the graph.
+        || check(unsafe { sys::cuGraphLaunch(raw_graph, raw_a) }),
+        || bundle = Some(a.replay(&mut graph, bundle.take().expect("put back")).expect("the device works")),
     ));
 
     // Copy: 4 KiB from page-locked memory.
@@ -223,11 +244,11 @@ fn main() -> Result<(), Error> {
 
     let driver = gpu.driver_version().unwrap_or_default();
     println!("{}, driver for CUDA {}.{}; median of {BATCHES} batches of {OPERATIONS}", gpu.name(), driver.0, driver.1);
-    println!("{:<28} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
+    println!("{:<30} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
     for Row { name, raw, typed, allocations } in &rows {
         let ratio = typed.as_secs_f64() / raw.as_secs_f64();
         println!(
-            "{name:<28} {:>7.0} ns {:>7.0} ns {ratio:>6.2}x {allocations:>12.3}",
+            "{name:<30} {:>7.0} ns {:>7.0} ns {ratio:>6.2}x {allocations:>12.3}",
             raw.as_secs_f64() * 1e9,
             typed.as_secs_f64() * 1e9,
         );

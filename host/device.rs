@@ -59,6 +59,8 @@ pub(crate) struct DeviceInner {
     events: Mutex<Vec<Arc<EventCell>>>,
     /// Streams of lanes and pools that nobody uses at the moment.
     idle: Mutex<Vec<&'static StreamInner>>,
+    /// Streams for captures that nobody uses at the moment.
+    capture: Mutex<Vec<&'static StreamInner>>,
     modules: Modules,
     pinned: OnceLock<Arc<Pool>>,
     book: Book,
@@ -211,6 +213,7 @@ impl Device {
             spare_event: AtomicPtr::new(null_mut()),
             events: Mutex::default(),
             idle: Mutex::default(),
+            capture: Mutex::default(),
             modules: Modules::default(),
             pinned: OnceLock::new(),
             book: Book::default(),
@@ -354,8 +357,12 @@ impl Device {
             });
         }
         let handle = self.seen(self.0.driver.new_stream(options.priority))?;
+        self.leak_stream(handle, options.priority)
+    }
+
+    fn leak_stream(self, handle: StreamHandle, priority: i32) -> Result<&'static StreamInner> {
         let hand = EventCell::new(self, false)?;
-        Ok(Box::leak(Box::new(StreamInner::new(self, handle, options.priority, hand))))
+        Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand))))
     }
 
     /// A parked stream of this priority, or a new one.
@@ -372,6 +379,22 @@ impl Device {
     /// Parks a stream for [`take_stream`](Self::take_stream).
     pub(crate) fn park(self, stream: &'static StreamInner) {
         lock(&self.0.idle).push(stream);
+    }
+
+    /// A parked stream for a capture, or a new one. They are kept apart from the others: no work of theirs is ever
+    /// pending, and on the CPU device they can do nothing but record.
+    pub(crate) fn take_capture_stream(self) -> Result<&'static StreamInner> {
+        self.usable()?;
+        let parked = lock(&self.0.capture).pop();
+        match parked {
+            Some(stream) => Ok(stream),
+            None => self.leak_stream(self.seen(self.0.driver.new_capture_stream())?, 0),
+        }
+    }
+
+    /// Parks a stream for [`take_capture_stream`](Self::take_capture_stream).
+    pub(crate) fn park_capture_stream(self, stream: &'static StreamInner) {
+        lock(&self.0.capture).push(stream);
     }
 
     /// A page-locked buffer of `len` elements from the device's own pool: zeros, or whatever an earlier

@@ -174,6 +174,16 @@ pub enum Error {
         "the resource cannot be taken back: a reading of it was dropped inside a host function, or on a failed device"
     )]
     ReaderLost,
+    /// A replay with other memory than the graph was captured with.
+    #[error("the graph was captured with another bundle: buffer {index} was {captured}, and now is {given}")]
+    GraphMismatch {
+        /// The first buffer that differs, counted from 0 through the whole bundle.
+        index: usize,
+        /// What it was at the capture.
+        captured: String,
+        /// What it is now.
+        given: String,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread: {reason}")]
     Thread {

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::driver::{Cuda, cuda};
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::stream::{Stream, StreamTag};
+use crate::stream::{Brand, Stream};
 
 /// The crate's own kernels.
 static BUILT_IN: Ptx = Ptx { text: include_str!(concat!(env!("OUT_DIR"), "/thalweg.ptx")) };
@@ -94,7 +94,7 @@ impl Modules {
     }
 }
 
-impl<S: StreamTag> Launch<S> for Stream<S> {
+impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
 
     #[inline]

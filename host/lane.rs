@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::stream::{Stream, StreamInner, StreamOptions, StreamTag, sealed};
+use crate::stream::{Brand, Stream, StreamInner, StreamOptions, StreamTag, sealed};
 
 /// The brand of a stream inside [`StreamPool::lane`] or [`AnyStream::enter`].
 ///
@@ -17,12 +17,14 @@ use crate::stream::{Stream, StreamInner, StreamOptions, StreamTag, sealed};
 pub struct Lane<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
 
 impl sealed::Sealed for Lane<'_> {}
+impl Brand for Lane<'_> {}
 impl StreamTag for Lane<'_> {}
 
 /// The brand of a stream inside [`Device::per_thread`]; it stays on its thread.
 pub struct PerThread<'l>(PhantomData<Lane<'l>>, PhantomData<*const ()>);
 
 impl sealed::Sealed for PerThread<'_> {}
+impl Brand for PerThread<'_> {}
 impl StreamTag for PerThread<'_> {}
 
 impl fmt::Debug for Lane<'_> {

@@ -57,7 +57,8 @@
 //!
 //! [`Stream::hand`] is `record` and `wait` in one. Several streams read one resource through [`Shared`]; [`DeviceBuffer::split`] makes
 //! pieces that travel separately; [`Ring`] keeps slots going round; [`StreamPool`] and [`AnyStream`] are for streams counted at
-//! run time. Forgetting any of these leaks, and can never race or dangle.
+//! run time; a [`Graph`] is work captured once and enqueued by one call. Forgetting any of these leaks, and can never race or
+//! dangle.
 //!
 //! # Devices
 //!
@@ -81,6 +82,7 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod graph;
 mod kernel;
 mod lane;
 mod memory;
@@ -97,6 +99,7 @@ pub mod vision;
 pub use device::{Device, DeviceKind};
 pub use error::{Error, LaunchError, RangeError, Result, Returned};
 pub use event::{Event, EventFuture, Query, TimedEvent};
+pub use graph::{Capture, Graph};
 pub use kernel::Ptx;
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};
 pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
@@ -105,7 +108,7 @@ pub use resource::{Bundle, LeafResource, On, Resource};
 pub use resource::{Leaf, LeafInfo, Token};
 pub use ring::Ring;
 pub use shared::{Reading, Shared};
-pub use stream::{In, Stream, StreamOptions, StreamTag, Tag};
+pub use stream::{Brand, In, Stream, StreamOptions, StreamTag, Tag};
 pub use tally::{Stall, Stalls, Tally, TallyReport};
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel};

@@ -10,6 +10,7 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::driver::GraphHandle;
 use crate::event::Lease;
 use crate::lock;
 use crate::memory::{Memory, Owned};
@@ -101,6 +102,8 @@ pub(crate) fn give_back(memory: Memory, when: When) {
 pub(crate) enum Job {
     /// What a destructor inside a host function could not do.
     GiveBack(Memory, When),
+    /// The same, for a graph.
+    Destroy(GraphHandle),
     /// Wakes a task once an event is complete.
     Wake(Lease, Waker),
 }
@@ -145,6 +148,7 @@ impl Background {
                         give_back(memory, when);
                         jobs = lock(&self.jobs);
                     }
+                    Job::Destroy(graph) => graph.destroy(),
                     Job::Wake(event, waker) => {
                         waiting.push((event, waker));
                         pause = Duration::ZERO;

@@ -22,7 +22,7 @@ use std::mem::ManuallyDrop;
 use crate::device::Device;
 use crate::memory::{LeafKind, Memory};
 use crate::reclaim::{self, When};
-use crate::stream::{Stream, StreamTag};
+use crate::stream::{Brand, Stream, StreamTag};
 
 /// Proof that a change of state is justified; only this crate makes one.
 #[doc(hidden)]
@@ -51,12 +51,25 @@ impl fmt::Debug for Leaf {
     }
 }
 
-/// Where a leaf lives.
+/// Where a leaf lives, and which memory it is.
 #[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafInfo {
     pub(crate) device: Device,
     pub(crate) kind: LeafKind,
+    pub(crate) addr: u64,
+    pub(crate) bytes: usize,
+}
+
+impl fmt::Display for LeafInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            LeafKind::Device => "device",
+            LeafKind::Pinned => "page-locked",
+            LeafKind::Peer => "peer",
+        };
+        write!(f, "{} bytes of {kind} memory of {} at {:#x}", self.bytes, self.device, self.addr)
+    }
 }
 
 /// Something that travels between the host and streams: a buffer, or a composite of buffers.
@@ -96,9 +109,9 @@ pub struct LeafInfo {
 )]
 pub unsafe trait Resource: Sized + Send + 'static {
     /// The resource while stream `S` orders it.
-    type On<S: StreamTag>: Bundle<S, Idle = Self>;
+    type On<S: Brand>: Bundle<S, Idle = Self>;
 
-    /// Tells where each leaf lives.
+    /// Tells where each leaf lives, in a fixed order.
     #[doc(hidden)]
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit);
     /// Takes the memory out of each leaf, leaving empty buffers behind.
@@ -106,10 +119,10 @@ pub unsafe trait Resource: Sized + Send + 'static {
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token);
     /// To the ordered state.
     #[doc(hidden)]
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S>;
+    fn __bind<S: Brand>(self, stream: Stream<S>, token: Token) -> Self::On<S>;
     /// A second handle on the same memory that frees nothing when dropped.
     #[doc(hidden)]
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S>;
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S>;
 }
 
 /// A resource, or a composite of them, while stream `S` orders it.
@@ -121,7 +134,7 @@ pub unsafe trait Resource: Sized + Send + 'static {
     label = "not a resource on `{S}`",
     note = "only what stream `{S}` orders can be recorded, handed on or shared by it: `bind` it first, or `hand` it over from its stream"
 )]
-pub unsafe trait Bundle<S: StreamTag>: Sized {
+pub unsafe trait Bundle<S: Brand>: Sized {
     /// The same resource, idle.
     type Idle: Resource<On<S> = Self>;
     /// Back from the ordered state.
@@ -136,13 +149,13 @@ pub unsafe trait Bundle<S: StreamTag>: Sized {
 pub unsafe trait LeafResource: Resource {
     /// What the buffer dereferences to while a stream orders it.
     #[doc(hidden)]
-    type Slice<S: StreamTag>: ?Sized;
+    type Slice<S: Brand>: ?Sized;
     /// The buffer as a slice of its stream.
     #[doc(hidden)]
-    fn __slice<S: StreamTag>(&self, token: Token) -> &Self::Slice<S>;
+    fn __slice<S: Brand>(&self, token: Token) -> &Self::Slice<S>;
     /// The buffer as an exclusive slice of its stream.
     #[doc(hidden)]
-    fn __slice_mut<S: StreamTag>(&mut self, token: Token) -> &mut Self::Slice<S>;
+    fn __slice_mut<S: Brand>(&mut self, token: Token) -> &mut Self::Slice<S>;
     /// A second handle on the same memory.
     #[doc(hidden)]
     fn __copy(&self, token: Token) -> Self;
@@ -153,14 +166,14 @@ pub unsafe trait LeafResource: Resource {
 /// It dereferences to [`DeviceSlice`](crate::DeviceSlice) or [`HostSlice`](crate::HostSlice), whose elements the host cannot read. Dropping it
 /// frees the memory once the stream is past all work on it, and never blocks.
 #[must_use = "dropping it gives the memory back"]
-pub struct On<S: StreamTag, L: LeafResource> {
+pub struct On<S: Brand, L: LeafResource> {
     leaf: ManuallyDrop<L>,
     stream: Stream<S>,
-    /// A reader's handle on memory that somebody else owns.
+    /// A reader's or a capture's handle on memory that somebody else owns.
     alias: bool,
 }
 
-impl<S: StreamTag, L: LeafResource> On<S, L> {
+impl<S: Brand, L: LeafResource> On<S, L> {
     pub(crate) fn new(leaf: L, stream: Stream<S>) -> Self {
         Self { leaf: ManuallyDrop::new(leaf), stream, alias: false }
     }
@@ -172,7 +185,7 @@ impl<S: StreamTag, L: LeafResource> On<S, L> {
     /// The buffer without its order; the caller re-establishes one.
     pub(crate) fn into_leaf(self) -> L {
         let mut this = ManuallyDrop::new(self);
-        debug_assert!(!this.alias, "an alias never leaves its `Reading`");
+        debug_assert!(!this.alias, "an alias never leaves its `Reading` or capture");
         // SAFETY: `this` is never touched or dropped again.
         unsafe { ManuallyDrop::take(&mut this.leaf) }
     }
@@ -185,7 +198,6 @@ impl<S: StreamTag, L: LeafResource> On<S, L> {
     pub fn stream(&self) -> Stream<S> {
         self.stream
     }
-
     /// Waits on the host until the stream is past all work on the buffer, and returns it idle.
     ///
     /// The short form of `record` and `synchronize`, for set-up code.
@@ -195,6 +207,7 @@ impl<S: StreamTag, L: LeafResource> On<S, L> {
     #[track_caller]
     pub fn idle(self) -> crate::Result<L>
     where
+        S: StreamTag,
         L: Resource<On<S> = Self>,
         Self: Bundle<S, Idle = L>,
     {
@@ -203,7 +216,7 @@ impl<S: StreamTag, L: LeafResource> On<S, L> {
     }
 }
 
-impl<S: StreamTag, L: LeafResource> Drop for On<S, L> {
+impl<S: Brand, L: LeafResource> Drop for On<S, L> {
     fn drop(&mut self) {
         if !self.alias {
             let stream = self.stream;
@@ -216,7 +229,7 @@ impl<S: StreamTag, L: LeafResource> Drop for On<S, L> {
     }
 }
 
-impl<S: StreamTag, L: LeafResource> std::ops::Deref for On<S, L> {
+impl<S: Brand, L: LeafResource> std::ops::Deref for On<S, L> {
     type Target = L::Slice<S>;
     fn deref(&self) -> &L::Slice<S> {
         self.leaf.__slice(Token::new())
@@ -224,20 +237,20 @@ impl<S: StreamTag, L: LeafResource> std::ops::Deref for On<S, L> {
 }
 
 // The slice is unsized, so this `&mut` cannot be used to swap one buffer against another.
-impl<S: StreamTag, L: LeafResource> std::ops::DerefMut for On<S, L> {
+impl<S: Brand, L: LeafResource> std::ops::DerefMut for On<S, L> {
     fn deref_mut(&mut self) -> &mut L::Slice<S> {
         self.leaf.__slice_mut(Token::new())
     }
 }
 
-impl<S: StreamTag, L: LeafResource> fmt::Debug for On<S, L> {
+impl<S: Brand, L: LeafResource> fmt::Debug for On<S, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("On").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
 // SAFETY: an alias or owner of one leaf; conversions only move it.
-unsafe impl<S: StreamTag, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> for On<S, L> {
+unsafe impl<S: Brand, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> for On<S, L> {
     type Idle = L;
     fn __unbind(self, _: Token) -> L {
         self.into_leaf()
@@ -248,7 +261,7 @@ macro_rules! tuple {
     ($($r:ident)*) => {
         // SAFETY: visits each field once, in order, and moves it by its own implementation.
         unsafe impl<$($r: Resource),*> Resource for ($($r,)*) {
-            type On<Tag: StreamTag> = ($($r::On<Tag>,)*);
+            type On<Tag: Brand> = ($($r::On<Tag>,)*);
             #[allow(non_snake_case, unused_variables)]
             fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
                 let ($($r,)*) = self;
@@ -260,18 +273,18 @@ macro_rules! tuple {
                 $($r.__drain(sink, token);)*
             }
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
-            fn __bind<Tag: StreamTag>(self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
+            fn __bind<Tag: Brand>(self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
                 let ($($r,)*) = self;
                 ($($r.__bind(stream, token),)*)
             }
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
-            fn __alias<Tag: StreamTag>(&self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
+            fn __alias<Tag: Brand>(&self, stream: Stream<Tag>, token: Token) -> Self::On<Tag> {
                 let ($($r,)*) = self;
                 ($($r.__alias(stream, token),)*)
             }
         }
         // SAFETY: as above.
-        unsafe impl<Tag: StreamTag, $($r: Bundle<Tag>),*> Bundle<Tag> for ($($r,)*) {
+        unsafe impl<Tag: Brand, $($r: Bundle<Tag>),*> Bundle<Tag> for ($($r,)*) {
             type Idle = ($($r::Idle,)*);
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
             fn __unbind(self, token: Token) -> Self::Idle {
@@ -293,22 +306,22 @@ tuple!(A B C D E F G H);
 
 // SAFETY: visits each element once and moves it by its own implementation.
 unsafe impl<R: Resource> Resource for Vec<R> {
-    type On<S: StreamTag> = Vec<R::On<S>>;
+    type On<S: Brand> = Vec<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.into_iter().map(|r| r.__bind(stream, token)).collect()
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.iter().map(|r| r.__alias(stream, token)).collect()
     }
 }
 // SAFETY: as above.
-unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Vec<B> {
+unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Vec<B> {
     type Idle = Vec<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {
         self.into_iter().map(|b| b.__unbind(token)).collect()
@@ -317,22 +330,22 @@ unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Vec<B> {
 
 // SAFETY: visits each element once and moves it by its own implementation.
 unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
-    type On<S: StreamTag> = [R::On<S>; N];
+    type On<S: Brand> = [R::On<S>; N];
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.map(|r| r.__bind(stream, token))
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.each_ref().map(|r| r.__alias(stream, token))
     }
 }
 // SAFETY: as above.
-unsafe impl<S: StreamTag, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
+unsafe impl<S: Brand, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
     type Idle = [B::Idle; N];
     fn __unbind(self, token: Token) -> Self::Idle {
         self.map(|b| b.__unbind(token))
@@ -341,22 +354,22 @@ unsafe impl<S: StreamTag, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
 
 // SAFETY: visits the element, if any, once and moves it by its own implementation.
 unsafe impl<R: Resource> Resource for Option<R> {
-    type On<S: StreamTag> = Option<R::On<S>>;
+    type On<S: Brand> = Option<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.iter().for_each(|r| r.__leaves(visit));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.iter_mut().for_each(|r| r.__drain(sink, token));
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.map(|r| r.__bind(stream, token))
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.as_ref().map(|r| r.__alias(stream, token))
     }
 }
 // SAFETY: as above.
-unsafe impl<S: StreamTag, B: Bundle<S>> Bundle<S> for Option<B> {
+unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Option<B> {
     type Idle = Option<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {
         self.map(|b| b.__unbind(token))

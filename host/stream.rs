@@ -28,14 +28,38 @@ use crate::tally::Stall;
 )]
 pub trait Tag: 'static {}
 
-/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream.
-pub trait StreamTag: sealed::Sealed {}
+/// What stands for a stream in types: a [`StreamTag`], or the brand of a stream under [`capture`](Stream::capture).
+///
+/// What is generic over it can run and be captured: copies, fills, kernel launches, and functions of those.
+///
+/// ```
+/// use thalweg::{Brand, DeviceBuffer, On, Result, Stream};
+///
+/// fn clear<S: Brand>(s: &Stream<S>, images: &mut [On<S, DeviceBuffer<u8>>]) -> Result<()> {
+///     images.iter_mut().try_for_each(|image| s.zero(image))
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not stand for a stream",
+    note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures"
+)]
+pub trait Brand: sealed::Sealed {}
+
+/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream: a stream that runs
+/// what it is given, so that memory can be allocated on it and events be recorded.
+#[diagnostic::on_unimplemented(
+    message = "stream `{Self}` cannot do this",
+    note = "a stream under capture takes copies, fills and kernel launches only, of the buffers that the capture was given: allocate, bind, record, wait and synchronize before it or after it",
+    note = "other streams are named by tags, which `stream_tags!` declares"
+)]
+pub trait StreamTag: Brand {}
 
 pub(crate) mod sealed {
     pub trait Sealed {}
     impl<S: super::Tag> Sealed for S {}
 }
 
+impl<S: Tag> Brand for S {}
 impl<S: Tag> StreamTag for S {}
 
 /// The tag of a stream inside an object of which there are several: `In<I, Upload>` is another stream for each
@@ -139,6 +163,10 @@ impl StreamInner {
         self.priority
     }
 
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
     /// An event recorded now.
     #[inline]
     #[track_caller]
@@ -239,10 +267,11 @@ impl<S> Stream<S> {
     }
 }
 
-impl<S: StreamTag> Stream<S> {
+// What a stream under capture cannot do has its bound at the method, because there the compiler shows the trait's notes.
+impl<S: Brand> Stream<S> {
     /// Calls into the device.
     #[inline]
-    fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {
+    pub(crate) fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {
         self.inner.device.usable()?;
         self.inner.device.seen(f(self.inner.handle))
     }
@@ -253,7 +282,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// A part of it lives on another device; it comes back.
-    pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>> {
+    pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
+    where
+        S: StreamTag,
+    {
         match self.admits(&resource) {
             Ok(()) => Ok(resource.__bind(self, Token::new())),
             Err(error) => Err(Returned::new(error, resource)),
@@ -266,7 +298,10 @@ impl<S: StreamTag> Stream<S> {
     /// The device has failed; the resource comes back, still on the stream.
     #[inline]
     #[track_caller]
-    pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>> {
+    pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>>
+    where
+        S: StreamTag,
+    {
         // An event exists only after its record succeeded: CUDA reports an unrecorded one as complete.
         match self.inner.lease() {
             Ok(event) => Ok(Event::new(bundle.__unbind(Token::new()), event)),
@@ -280,7 +315,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// A part of the resource lives on another device, or the device has failed; the event comes back.
     #[inline]
-    pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>> {
+    pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>>
+    where
+        S: StreamTag,
+    {
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner.wait(lease),
             None => self.inner.device.usable(),
@@ -314,7 +352,10 @@ impl<S: StreamTag> Stream<S> {
         self,
         bundle: B,
         to: &Stream<T>,
-    ) -> Result<<B::Idle as Resource>::On<T>, Returned<B>> {
+    ) -> Result<<B::Idle as Resource>::On<T>, Returned<B>>
+    where
+        S: StreamTag,
+    {
         // In flight under an idle type: should the driver panic, it leaks rather than passes for idle.
         let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
         let handed = to.admits(&*idle).and_then(|()| {
@@ -334,7 +375,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed; the resource comes back.
     #[track_caller]
-    pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>> {
+    pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>>
+    where
+        S: StreamTag,
+    {
         match self.inner.lease() {
             Ok(event) => Ok(Shared::new(bundle.__unbind(Token::new()), event)),
             Err(error) => Err(Returned::new(error, bundle)),
@@ -345,7 +389,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// A part of it lives on another device, or the device has failed.
-    pub fn read<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>> {
+    pub fn read<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
+    where
+        S: StreamTag,
+    {
         self.admits(shared.value())?;
         self.inner.wait(shared.producer())?;
         Ok(Reading::new(shared, self))
@@ -356,7 +403,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// Other handles or readings are alive ([`Error::StillShared`]), a part of it lives on another device, or the device has
     /// failed; it comes back.
-    pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>> {
+    pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>>
+    where
+        S: StreamTag,
+    {
         let waited = self
             .admits(shared.value())
             .and_then(|()| shared.readers()?.iter().try_for_each(|event| self.inner.wait(event)));
@@ -393,7 +443,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device is out of memory, or the bytes are more than an allocation can hold.
     #[track_caller]
-    pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
+    pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
         const { element::<T>() }
         let bytes = byte_len::<T>(len)?;
         let device = self.inner.device;
@@ -419,7 +472,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// As [`alloc`](Stream::alloc).
     #[track_caller]
-    pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>> {
+    pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
         const { element::<T>() }
         let mut buffer = self.alloc(len)?;
         self.zero(&mut buffer)?;
@@ -540,7 +596,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The lengths differ, or the device has failed.
     #[track_caller]
-    pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()>
+    where
+        S: StreamTag,
+    {
         equal_lengths(from.len(), to.len())?;
         let _stall = self.inner.device.stall(Stall::BlockingCopy);
         if from.is_empty() {
@@ -564,7 +623,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed.
     #[track_caller]
-    pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>> {
+    pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>>
+    where
+        S: StreamTag,
+    {
         let _stall = self.inner.device.stall(Stall::BlockingCopy);
         if from.is_empty() {
             self.synchronize()?;
@@ -589,7 +651,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// As [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
     #[track_caller]
-    pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>> {
+    pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
         const { element::<T>() }
         let _stall = self.inner.device.stall(Stall::BlockingCopy);
         let mut buffer = self.alloc(data.len())?;
@@ -604,7 +669,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed.
     #[track_caller]
-    pub fn timestamp(self) -> Result<TimedEvent> {
+    pub fn timestamp(self) -> Result<TimedEvent>
+    where
+        S: StreamTag,
+    {
         self.inner.device.usable()?;
         let stall = self.inner.device.stall(Stall::EventCreation);
         let cell = EventCell::new(self.inner.device, true)?;
@@ -620,7 +688,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed; `f` is dropped.
-    pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()>
+    where
+        S: StreamTag,
+    {
         let device = self.inner.device;
         let mut f = HostFunction(Some(f));
         let guarded = move || {
@@ -646,7 +717,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed or does not support it.
-    pub unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<()> {
+    pub unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<()>
+    where
+        S: StreamTag,
+    {
         // SAFETY: the caller's promise.
         self.call(|s| unsafe { s.wait_value(flag, value) })
     }
@@ -656,7 +730,10 @@ impl<S: StreamTag> Stream<S> {
     /// # Errors
     /// The device has failed, or a host function has panicked.
     #[track_caller]
-    pub fn synchronize(self) -> Result<()> {
+    pub fn synchronize(self) -> Result<()>
+    where
+        S: StreamTag,
+    {
         let _stall = self.inner.device.stall(Stall::Synchronize);
         self.call(StreamHandle::synchronize)?;
         self.inner.device.check()
@@ -666,7 +743,10 @@ impl<S: StreamTag> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn is_done(self) -> Result<bool> {
+    pub fn is_done(self) -> Result<bool>
+    where
+        S: StreamTag,
+    {
         self.call(StreamHandle::is_done)
     }
 }

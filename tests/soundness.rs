@@ -435,6 +435,92 @@ fn a_pool_in_a_host_function_does_not_deadlock() {
     });
 }
 
+// --- graphs ----------------------------------------------------------------------------------------------------
+
+/// A capture clones a bundle's metadata, which is the user's code: where that panicked with the bundle in its hands, page-locked memory
+/// would have been lent again while a copy was still to write there.
+#[test]
+fn metadata_that_panics_in_a_capture_keeps_its_bundle_on_the_stream() {
+    struct Bomb;
+    impl Clone for Bomb {
+        fn clone(&self) -> Self {
+            panic!("on purpose")
+        }
+    }
+    #[derive(Resource)]
+    struct Armed {
+        host: PinnedBuffer<u32>,
+        #[resource(plain)]
+        _bomb: Bomb,
+    }
+
+    stream_tags!(Captures);
+    let device = Device::new_cpu().unwrap();
+    let stream = device.stream::<Captures>().unwrap();
+    let host = device.pinned_from(&[1u32; 1024]).unwrap();
+    let mut armed = stream.bind(Armed { host, _bomb: Bomb }).unwrap();
+    let mut x = stream.alloc::<u32>(1024).unwrap();
+    stream.fill(&mut x, 7).unwrap();
+    let gate = gate(stream);
+    stream.copy_to_host(&x, &mut armed.host).unwrap();
+    catch_unwind(AssertUnwindSafe(|| stream.capture(armed, |_, _| Ok(())).map(drop))).unwrap_err();
+    let mine = device.pinned_from(&[5u32; 1024]).unwrap();
+    drop(gate);
+    stream.synchronize().unwrap();
+    assert_eq!(mine[..], [5; 1024]);
+    // And the stream of the capture can be used for the next.
+    let (mut graph, mut x) = stream.capture(x, |s, x| s.fill(x, 2)).unwrap();
+    x = stream.replay(&mut graph, x).unwrap();
+    assert_eq!((graph.len(), stream.read_blocking(&x).unwrap()), (1, vec![2; 1024]));
+}
+
+/// Memory of a bundle that is gone, bound again by somebody else: a graph may not write there by way of a bundle
+/// that merely starts at the same place.
+#[test]
+fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
+    stream_tags!(Reaches);
+    let device = Device::new_cpu().unwrap();
+    let stream = device.stream::<Reaches>().unwrap();
+    let pool = PinnedPool::new(device, 1 << 20);
+    let mut x = stream.alloc::<u32>(1024).unwrap();
+    stream.fill(&mut x, 7).unwrap();
+    let host = stream.bind(pool.take::<u32>(1024).unwrap()).unwrap();
+    let (mut graph, bundle) = stream.capture((x, host), |s, (x, host)| s.copy_to_host(x, host)).unwrap();
+    let (x, host) = stream.record(bundle).unwrap().synchronize().unwrap();
+    drop(host);
+    let mut pieces = pool.take::<u32>(1024).unwrap().split(2); // of the same block
+    let mut mine = pieces.pop().unwrap();
+    mine.fill(5);
+    let bundle = stream.bind((x, pieces.pop().unwrap())).unwrap();
+    let returned = stream.replay(&mut graph, bundle).unwrap_err();
+    assert!(matches!(returned.error, Error::GraphMismatch { index: 1, .. }), "{}", returned.error);
+    stream.synchronize().unwrap();
+    assert_eq!(mine[..], [5; 512]);
+}
+
+/// A graph owned by a host function would be destroyed inside a driver that forbids calls there; the same where a failed device
+/// drops the function unrun.
+#[test]
+fn a_graph_dropped_in_a_host_function_is_destroyed_elsewhere() {
+    stream_tags!(Drops);
+    guarded(|| {
+        let stream = Device::new_cpu().unwrap().stream::<Drops>().unwrap();
+        for fail in [false, true] {
+            let x = stream.alloc::<u32>(64).unwrap();
+            let (mut graph, x) = stream.capture(x, |s, x| s.fill(x, 1)).unwrap();
+            let x = stream.replay(&mut graph, x).unwrap();
+            let gate = gate(stream);
+            if fail {
+                fails(&stream).unwrap();
+            }
+            stream.launch_host(move || drop(graph)).unwrap();
+            drop(gate);
+            assert_eq!(stream.synchronize().is_err(), fail);
+            drop(x);
+        }
+    });
+}
+
 // --- threads ---------------------------------------------------------------------------------------------------
 
 /// A waker whose destructor panics ended the thread that wakes all others.

@@ -80,7 +80,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
 
     let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
     let mut with_tag = input.generics.clone();
-    with_tag.params.insert(0, syn::parse_quote!(__S: ::thalweg::StreamTag));
+    with_tag.params.insert(0, syn::parse_quote!(__S: ::thalweg::Brand));
     let (tag_impl_generics, tag_ty_generics, _) = with_tag.split_for_impl();
     let arguments = {
         let params = input.generics.params.iter().map(|p| match p {
@@ -99,7 +99,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         // SAFETY: every field is visited once and moved by its own implementation; metadata is only moved, and
         // cloned for an alias.
         unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
-            type On<__S: ::thalweg::StreamTag> = #on<__S #arguments>;
+            type On<__S: ::thalweg::Brand> = #on<__S #arguments>;
 
             fn __leaves<__F: FnMut(::thalweg::LeafInfo)>(&self, #visit: &mut __F) {
                 let Self { #(#names),* } = self;
@@ -109,7 +109,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
                 let Self { #(#names),* } = self;
                 #(#drain)*
             }
-            fn __bind<__S: ::thalweg::StreamTag>(
+            fn __bind<__S: ::thalweg::Brand>(
                 self,
                 #stream: ::thalweg::Stream<__S>,
                 #token: ::thalweg::Token,
@@ -117,7 +117,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
                 let Self { #(#names),* } = self;
                 #on { #(#bind),* }
             }
-            fn __alias<__S: ::thalweg::StreamTag>(
+            fn __alias<__S: ::thalweg::Brand>(
                 &self,
                 #stream: ::thalweg::Stream<__S>,
                 #token: ::thalweg::Token,

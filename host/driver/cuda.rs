@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
 use thalweg_simt::host::{Kernel, LaunchShape};
@@ -169,6 +169,8 @@ pub(crate) struct Cuda {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pool: sys::CUmemoryPool,
+    /// Captures under way: each would be broken by a wait for the whole context.
+    capturing: AtomicUsize,
     pub(crate) info: Info,
 }
 
@@ -192,6 +194,14 @@ pub(crate) struct Event(sys::CUevent);
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
+
+/// An executable graph; owned, destroyed by [`Cuda::destroy_graph`].
+#[derive(Debug)]
+pub(crate) struct Graph(sys::CUgraphExec);
+// SAFETY: a driver handle, usable from every thread.
+unsafe impl Send for Graph {}
+// SAFETY: as above; launches, which must not meet, take it exclusively.
+unsafe impl Sync for Graph {}
 
 /// A loaded module; never unloaded, because a pending launch may use it.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +272,7 @@ impl Cuda {
             device,
             context,
             pool: null_mut(),
+            capturing: AtomicUsize::new(0),
             info: Info {
                 name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
                 memory,
@@ -438,10 +449,13 @@ impl Cuda {
         let first = unsafe { call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)) };
         match first {
             Err(f) if f.is_out_of_memory() => {
-                // Memory whose free is still in flight counts as used: let it land before trimming.
+                // Memory whose free is still in flight counts as used: let it land before trimming, unless that
+                // breaks a capture.
                 // SAFETY: the context is current and the pool is its own.
                 unsafe {
-                    call!(cuCtxSynchronize())?;
+                    if self.capturing.load(Ordering::Relaxed) == 0 {
+                        call!(cuCtxSynchronize())?;
+                    }
                     call!(cuMemPoolTrimTo(self.pool, 0))?;
                     call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0))?;
                 }
@@ -538,6 +552,67 @@ impl Cuda {
                 Pattern::U16(v) => call!(cuMemsetD16Async(to, v, count, s.0)),
                 Pattern::U32(v) => call!(cuMemsetD32Async(to, v, count, s.0)),
             }
+        }
+    }
+
+    /// Has the stream keep what it is given instead of running it, until [`end_capture`](Self::end_capture).
+    ///
+    /// Relaxed: other calls, of this thread and of others, are not held up or forbidden meanwhile, apart from waiting
+    /// for the whole context.
+    pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: a stream of this context.
+        unsafe { call!(cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)) }?;
+        self.capturing.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes a graph of what the stream was given since [`begin_capture`](Self::begin_capture), and says how many nodes it has.
+    /// Also says whether the stream runs again what it is given: if not, it can never be used again.
+    pub(crate) fn end_capture(&self, s: Stream) -> (Result<(Graph, usize), Failure>, bool) {
+        let _current = match self.enter() {
+            Ok(current) => current,
+            Err(failure) => return (Err(failure), false),
+        };
+        let mut graph = null_mut();
+        // SAFETY: a stream of this context; stores one handle, null where the capture is not valid.
+        let ended = unsafe { call!(cuStreamEndCapture(s.0, &mut graph)) };
+        self.capturing.fetch_sub(1, Ordering::Relaxed);
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        // SAFETY: as above; stores one number.
+        let asked = unsafe { call!(cuStreamIsCapturing(s.0, &mut status)) };
+        let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let (mut executable, mut nodes) = (null_mut(), 0);
+        let made = ended.and_then(|()| {
+            // SAFETY: a valid graph; each call stores into its own variable, and a null list asks for the number alone.
+            unsafe {
+                call!(cuGraphGetNodes(graph, null_mut(), &mut nodes))?;
+                call!(cuGraphInstantiateWithFlags(&mut executable, graph, 0))
+            }
+        });
+        if !graph.is_null() {
+            // SAFETY: owned, and not used after; the executable graph is a copy.
+            unsafe { sys::cuGraphDestroy(graph) };
+        }
+        (made.map(|()| (Graph(executable), nodes)), usable)
+    }
+
+    /// Enqueues a whole graph. It runs after its own earlier launches, on whichever stream they are.
+    ///
+    /// # Safety
+    /// As of every call that was captured, from now on and on this stream.
+    #[inline]
+    pub(crate) unsafe fn launch_graph(&self, s: Stream, graph: &mut Graph) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise; exclusive, since the driver wants no two launches of one graph at a time.
+        unsafe { call!(cuGraphLaunch(graph.0, s.0)) }
+    }
+
+    /// Gives a graph back to the driver, which keeps it until its pending launches are done.
+    pub(crate) fn destroy_graph(&self, graph: Graph) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: owned, so nobody uses it after; a failure only leaks it.
+            unsafe { sys::cuGraphExecDestroy(graph.0) };
         }
     }
 

@@ -56,6 +56,13 @@ pub(crate) enum StreamHandle {
     Cpu(&'static cpu::Queue),
 }
 
+/// What a stream of a machine was given, to be run any number of times.
+#[derive(Debug)]
+pub(crate) enum GraphHandle {
+    Cuda(&'static Cuda, cuda::Graph),
+    Cpu(cpu::Recording),
+}
+
 /// An event of a machine.
 #[derive(Debug)]
 pub(crate) enum EventHandle {
@@ -68,6 +75,14 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
             Self::Cpu(c) => StreamHandle::Cpu(c.queue()?),
+        })
+    }
+
+    /// A stream for captures and nothing else.
+    pub(crate) fn new_capture_stream(self) -> Result<StreamHandle, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(0)?),
+            Self::Cpu(c) => StreamHandle::Cpu(c.recorder()),
         })
     }
 
@@ -112,6 +127,15 @@ impl Driver {
                 (m.free, m.total)
             }
         })
+    }
+}
+
+impl GraphHandle {
+    /// Gives the graph back; pending launches go on.
+    pub(crate) fn destroy(self) {
+        if let Self::Cuda(c, graph) = self {
+            c.destroy_graph(graph);
+        }
     }
 }
 
@@ -205,6 +229,47 @@ impl StreamHandle {
         }
         self.record(event)?;
         to.wait(event)
+    }
+
+    /// Has a [capture stream](Driver::new_capture_stream) keep what it is given.
+    pub(crate) fn begin_capture(self) -> Result<(), Fault> {
+        match self {
+            Self::Cuda(c, s) => c.begin_capture(s)?,
+            Self::Cpu(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What the capture stream was given, and how many nodes that is; and whether the stream can be used again.
+    pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
+        match self {
+            Self::Cuda(c, s) => {
+                let (graph, usable) = c.end_capture(s);
+                (graph.map(|(graph, nodes)| (GraphHandle::Cuda(c, graph), nodes)).map_err(Fault::Cuda), usable)
+            }
+            Self::Cpu(q) => {
+                let recording = q.take_recording();
+                let nodes = recording.len();
+                (Ok((GraphHandle::Cpu(recording), nodes)), true)
+            }
+        }
+    }
+
+    /// Enqueues all of a graph of this stream's device.
+    ///
+    /// # Safety
+    /// As of every call that was captured, from now on and on this stream.
+    #[inline]
+    pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self, graph) {
+                (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
+                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.replay(recording),
+                _ => return Err(mixed()),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn synchronize(self) -> Result<(), Fault> {

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::error::{Result, Returned};
 use crate::reclaim::{self, When};
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Stream, StreamTag};
+use crate::stream::{Brand, Stream, StreamTag};
 
 /// `len` elements of `T` in device memory, idle: no work on it is pending.
 ///
@@ -143,30 +143,31 @@ impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
 
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
-    type On<S: StreamTag> = On<S, Self>;
+    type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
-        visit(LeafInfo { device: self.device, kind: LeafKind::Device });
+        let bytes = self.len * size_of::<T>();
+        visit(LeafInfo { device: self.device, kind: LeafKind::Device, addr: self.addr, bytes });
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;
         sink(Leaf(Memory::Device(self.memory.take())));
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
         On::new(self, stream)
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
 }
 
 // SAFETY: sealed.
 unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
-    type Slice<S: StreamTag> = DeviceSlice<S, T>;
-    fn __slice<S: StreamTag>(&self, _: Token) -> &DeviceSlice<S, T> {
+    type Slice<S: Brand> = DeviceSlice<S, T>;
+    fn __slice<S: Brand>(&self, _: Token) -> &DeviceSlice<S, T> {
         // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
         unsafe { DeviceSlice::from_raw(self.addr, self.len) }
     }
-    fn __slice_mut<S: StreamTag>(&mut self, _: Token) -> &mut DeviceSlice<S, T> {
+    fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut DeviceSlice<S, T> {
         // SAFETY: as above, exclusively through `&mut self`.
         unsafe { DeviceSlice::from_raw_mut(self.addr, self.len) }
     }

@@ -7,7 +7,7 @@ use thalweg_simt::host::DeviceSlice;
 use super::{DeviceBuffer, LeafKind, Plain};
 use crate::device::Device;
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Stream, StreamTag};
+use crate::stream::{Brand, Stream};
 
 /// A [`DeviceBuffer`] that streams of other devices may wait for, and only copy from and to.
 ///
@@ -80,7 +80,7 @@ impl<S, T> fmt::Debug for PeerSlice<S, T> {
     }
 }
 
-impl<S: StreamTag, T: Plain> On<S, PeerBuffer<T>> {
+impl<S: Brand, T: Plain> On<S, PeerBuffer<T>> {
     /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.leaf().device()
@@ -89,30 +89,30 @@ impl<S: StreamTag, T: Plain> On<S, PeerBuffer<T>> {
 
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for PeerBuffer<T> {
-    type On<S: StreamTag> = On<S, Self>;
+    type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
-        visit(LeafInfo { device: self.0.device, kind: LeafKind::Peer });
+        self.0.__leaves(&mut |leaf| visit(LeafInfo { kind: LeafKind::Peer, ..leaf }));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token) {
         self.0.__drain(sink, token);
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
         On::new(self, stream)
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
 }
 
 // SAFETY: sealed.
 unsafe impl<T: Plain> LeafResource for PeerBuffer<T> {
-    type Slice<S: StreamTag> = PeerSlice<S, T>;
-    fn __slice<S: StreamTag>(&self, token: Token) -> &PeerSlice<S, T> {
+    type Slice<S: Brand> = PeerSlice<S, T>;
+    fn __slice<S: Brand>(&self, token: Token) -> &PeerSlice<S, T> {
         let slice: *const DeviceSlice<S, T> = self.0.__slice(token);
         // SAFETY: `PeerSlice` is a transparent wrapper.
         unsafe { &*(slice as *const PeerSlice<S, T>) }
     }
-    fn __slice_mut<S: StreamTag>(&mut self, token: Token) -> &mut PeerSlice<S, T> {
+    fn __slice_mut<S: Brand>(&mut self, token: Token) -> &mut PeerSlice<S, T> {
         let slice: *mut DeviceSlice<S, T> = self.0.__slice_mut(token);
         // SAFETY: `PeerSlice` is a transparent wrapper.
         unsafe { &mut *(slice as *mut PeerSlice<S, T>) }

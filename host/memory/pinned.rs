@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::{Result, Returned};
 use crate::reclaim::{self, When};
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Stream, StreamTag};
+use crate::stream::{Brand, Stream, StreamTag};
 
 /// `len` elements of `T` in page-locked host memory, idle: an ordinary slice.
 ///
@@ -159,30 +159,31 @@ impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
 
 // SAFETY: one leaf, which conversions only move.
 unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
-    type On<S: StreamTag> = On<S, Self>;
+    type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
-        visit(LeafInfo { device: self.device, kind: LeafKind::Pinned });
+        let (addr, bytes) = (self.ptr.as_ptr().expose_provenance() as u64, self.len * size_of::<T>());
+        visit(LeafInfo { device: self.device, kind: LeafKind::Pinned, addr, bytes });
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;
         sink(Leaf(Memory::Pinned(self.memory.take())));
     }
-    fn __bind<S: StreamTag>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
+    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> On<S, Self> {
         On::new(self, stream)
     }
-    fn __alias<S: StreamTag>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
+    fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
 }
 
 // SAFETY: sealed.
 unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
-    type Slice<S: StreamTag> = HostSlice<S, T>;
-    fn __slice<S: StreamTag>(&self, _: Token) -> &HostSlice<S, T> {
+    type Slice<S: Brand> = HostSlice<S, T>;
+    fn __slice<S: Brand>(&self, _: Token) -> &HostSlice<S, T> {
         // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
         unsafe { HostSlice::from_raw(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
     }
-    fn __slice_mut<S: StreamTag>(&mut self, _: Token) -> &mut HostSlice<S, T> {
+    fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut HostSlice<S, T> {
         // SAFETY: as above, exclusively through `&mut self`.
         unsafe { HostSlice::from_raw_mut(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
     }

@@ -1,5 +1,5 @@
 //! A composite on a stream with a destructor of its own.
-use thalweg::{DeviceBuffer, PinnedBuffer, Resource, StreamTag};
+use thalweg::{Brand, DeviceBuffer, PinnedBuffer, Resource};
 
 #[derive(Resource)]
 //~^ E0509 `SlotOn<` `Drop`
@@ -8,7 +8,7 @@ struct Slot {
     image: DeviceBuffer<u8>,
 }
 
-impl<S: StreamTag> Drop for SlotOn<S> { // bug
+impl<S: Brand> Drop for SlotOn<S> { // bug
     fn drop(&mut self) {} // bug
 } // bug
 

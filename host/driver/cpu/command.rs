@@ -32,25 +32,19 @@ impl Pattern {
     }
 }
 
+/// What can be recorded and carried out any number of times: a command that touches buffers and nothing else.
 // Inline, because a box for each launch would be an allocation for each launch.
 #[allow(clippy::large_enum_variant)]
+#[derive(Clone, Copy)]
+pub(super) enum Work {
+    Copy { dst: u64, src: u64, bytes: usize },
+    Fill { dst: u64, pattern: Pattern, count: usize },
+    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_SLOTS], start: usize },
+}
+
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Command {
-    Copy {
-        dst: u64,
-        src: u64,
-        bytes: usize,
-    },
-    Fill {
-        dst: u64,
-        pattern: Pattern,
-        count: usize,
-    },
-    Launch {
-        kernel: &'static Kernel,
-        shape: LaunchShape,
-        slots: [u64; MAX_SLOTS],
-        start: usize,
-    },
+    Work(Work),
     Host(Box<dyn FnOnce() + Send>),
     Free {
         addr: u64,
@@ -138,7 +132,16 @@ impl Command {
                 }
                 Step::Done
             }
-            _ if cpu.is_poisoned() => Step::Done,
+            Self::Work(_) if cpu.is_poisoned() => Step::Done,
+            Self::Work(work) => work.step(cpu, rng),
+        }
+    }
+}
+
+impl Work {
+    /// Carries it out; with a generator, perhaps only a part of it, and the rest is left.
+    fn step(&mut self, cpu: &Cpu, rng: Option<&mut Rng>) -> Step {
+        match self {
             Self::Copy { dst, src, bytes } => {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
@@ -209,14 +212,22 @@ fn message(payload: Box<dyn Any + Send>) -> String {
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Copy { bytes, .. } => write!(f, "copy of {bytes} bytes"),
-            Self::Fill { count, pattern, .. } => write!(f, "fill of {} bytes", count * pattern.size()),
-            Self::Launch { kernel, .. } => write!(f, "launch of `{}`", kernel.name()),
+            Self::Work(work) => work.fmt(f),
             Self::Host(_) | Self::Spent => f.write_str("host callback"),
             Self::Free { bytes, .. } => write!(f, "free of {bytes} bytes"),
             Self::Record(..) => f.write_str("record"),
             Self::Wait(..) => f.write_str("wait for an event"),
             Self::WaitValue(_, value) => write!(f, "wait for a flag to reach {value}"),
+        }
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Copy { bytes, .. } => write!(f, "copy of {bytes} bytes"),
+            Self::Fill { count, pattern, .. } => write!(f, "fill of {} bytes", count * pattern.size()),
+            Self::Launch { kernel, .. } => write!(f, "launch of `{}`", kernel.name()),
         }
     }
 }

@@ -36,6 +36,9 @@
 //! struck has ended. The flag is set before the failing command counts as completed, so whoever waited
 //! for that command sees it.
 //!
+//! **Graphs.** A capture records into a queue that has no thread and that no schedule knows. A replay enqueues all
+//! of it under one lock, so that commands of other threads come before or after it.
+//!
 //! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps where a command is
 //! blocked. With [`Schedule::Seeded`] there are none: callers take steps of commands, of whichever
 //! queue the seed says, where they would enqueue, ask or wait. Commands, readiness and steps are the
@@ -64,7 +67,7 @@ use thalweg_simt::cpu::BlockError;
 
 pub(crate) use command::Pattern;
 pub(crate) use event::Event;
-pub(crate) use queue::Queue;
+pub(crate) use queue::{Queue, Recording};
 
 use memory::Ledger;
 use scheduler::Scheduler;
@@ -144,6 +147,11 @@ impl Cpu {
             .spawn(|| queue.work(u64::MAX))
             .map_err(|e| CpuError::Thread { reason: e.to_string() })?;
         Ok(queue)
+    }
+
+    /// A queue that nobody carries out: it keeps what it is given for [`Queue::take_recording`].
+    pub(crate) fn recorder(&'static self) -> &'static Queue {
+        Box::leak(Box::new(Queue::new(self, usize::MAX)))
     }
 
     /// A new event, never recorded.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thalweg_simt::host::{Kernel, LaunchShape};
 
-use super::command::{Command, Flag, MAX_SLOTS, Step};
+use super::command::{Command, Flag, MAX_SLOTS, Step, Work};
 use super::sync::{Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError, Event, Pattern, grid};
 
@@ -23,6 +23,16 @@ pub(crate) struct Queue {
     work: Condvar,
     /// Hosts sleep here until enough is done.
     progress: Condvar,
+}
+
+/// Commands to be enqueued any number of times.
+#[derive(Debug)]
+pub(crate) struct Recording(Box<[Work]>);
+
+impl Recording {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 struct State {
@@ -48,7 +58,7 @@ impl Queue {
     /// passed every other access that conflicts is ordered before or after it by queues and events.
     pub(crate) unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) {
         if bytes > 0 {
-            self.push(Command::Copy { dst, src, bytes });
+            self.push(Command::Work(Work::Copy { dst, src, bytes }));
         }
     }
 
@@ -58,7 +68,7 @@ impl Queue {
     /// As for [`copy`](Self::copy), and `dst` is aligned for the pattern.
     pub(crate) unsafe fn fill(&self, dst: u64, pattern: Pattern, count: usize) {
         if count > 0 {
-            self.push(Command::Fill { dst, pattern, count });
+            self.push(Command::Work(Work::Fill { dst, pattern, count }));
         }
     }
 
@@ -82,7 +92,7 @@ impl Queue {
         if grid::blocks(shape) > 0 {
             let mut inline = [0; MAX_SLOTS];
             inline[..slots.len()].copy_from_slice(slots);
-            self.push(Command::Launch { kernel, shape, slots: inline, start: 0 });
+            self.push(Command::Work(Work::Launch { kernel, shape, slots: inline, start: 0 }));
         }
         Ok(())
     }
@@ -99,6 +109,26 @@ impl Queue {
     /// As for [`Cpu::free`], of all uses that are not ordered before this command.
     pub(crate) unsafe fn free(&self, addr: u64, bytes: usize) {
         self.push(Command::Free { addr, bytes });
+    }
+
+    /// What a [recorder](super::Cpu::recorder) was given since it was last asked.
+    pub(crate) fn take_recording(&self) -> Recording {
+        let commands = std::mem::take(&mut lock(&self.state).commands);
+        let work = |command| match command {
+            Command::Work(work) => Some(work),
+            _ => None, // a capture is given nothing else
+        };
+        Recording(commands.into_iter().filter_map(work).collect())
+    }
+
+    /// Enqueues everything that was recorded, in one piece.
+    ///
+    /// # Safety
+    /// As when each part was recorded, from now on.
+    pub(crate) unsafe fn replay(&self, recording: &Recording) {
+        if recording.len() > 0 {
+            self.enqueue(recording.len(), |commands| commands.extend(recording.0.iter().copied().map(Command::Work)));
+        }
     }
 
     /// Marks this place with the event.
@@ -177,9 +207,15 @@ impl Queue {
 
     /// Enqueues what is made under the queue's lock.
     fn push_with(&self, command: impl FnOnce() -> Command) {
+        self.enqueue(1, |commands| commands.push_back(command()));
+    }
+
+    /// Enqueues as many commands as `add` adds.
+    #[inline]
+    fn enqueue(&self, count: usize, add: impl FnOnce(&mut VecDeque<Command>)) {
         let mut state = lock(&self.state);
-        state.commands.push_back(command());
-        state.enqueued += 1;
+        add(&mut state.commands);
+        state.enqueued += count as u64;
         if state.sleeping {
             self.work.notify_one();
         }

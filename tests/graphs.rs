@@ -1,0 +1,750 @@
+//! Graphs: what a replay does is what the captured program would do, run there and then; and whatever becomes of
+//! bundle, graph and closure, nothing dangles, nothing is lost and nobody waits.
+//!
+//! `THALWEG_CASES` sets how many random programs run on each device.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use support::devices::{devices, report};
+use support::gate::Gate;
+use thalweg::simt::host::LaunchError;
+use thalweg::{
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, On, PinnedBuffer, PinnedPool, Resource,
+    Stream, StreamTag, kernel, stream_tags,
+};
+use thalweg_kernels::relevance;
+
+// --- helpers ---------------------------------------------------------------------------------------------------
+
+/// Runs `check` on every device.
+fn everywhere(mut check: impl FnMut(Device)) {
+    for &device in devices() {
+        let _lock = one_at_a_time(device);
+        check(device);
+    }
+}
+
+/// On a GPU one test at a time: while a gate is closed, page-locking memory elsewhere waits for it. So a test takes what it
+/// needs before it closes one.
+fn one_at_a_time(device: Device) -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    (device.kind() == DeviceKind::Cuda).then(|| ONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// As [`everywhere`], and on a few schedules of a CPU device that another order would suit as well.
+fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
+    everywhere(&mut check);
+    let device = Device::seeded_cpu(0).unwrap();
+    for seed in 0..20 {
+        device.reseed(seed);
+        check(device);
+    }
+}
+
+/// Runs `check` on two streams of `device`.
+fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Lane<'a>>, Stream<Lane<'b>>) -> T) -> T {
+    let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
+    a.enter(|&a| b.enter(|&b| check(a, b)))
+}
+
+/// Runs `f` while the gate is closed, and fails if that waits for it.
+fn at_once<T>(gate: &Gate, f: impl FnOnce() -> T) -> T {
+    let (running, ended) = mpsc::channel::<()>();
+    thread::scope(|threads| {
+        let watch = threads.spawn(move || {
+            let waits = ended.recv_timeout(Duration::from_secs(10)) == Err(mpsc::RecvTimeoutError::Timeout);
+            if waits {
+                gate.open();
+            }
+            waits
+        });
+        let value = f();
+        drop(running);
+        assert!(!watch.join().unwrap(), "waits for the stream");
+        value
+    })
+}
+
+/// A device buffer of this number, and a page-locked one of zeros.
+type Pair = (DeviceBuffer<u32>, PinnedBuffer<u32>);
+
+fn pair<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::On<S> {
+    let mut x = s.alloc::<u32>(len).unwrap();
+    s.fill(&mut x, v).unwrap();
+    let host = s.device().pinned_from(&vec![0u32; len]).unwrap();
+    (x, s.bind(host).unwrap())
+}
+
+/// Has the host look at a pair: the numbers on the device, and on the host.
+fn look<S: StreamTag>(s: Stream<S>, pair: <Pair as Resource>::On<S>) -> (Vec<u32>, Vec<u32>) {
+    let device = s.read_blocking(&pair.0).unwrap();
+    (device, s.record(pair).unwrap().synchronize().unwrap().1.to_vec())
+}
+
+/// A graph that copies the device buffer of a pair to the host and then sets it.
+fn download_and_set<S: StreamTag>(
+    s: Stream<S>,
+    pair: <Pair as Resource>::On<S>,
+    v: u32,
+) -> (Graph<Pair>, <Pair as Resource>::On<S>) {
+    s.capture(pair, |s, (x, host)| {
+        s.copy_to_host(x, host)?;
+        s.fill(x, v)
+    })
+    .unwrap()
+}
+
+kernel! {
+    unsafe fn mix(cx: impl Simt, n: u32, x: In<f32>, y: InOut<f32>)
+    require { x.len() == n, y.len() == n }
+    grid(n.div_ceil(64)) block(64)
+    {
+        let i = cx.global_x();
+        if i < n {
+            let i = i as usize;
+            y.set(cx, i, cx.fma(0.5, y.get(cx, i), x.get(cx, i)));
+        }
+    }
+}
+
+kernel! {
+    unsafe fn fails(cx: impl Simt, x: InOut<u32>)
+    grid(1) block(1)
+    {
+        panic!("on purpose, with {x:?}");
+    }
+}
+
+// --- programs --------------------------------------------------------------------------------------------------
+
+const PLANES: usize = 13;
+const BUFFERS: usize = 4;
+
+/// What the programs work on.
+#[derive(Resource)]
+struct Frame {
+    host: [PinnedBuffer<f32>; BUFFERS],
+    device: Vec<DeviceBuffer<f32>>,
+    planes: DeviceBuffer<f32>,
+    #[resource(plain)]
+    len: usize,
+}
+
+impl Frame {
+    fn zeros<S: StreamTag>(s: Stream<S>, len: usize) -> FrameOn<S> {
+        let zeros = || s.alloc_zeroed(len).unwrap();
+        FrameOn {
+            host: [(); BUFFERS].map(|()| s.bind(s.device().pinned_from(&vec![0.0; len]).unwrap()).unwrap()),
+            device: (0..BUFFERS).map(|_| zeros()).collect(),
+            planes: s.alloc_zeroed(PLANES * len).unwrap(),
+            len,
+        }
+    }
+}
+
+/// What, of what, to what, and a number.
+type Op = (u8, u8, u8, u8);
+
+fn two<T>(all: &mut [T], i: usize, j: usize) -> (&T, &mut T) {
+    let [x, y] = all.get_disjoint_mut([i, j]).unwrap();
+    (x, y)
+}
+
+/// Enqueues one step of a program, on any stream and in any capture.
+fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) -> Result<(), Error> {
+    let n = frame.len;
+    let (i, j) = (usize::from(i) % BUFFERS, usize::from(j) % BUFFERS);
+    let other = if i == j { (i + 1) % BUFFERS } else { j };
+    let half = n / 2..n;
+    match what % 9 {
+        0 => s.copy_to_device(&frame.host[i], &mut frame.device[j]),
+        1 => s.copy_to_device(frame.host[i].slice(half.clone())?, frame.device[j].slice_mut(half)?),
+        2 => s.copy_to_host(&frame.device[i], &mut frame.host[j]),
+        3 => {
+            let (from, to) = two(&mut frame.device, i, other);
+            s.copy(from, to)
+        }
+        4 => s.fill(&mut frame.device[j], f32::from(v) / 8.0),
+        5 => s.zero(frame.device[j].slice_mut(half)?),
+        6 => {
+            let plane = usize::from(v) % PLANES;
+            s.copy(&frame.device[i], frame.planes.slice_mut(plane * n..(plane + 1) * n)?)
+        }
+        7 if s.device().kind() == DeviceKind::Cpu => {
+            let (from, to) = two(&mut frame.device, i, other);
+            mix(s, n as u32, from, to)
+        }
+        // The PTX of ours is on no GPU; this one is built in.
+        _ => {
+            let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
+            relevance(s, n as u32, f32::from(v) / 256.0, 0.5, 0.5, &frame.planes, entropy, salience, out)
+        }
+    }
+}
+
+/// Everything in a frame, bit for bit, and the frame again.
+fn contents<S: StreamTag>(s: &Stream<S>, frame: FrameOn<S>) -> Result<(Vec<Vec<u32>>, Frame), Error> {
+    let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let mut all = Vec::new();
+    for x in frame.device.iter().chain([&frame.planes]) {
+        all.push(bits(&s.read_blocking(x)?));
+    }
+    let frame = s.record(frame)?.synchronize()?;
+    all.extend(frame.host.iter().map(|host| bits(host)));
+    Ok((all, frame))
+}
+
+/// Replays a program `rounds` times, on two streams by turns and with new contents each time, and runs it beside that.
+fn compare(device: Device, len: usize, program: &[Op], rounds: &[(u8, u8)]) -> Result<(), Error> {
+    lanes(device, |a, b| {
+        let (graph, replayed) =
+            a.capture(Frame::zeros(a, len), |s, frame| program.iter().try_for_each(|&op| step(s, frame, op)))?;
+        let mut graph = graph;
+        let mut replayed = contents(&a, replayed)?;
+        assert!(replayed.0.iter().flatten().all(|&bits| bits == 0), "{device}: something ran at the capture");
+        let mut run = contents(&a, Frame::zeros(a, len))?.1;
+        for &(seed, times) in rounds {
+            for frame in [&mut replayed.1, &mut run] {
+                for (i, host) in frame.host.iter_mut().enumerate() {
+                    let values = (0..len).map(|k| ((k + i) * (1 + usize::from(seed)) % 251) as f32 / 16.0);
+                    host.iter_mut().zip(values).for_each(|(x, v)| *x = v);
+                }
+            }
+            let times = 1 + times % 3;
+            let mut on_a = a.bind(run)?;
+            for _ in 0..times {
+                program.iter().try_for_each(|&op| step(&a, &mut on_a, op))?;
+            }
+            let want = contents(&a, on_a)?;
+            run = want.1;
+            replayed = if seed % 2 == 0 {
+                let mut frame = a.bind(replayed.1)?;
+                for _ in 0..times {
+                    frame = a.replay(&mut graph, frame)?;
+                }
+                contents(&a, frame)?
+            } else {
+                // There and back, without the host in between.
+                let mut frame = b.bind(replayed.1)?;
+                for _ in 1..times {
+                    frame = b.replay(&mut graph, frame)?;
+                }
+                contents(&a, a.replay(&mut graph, b.hand(frame, &a)?)?)?
+            };
+            assert_eq!(replayed.0, want.0, "{device}");
+        }
+        Ok(())
+    })
+}
+
+fn explore(device: Device, programs: u32, schedules: u64) {
+    let config = support::cases(programs);
+    let programs = config.cases;
+    let op = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    let len = prop::sample::select(vec![1usize, 2, 31, 64, 257, 1500]);
+    let input = (any::<u64>().no_shrink(), len, vec(op, 0..24), vec((any::<u8>(), any::<u8>()), 1..4));
+    let result = TestRunner::new(config).run(&input, |(seed, len, program, rounds)| {
+        (0..schedules).try_for_each(|schedule| {
+            device.reseed(seed.wrapping_add(schedule));
+            compare(device, len, &program, &rounds).map_err(|e| TestCaseError::fail(format!("{device}: {e}")))
+        })
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    report(&format!("covered: {programs} captured programs on {device}, {schedules} schedule(s) each"));
+}
+
+#[test]
+fn replays_do_what_the_program_does() {
+    everywhere(|device| explore(device, 200, 1));
+}
+
+#[test]
+fn replays_do_what_the_program_does_under_seeded_schedules() {
+    explore(Device::seeded_cpu(0).unwrap(), 300, 3);
+}
+
+// --- one promise at a time -------------------------------------------------------------------------------------
+
+#[test]
+fn a_capture_runs_nothing_and_counts_nodes() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _| {
+            let (mut graph, x) = a
+                .capture(pair(a, 100, 1), |s, (x, host)| {
+                    s.fill(x, 2)?;
+                    s.copy_to_host(x, host)?;
+                    s.zero(x.slice_mut(0..0)?) // nothing, and no node
+                })
+                .unwrap();
+            assert_eq!((graph.len(), graph.is_empty(), graph.device()), (2, false, device));
+            assert!(format!("{graph:?}").contains("nodes: 2"));
+            a.synchronize().unwrap();
+            let x = a.bind(a.record(x).unwrap().synchronize().unwrap()).unwrap();
+            assert_eq!(a.read_blocking(&x.0).unwrap(), [1; 100]);
+            let x = a.replay(&mut graph, x).unwrap();
+            assert_eq!(look(a, x), (vec![2; 100], vec![2; 100]));
+        });
+    });
+}
+
+#[test]
+fn an_empty_capture_replays_as_nothing() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, b| {
+            let (mut graph, x) = a.capture(pair(a, 10, 7), |_, _| Ok(())).unwrap();
+            assert!(graph.is_empty());
+            let x = a.replay(&mut graph, x).unwrap();
+            assert_eq!(look(a, x).0, [7; 10]);
+            let (mut graph, ()) = a.capture((), |_, ()| Ok(())).unwrap();
+            b.replay(&mut graph, ()).unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_replay_has_its_place_in_the_stream() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, b| {
+            let (mut graph, mut x) = download_and_set(a, pair(a, 1000, 1), 2);
+            a.fill(&mut x.0, 5).unwrap();
+            let mut x = a.replay(&mut graph, x).unwrap();
+            a.fill(&mut x.0, 6).unwrap();
+            let x = b.replay(&mut graph, a.hand(x, &b).unwrap()).unwrap();
+            assert_eq!(look(b, x), (vec![2; 1000], vec![6; 1000]));
+        });
+    });
+}
+
+#[test]
+fn a_replay_waits_behind_its_stream_and_not_in_the_call() {
+    everywhere(|device| {
+        lanes(device, |a, b| {
+            let (mut graph, x) = download_and_set(a, pair(a, 100, 1), 2);
+            let x = a.replay(&mut graph, x).unwrap(); // once before, so that nothing is left to be loaded
+            let gate = Gate::closed(device);
+            a.synchronize().unwrap();
+            gate.hold(&a);
+            let x = at_once(&gate, || {
+                let x = a.replay(&mut graph, x).unwrap();
+                let x = b.replay(&mut graph, a.hand(x, &b).unwrap()).unwrap();
+                assert!(!b.is_done().unwrap());
+                x
+            });
+            gate.open();
+            assert_eq!(look(b, x), (vec![2; 100], vec![2; 100]));
+        });
+    });
+}
+
+#[test]
+fn another_bundle_is_refused_and_comes_back() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _| {
+            let (mut graph, first) = download_and_set(a, pair(a, 100, 1), 9);
+            let refused = |returned: thalweg::Returned<_>, at: usize| {
+                let Error::GraphMismatch { index, captured, given } = &returned.error else {
+                    panic!("{}", returned.error)
+                };
+                assert_eq!(*index, at, "{captured}, {given}");
+                assert_ne!(captured, given);
+                assert!(returned.error.to_string().contains(given), "{}", returned.error);
+                returned.value
+            };
+            // Other memory, and memory of another length.
+            for len in [100, 50] {
+                let other = a.replay(&mut graph, pair(a, len, 3)).unwrap_err();
+                assert_eq!(look(a, refused(other, 0)), (vec![3; len], vec![0; len]));
+            }
+            // A piece of the memory that begins at the same place.
+            let (x, host) = first;
+            let mut pieces = x.split(2);
+            let second = pieces.pop().unwrap();
+            let (x, host) = refused(a.replay(&mut graph, (pieces.pop().unwrap(), host)).unwrap_err(), 0);
+            let x = On::<_, DeviceBuffer<u32>>::join(vec![x, second]).unwrap();
+            // One buffer is another's.
+            let (_, other) = pair(a, 100, 1);
+            let (x, other) = refused(a.replay(&mut graph, (x, other)).unwrap_err(), 1);
+            drop(other);
+            // What it was captured with.
+            let x = a.replay(&mut graph, (x, host)).unwrap();
+            assert_eq!(look(a, x), (vec![9; 100], vec![1; 100]));
+        });
+    });
+}
+
+#[test]
+fn a_bundle_with_more_less_or_rearranged_buffers_is_refused() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            let buffers = (0..3).map(|_| a.alloc_zeroed::<u32>(64).unwrap()).collect::<Vec<_>>();
+            let (mut graph, mut buffers) = a
+                .capture(buffers, |s, buffers| buffers.iter_mut().zip(1..).try_for_each(|(x, v)| s.fill(x, v)))
+                .unwrap();
+            let at = |error: Error| match error {
+                Error::GraphMismatch { index, captured, given } => (index, captured, given),
+                error => panic!("{error}"),
+            };
+            let last = buffers.pop().unwrap();
+            let returned = a.replay(&mut graph, buffers).unwrap_err();
+            let (index, _, given) = at(returned.error);
+            assert_eq!((index, &*given), (2, "not there"));
+            buffers = returned.value;
+            buffers.push(last);
+            buffers.push(a.alloc(64).unwrap());
+            let returned = a.replay(&mut graph, buffers).unwrap_err();
+            let (index, captured, _) = at(returned.error);
+            assert_eq!((index, &*captured), (3, "not there"));
+            buffers = returned.value;
+            buffers.pop();
+            buffers.swap(1, 2);
+            let returned = a.replay(&mut graph, buffers).unwrap_err();
+            assert_eq!(at(returned.error).0, 1);
+            buffers = returned.value;
+            buffers.swap(1, 2);
+            let buffers = a.replay(&mut graph, buffers).unwrap();
+            for (x, v) in buffers.iter().zip(1..) {
+                assert_eq!(a.read_blocking(x).unwrap(), [v; 64]);
+            }
+        });
+    });
+}
+
+/// What the graph does to buffers is the capture's; what the closure does to handles is nobody's business.
+#[test]
+fn handles_dropped_taken_swapped_and_forgotten_in_a_capture() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            type Bundle = (Vec<DeviceBuffer<u32>>, Option<DeviceBuffer<u32>>);
+            let filled = |v| {
+                let mut x = a.alloc::<u32>(64).unwrap();
+                a.fill(&mut x, v).unwrap();
+                x
+            };
+            let bundle: <Bundle as Resource>::On<_> = (vec![filled(1), filled(2), filled(3)], Some(filled(4)));
+            let (mut graph, bundle) = a
+                .capture(bundle, |s, (many, one)| {
+                    let mut taken = one.take().expect("it is there");
+                    s.fill(&mut taken, 40)?;
+                    many.swap(0, 1);
+                    std::mem::swap(&mut many[2], &mut taken);
+                    s.copy(&taken, &mut many[0])?; // 3 to what was 2
+                    drop(taken);
+                    std::mem::forget(many.pop());
+                    many.clear();
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!((bundle.0.len(), bundle.1.is_some()), (3, true));
+            let (many, one) = a.replay(&mut graph, bundle).unwrap();
+            let numbers: Vec<u32> = many
+                .iter()
+                .chain(&one)
+                .map(|x| a.read_blocking(x).unwrap())
+                .inspect(|x| assert_eq!(x.len(), 64))
+                .map(|x| x[63])
+                .collect();
+            assert_eq!(numbers, [1, 3, 3, 40]);
+        });
+    });
+}
+
+#[test]
+fn a_failed_capture_gives_the_bundle_back_and_the_next_one_works() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _| {
+            let mut x = pair(a, 100, 1);
+            for _ in 0..3 {
+                let returned = a
+                    .capture(x, |s, (x, host)| {
+                        s.fill(x, 7)?;
+                        s.copy_to_host(x.slice(0..50)?, host)
+                    })
+                    .unwrap_err();
+                assert!(matches!(returned.error, Error::LengthMismatch { source_len: 50, destination_len: 100 }));
+                x = returned.value;
+            }
+            assert_eq!(a.read_blocking(&x.0).unwrap(), [1; 100]);
+            let (mut graph, x) = download_and_set(a, x, 2);
+            assert_eq!(graph.len(), 2, "nothing is left of the others");
+            let x = a.replay(&mut graph, x).unwrap();
+            assert_eq!(look(a, x), (vec![2; 100], vec![1; 100]));
+        });
+    });
+}
+
+#[test]
+fn a_panic_in_a_capture_gives_everything_back() {
+    let cpu = Device::new_cpu().unwrap();
+    cpu.limit_memory(Some(1 << 20));
+    for device in devices().iter().copied().chain([cpu]) {
+        let _lock = one_at_a_time(device);
+        lanes(device, |a, _| {
+            let x = pair(a, 1 << 16, 1);
+            let free = device.free_memory().unwrap();
+            let panic = catch_unwind(AssertUnwindSafe(|| {
+                a.capture(x, |s, (x, _)| {
+                    s.fill(x, 7)?;
+                    panic!("on purpose")
+                })
+            }));
+            assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
+            a.synchronize().unwrap();
+            if device == cpu {
+                // Nobody else allocates there.
+                assert_eq!(device.free_memory().unwrap(), free + 4 * (1 << 16));
+            }
+            let (mut graph, x) = download_and_set(a, pair(a, 100, 1), 2);
+            assert_eq!(graph.len(), 2);
+            assert_eq!(look(a, a.replay(&mut graph, x).unwrap()), (vec![2; 100], vec![1; 100]));
+        });
+    }
+}
+
+#[test]
+fn a_graph_may_go_while_its_replays_are_pending() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            let (mut graph, x) = download_and_set(a, pair(a, 1000, 1), 2);
+            let x = a.replay(&mut graph, x).unwrap();
+            let gate = Gate::closed(device);
+            a.synchronize().unwrap();
+            gate.hold(&a);
+            let x = at_once(&gate, || {
+                let x = a.replay(&mut graph, x).unwrap();
+                let x = a.replay(&mut graph, x).unwrap();
+                drop(graph);
+                x
+            });
+            gate.open();
+            assert_eq!(look(a, x), (vec![2; 1000], vec![2; 1000]));
+        });
+    });
+}
+
+/// Device memory is freed after the replays, page-locked memory lent again after them.
+#[test]
+fn a_bundle_may_go_while_replays_are_pending() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            let pool = PinnedPool::new(device, 1 << 20);
+            let mut x = a.alloc::<u32>(1000).unwrap();
+            a.fill(&mut x, 1).unwrap();
+            let host = a.bind(pool.take::<u32>(1000).unwrap()).unwrap();
+            let (mut graph, x) = download_and_set(a, (x, host), 2);
+            let x = a.replay(&mut graph, x).unwrap();
+            let spare: PinnedBuffer<u32> = pool.take(1000).unwrap();
+            drop(spare); // page-locked before the gate is closed
+            let gate = Gate::closed(device);
+            a.synchronize().unwrap();
+            gate.hold(&a);
+            let mut mine = at_once(&gate, || {
+                drop(a.replay(&mut graph, x).unwrap());
+                pool.take::<u32>(1000).unwrap()
+            });
+            mine.fill(5);
+            gate.open();
+            a.synchronize().unwrap();
+            assert_eq!(mine[..], [5; 1000], "lent again while a replay was still to write there");
+            drop(graph);
+        });
+    });
+}
+
+/// Where memory is at the same place again the graph runs there; else it says what differs.
+#[test]
+fn a_graph_outlives_its_bundle() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _| {
+            let (mut graph, mut x) = download_and_set(a, pair(a, 1000, 1), 2);
+            for v in 3..10 {
+                drop(x);
+                a.synchronize().unwrap();
+                x = match a.replay(&mut graph, pair(a, 1000, v)) {
+                    Ok(x) => {
+                        let x = a.bind(a.record(x).unwrap().synchronize().unwrap()).unwrap();
+                        assert_eq!(a.read_blocking(&x.0).unwrap(), [2; 1000]);
+                        x
+                    }
+                    Err(returned) => {
+                        assert!(matches!(returned.error, Error::GraphMismatch { .. }), "{}", returned.error);
+                        assert_eq!(a.read_blocking(&returned.value.0).unwrap(), [v; 1000]);
+                        returned.value
+                    }
+                };
+            }
+        });
+    });
+}
+
+#[test]
+fn memory_is_counted_back_whatever_becomes_of_the_graph() {
+    let device = Device::new_cpu().unwrap();
+    device.limit_memory(Some(1 << 20)); // counted from this, and not from what the machine has left
+    let free = device.free_memory().unwrap();
+    lanes(device, |a, _| {
+        let (mut graph, x) = download_and_set(a, pair(a, 1 << 16, 1), 2);
+        assert_eq!(device.free_memory().unwrap(), free - 4 * (1 << 16));
+        let x = a.replay(&mut graph, x).unwrap();
+        drop(x);
+        a.synchronize().unwrap();
+        assert_eq!(device.free_memory().unwrap(), free, "the graph holds none");
+        std::mem::forget(graph);
+        let (graph, x) = download_and_set(a, pair(a, 1 << 16, 1), 2);
+        drop(graph);
+        assert_eq!(device.free_memory().unwrap(), free - 4 * (1 << 16));
+        drop(x);
+        a.synchronize().unwrap();
+        assert_eq!(device.free_memory().unwrap(), free);
+    });
+}
+
+#[test]
+fn a_graph_of_another_device_is_refused() {
+    let (here, there) = (Device::cpu().unwrap(), Device::new_cpu().unwrap());
+    lanes(here, |a, _| {
+        lanes(there, |b, _| {
+            // Page-locked memory is at home on both, so that only the graph is not.
+            let host = a.bind(here.pinned_from(&[0u32; 10]).unwrap()).unwrap();
+            let (mut graph, host) = a.capture(host, |_, _| Ok(())).unwrap();
+            let returned = b.replay(&mut graph, a.hand(host, &b).unwrap()).unwrap_err();
+            assert!(matches!(returned.error, Error::DeviceMismatch { .. }), "{}", returned.error);
+            let (mut graph, _) = download_and_set(a, pair(a, 10, 1), 2);
+            let returned = b.replay(&mut graph, pair(b, 10, 1)).unwrap_err();
+            assert!(matches!(returned.error, Error::DeviceMismatch { .. }), "{}", returned.error);
+            assert_eq!(look(b, returned.value).0, [1; 10]);
+        });
+    });
+    // Two GPUs, where there are two.
+    let gpus: Vec<_> = devices().iter().filter(|d| d.kind() == DeviceKind::Cuda).collect();
+    if let [first, second, ..] = gpus[..] {
+        let _lock = one_at_a_time(*first);
+        lanes(*first, |a, _| {
+            lanes(*second, |b, _| {
+                let (mut graph, x) = download_and_set(a, pair(a, 10, 1), 2);
+                assert!(b.replay(&mut graph, pair(b, 10, 1)).is_err());
+                assert_eq!(look(a, a.replay(&mut graph, x).unwrap()), (vec![2; 10], vec![1; 10]));
+            });
+        });
+    }
+}
+
+#[test]
+fn a_device_that_fails_in_a_graph_says_so() {
+    for device in [Device::new_cpu().unwrap(), Device::seeded_cpu(3).unwrap()] {
+        lanes(device, |a, _| {
+            let (mut broken, x) = a.capture(a.alloc_zeroed::<u32>(1).unwrap(), |s, x| fails(s, x)).unwrap();
+            let (mut sound, y) = download_and_set(a, pair(a, 10, 1), 2);
+            let y = a.replay(&mut sound, y).unwrap();
+            let x = a.replay(&mut broken, x).unwrap();
+            let error = a.synchronize().unwrap_err().to_string();
+            assert!(error.contains("on purpose"), "{error}");
+            let returned = a.replay(&mut sound, y).unwrap_err();
+            assert!(matches!(returned.error, Error::Poisoned { .. }), "{}", returned.error);
+            let returned = a.capture(returned.value, |_, _| Ok(())).unwrap_err();
+            assert!(matches!(returned.error, Error::Poisoned { .. }), "{}", returned.error);
+            drop((x, returned, broken, sound));
+        });
+    }
+}
+
+#[test]
+fn a_launch_that_its_declaration_rules_out_fails_at_the_capture() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            let frame = Frame::zeros(a, 64);
+            let returned = a
+                .capture(frame, |s, frame| {
+                    let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
+                    relevance(s, 63, 0.5, 0.5, 0.5, &frame.planes, entropy, salience, out)
+                })
+                .err()
+                .unwrap();
+            assert!(matches!(returned.error, Error::Launch(LaunchError::Requirement { .. })), "{}", returned.error);
+            assert_eq!(returned.value.device.len(), BUFFERS);
+        });
+    });
+}
+
+/// Captures do not see each other, on one thread or several, and work on other streams goes on.
+#[test]
+fn captures_nest_and_run_side_by_side() {
+    everywhere(|device| {
+        lanes(device, |a, b| {
+            let mut elsewhere = b.alloc_zeroed::<u32>(10).unwrap();
+            let mut inner = None;
+            let (mut outer, x) = a
+                .capture(pair(a, 100, 1), |s, (x, _)| {
+                    s.fill(x, 2)?;
+                    let (graph, y) = b.capture(pair(b, 100, 3), |t, (y, host)| {
+                        s.fill(x.slice_mut(0..50)?, 4)?; // of the outer one
+                        t.copy_to_host(y, host)
+                    })?;
+                    inner = Some((graph, y));
+                    // At once, and in no graph.
+                    b.write_blocking(&[7; 10], &mut elsewhere)?;
+                    assert_eq!(b.read_blocking(&elsewhere)?, [7; 10]);
+                    Ok(())
+                })
+                .unwrap();
+            let (mut inner, y) = inner.unwrap();
+            assert_eq!((outer.len(), inner.len()), (2, 1));
+            assert_eq!(look(b, b.replay(&mut inner, y).unwrap()), (vec![3; 100], vec![3; 100]));
+            let (x, _) = look(a, a.replay(&mut outer, x).unwrap());
+            assert_eq!((x[..50].to_vec(), x[50..].to_vec()), (vec![4; 50], vec![2; 50]));
+        });
+        thread::scope(|threads| {
+            for v in 10..14 {
+                threads.spawn(move || {
+                    lanes(device, |a, _| {
+                        for v in (v * 100..).take(20) {
+                            let (mut graph, x) = download_and_set(a, pair(a, 100, v), v + 1);
+                            assert_eq!(look(a, a.replay(&mut graph, x).unwrap()), (vec![v + 1; 100], vec![v; 100]));
+                        }
+                    });
+                });
+            }
+        });
+    });
+}
+
+/// A graph travels between threads; dropping it is left to another one where the driver forbids it.
+#[test]
+fn a_graph_goes_to_other_threads_and_into_host_functions() {
+    stream_tags!(Work);
+    fn sent<T: Send + Sync>(value: T) -> T {
+        value
+    }
+    let device = Device::best().unwrap();
+    let _lock = one_at_a_time(device);
+    let work = device.stream::<Work>().unwrap();
+    let (graph, x) = download_and_set(work, pair(work, 100, 1), 2);
+    let (mut graph, x) = thread::spawn(move || {
+        let mut graph = sent(graph);
+        let x = work.replay(&mut graph, x).unwrap();
+        (graph, x)
+    })
+    .join()
+    .unwrap();
+    let x = work.replay(&mut graph, x).unwrap();
+    let (told, tell) = mpsc::channel();
+    work.launch_host(move || {
+        drop(graph);
+        let mine = Device::best().and_then(|d| d.stream::<Work>());
+        let inside = mine.and_then(|s| Ok(s.capture((), |_, ()| Ok(())).map(drop)?));
+        told.send(inside.unwrap_err().to_string()).unwrap();
+    })
+    .unwrap();
+    assert!(tell.recv().unwrap().contains("host function"));
+    assert_eq!(look(work, x), (vec![2; 100], vec![2; 100]));
+    assert_eq!(work.capture((), |_, ()| Ok(())).unwrap().0.len(), 0);
+}
