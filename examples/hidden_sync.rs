@@ -102,7 +102,7 @@ fn main() -> Result<(), Error> {
     let program = |timeline| Program { gpu, up, compute, side, timeline };
 
     // Once unobserved: kernels are loaded, pools are filled.
-    let (images, _) = program(&quiet).after(images(gpu, COUNT, side, side)?)?;
+    let (images, _) = program(&quiet).after(images(gpu, COUNT, side, side)?.split(COUNT))?;
 
     gpu.tally().enable();
     let start = Instant::now();
