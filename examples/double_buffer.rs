@@ -16,7 +16,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thalweg::overlap::{Chunks, Frame, double_buffer, measure, serial};
 use thalweg::vision::{PLANES, kernels};
@@ -70,22 +70,25 @@ fn main() -> Result<(), Error> {
     for depth in [1, 2, 3, 6] {
         let mut slots = (0..depth).map(|_| Frame::new(gpu, bytes, results)).collect::<Result<Vec<_>, _>>()?;
         slots.iter_mut().for_each(|slot| slot.input.copy_from_slice(&frame));
-        let start = Instant::now();
-        double_buffer(
-            (&up, &compute, &down),
-            slots,
-            |n, slot| {
-                slot.input[0] = n as u8;
-                Ok(n < frames)
-            },
-            |s, rgb, y| features(s, size, &mut planes, rgb, y),
-            |n, slot| {
-                assert!(*slot.output == *want[n], "frame {n} differs from that of `serial`");
-                Ok(())
-            },
-            if depth == 3 { &timeline } else { &off },
-        )?;
-        let time = start.elapsed();
+        let mut time = Duration::MAX;
+        for run in 0..3 {
+            let start = Instant::now();
+            slots = double_buffer(
+                (&up, &compute, &down),
+                slots,
+                |n, slot| {
+                    slot.input[0] = n as u8;
+                    Ok(n < frames)
+                },
+                |s, rgb, y| features(s, size, &mut planes, rgb, y),
+                |n, slot| {
+                    assert!(*slot.output == *want[n], "frame {n} differs from that of `serial`");
+                    Ok(())
+                },
+                if depth == 3 && run == 2 { &timeline } else { &off },
+            )?;
+            time = time.min(start.elapsed());
+        }
         println!(
             "depth {depth}: {:.0} frames/s, {:.0} % of the ideal (the slowest step alone), {:.1} % of the upload limit",
             frames as f64 / time.as_secs_f64(),

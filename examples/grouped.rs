@@ -13,8 +13,6 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Instant;
-
 use thalweg::overlap::{choose, grouped, interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
@@ -34,18 +32,15 @@ fn main() -> Result<(), Error> {
     println!("{choice}");
 
     let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
-    // Once without a clock: the first call page-locks the output and gets the device memory.
-    let (input, output) = grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
-    drop(output);
     let timeline = args.timeline(gpu)?;
-    let start = Instant::now();
-    let (input, output) = grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &timeline)?;
-    let in_groups = start.elapsed();
+    let (in_groups, input, output) = support::timed(input, &timeline, |input, timeline| {
+        grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), timeline)
+    })?;
     assert!(*output == *want, "the results differ from those of `serial`");
     drop(output);
-    let start = Instant::now();
-    let (_, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
-    let in_turn = start.elapsed();
+    let (in_turn, _, output) = support::timed(input, &Timeline::off(), |input, timeline| {
+        interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), timeline)
+    })?;
     assert!(*output == *want, "the results differ from those of `serial`");
 
     let longest = (times.longest() * frames as u32).as_secs_f64();

@@ -16,8 +16,6 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Instant;
-
 use thalweg::overlap::{interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
@@ -35,17 +33,13 @@ fn main() -> Result<(), Error> {
     let (times, input) = edges.balance(&streams[0], input, chunks)?;
     println!("{frames} chunks of one {height} x {width} image; alone: {times}");
 
-    let start = Instant::now();
-    let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
-    let one_by_one = start.elapsed();
-
-    // Once without a clock: the first call page-locks the output.
-    let (input, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
-    drop(output);
+    let (one_by_one, input, want) = support::timed(input, &Timeline::off(), |input, timeline| {
+        serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), timeline)
+    })?;
     let timeline = args.timeline(gpu)?;
-    let start = Instant::now();
-    let (_, output) = interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), &timeline)?;
-    let time = start.elapsed();
+    let (time, _, output) = support::timed(input, &timeline, |input, timeline| {
+        interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), timeline)
+    })?;
     assert!(*output == *want, "the results differ from those of `serial`");
 
     let longest = times.longest() * frames as u32;

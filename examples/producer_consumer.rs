@@ -32,12 +32,11 @@ fn main() -> Result<(), Error> {
     let (producer, consumer) = (gpu.stream::<Producer>()?, gpu.stream::<Consumer>()?);
     let images = support::images(gpu, items, height, width)?;
 
-    // The baseline: upload, both kernels and download on one stream, image after image. Twice, since the first run loads the kernels.
+    // The baseline: upload, both kernels and download on one stream, image after image.
     let chunks = Chunks::of_items(items, 3 * pixels, PLANES * patches);
-    let (lane, off) = (AnyStream::new(gpu)?, Timeline::off());
-    let one_by_one = |images| {
-        let start = Instant::now();
-        let (images, results) = serial(
+    let lane = AnyStream::new(gpu)?;
+    let (one_by_one, images, want) = support::timed(images, &Timeline::off(), |images, timeline| {
+        serial(
             &lane,
             images,
             chunks,
@@ -46,12 +45,9 @@ fn main() -> Result<(), Error> {
                 kernels::textures(s, height, width, 0.5, 0.5, rgb, &mut planes)?;
                 kernels::features(s, height, width, PATCH, &planes, features)
             },
-            &off,
-        )?;
-        Ok::<_, Error>((images, results, start.elapsed()))
-    };
-    let (images, ..) = one_by_one(images)?;
-    let (images, want, one_by_one) = one_by_one(images)?;
+            timeline,
+        )
+    })?;
 
     // Each stream's own: the producer's images, the consumer's results.
     let images = producer.bind(images)?;

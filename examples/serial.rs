@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use thalweg::overlap::{Chunks, pageable, serial};
 use thalweg::vision::kernels;
-use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag, Timeline};
+use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag};
 
 const PATCH: u32 = 32;
 
@@ -39,15 +39,10 @@ fn main() -> Result<(), Error> {
     ) -> Result<(), Error> {
         kernels::entropy(s, height, width, PATCH, rgb, entropy)
     }
-    let off = Timeline::off();
     let timeline = args.timeline(gpu)?;
-
-    // Once without a clock: the first call loads the kernel and page-locks the output.
-    let (pinned, want) = serial(&stream, pinned, chunks, |s, x, y| entropy(s, [height, width], x, y), &off)?;
-    drop(want);
-    let start = Instant::now();
-    let (pinned, want) = serial(&stream, pinned, chunks, |s, x, y| entropy(s, [height, width], x, y), &timeline)?;
-    let from_pinned = start.elapsed();
+    let (from_pinned, pinned, want) = support::timed(pinned, &timeline, |input, timeline| {
+        serial(&stream, input, chunks, |s, x, y| entropy(s, [height, width], x, y), timeline)
+    })?;
     let start = Instant::now();
     let got = pageable(&stream, &ordinary, chunks, |s, x, y| entropy(s, [height, width], x, y), &timeline)?;
     let from_ordinary = start.elapsed();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Timeline};
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Plain, Timeline};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -90,28 +90,40 @@ pub fn images(device: Device, count: usize, height: u32, width: u32) -> Result<P
     Ok(rgb)
 }
 
-/// The least time of some runs, after one that is not counted: what it takes when nothing else gets in the way.
-pub fn least<E>(runs: usize, mut run: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
-    run()?;
+/// Runs a pattern four times and gives its least time, the input and the results. The first run does not count, because it loads kernels
+/// and page-locks the output; the last one is the one that `timeline` records.
+pub fn timed<T: Plain, U: Plain>(
+    mut input: PinnedBuffer<T>,
+    timeline: &Timeline,
+    mut pattern: impl FnMut(PinnedBuffer<T>, &Timeline) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>), Error>,
+) -> Result<(Duration, PinnedBuffer<T>, PinnedBuffer<U>), Error> {
+    let off = Timeline::off();
+    input = pattern(input, &off)?.0;
     let mut least = Duration::MAX;
-    for _ in 0..runs {
+    for _ in 0..2 {
         let start = Instant::now();
-        run()?;
+        input = pattern(input, &off)?.0;
         least = least.min(start.elapsed());
     }
-    Ok(least)
+    let start = Instant::now();
+    let (input, output) = pattern(input, timeline)?;
+    Ok((least.min(start.elapsed()), input, output))
 }
 
 /// Upload rate in bytes per second with nothing beside it: copies of `bytes` from page-locked memory, back to back.
 pub fn upload_limit(device: Device, bytes: usize) -> Result<f64, Error> {
     const COPIES: usize = 16;
-    let time = AnyStream::new(device)?.enter(|s| {
+    let least = AnyStream::new(device)?.enter(|s| {
         let from = s.bind(device.pinned::<u8>(bytes)?)?;
         let mut to = s.alloc(bytes)?;
-        least(3, || {
+        let mut least = Duration::MAX;
+        for _ in 0..4 {
+            let start = Instant::now();
             (0..COPIES).try_for_each(|_| s.copy_to_device(&from, &mut to))?;
-            s.synchronize()
-        })
+            s.synchronize()?;
+            least = least.min(start.elapsed());
+        }
+        Ok::<_, Error>(least)
     })?;
-    Ok((COPIES * bytes) as f64 / time.as_secs_f64())
+    Ok((COPIES * bytes) as f64 / least.as_secs_f64())
 }
