@@ -15,8 +15,8 @@ use thalweg::overlap::{
 };
 use thalweg::vision::kernels;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Lane, PinnedBuffer, PinnedPool, Resource, Result, Stream,
-    Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Lane, PinnedBuffer, PinnedPool, Resource, Result,
+    Stream, Timeline,
 };
 
 /// An item is an image of this size, and becomes the entropies of its patches.
@@ -279,16 +279,19 @@ fn fail_at(call: &Cell<usize>) -> Result<()> {
     if left > 0 { Ok(()) } else { Err(Error::Kernel("on purpose".into())) }
 }
 
+/// With this limit the CPU device knows how much it holds.
+const METERED: u64 = 1 << 30;
+
 /// Runs `test` with page-locked memory that is counted, and waits until everything, on the device too, is back.
 fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
     let pool = PinnedPool::new(device, 1 << 20);
     let free = || device.free_memory().unwrap();
+    device.limit_memory(Some(METERED));
     let before = free();
     test(&pool);
     let start = Instant::now();
     loop {
         drop(pool.take::<u8>(1).unwrap()); // looks after what was given back
-        // Other tests use the other devices.
         if pool.in_use() == 0 && free() == before {
             return;
         }
@@ -377,7 +380,7 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
             }
         };
         assert_eq!(*input, *output);
-        device.limit_memory(None);
+        device.limit_memory(Some(METERED));
     });
 }
 
@@ -494,5 +497,98 @@ fn uploads_run_ahead_of_a_stage_that_stands_still() {
                 });
             });
         });
+    }
+}
+
+/// On three lanes of a device of its own, with slots made beforehand.
+fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Lane<'l>>; 3], Vec<Frame<u8, f32>>)) {
+    let device = Device::new_cpu().unwrap();
+    let lane = AnyStream::new(device).unwrap();
+    // The same lane three times has one type, which a closure for any lane can take.
+    lane.enter(|s| {
+        let slots = (0..depth).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+        test(device, [s; 3], slots);
+    });
+}
+
+#[test]
+fn frames_need_no_memory_of_their_own() {
+    with_slots(3, |device, [a, b, c], mut slots| {
+        slots.iter_mut().for_each(|slot| slot.input.fill(3));
+        let planes = b.alloc::<u8>(64).unwrap().idle().unwrap();
+        // Not one byte more.
+        device.limit_memory(Some(METERED));
+        device.limit_memory(Some(METERED - device.free_memory().unwrap()));
+        assert!(matches!(b.alloc::<u8>(1), Err(Error::OutOfMemory { .. })));
+        let mut taken = 0;
+        let take = |_, _: &mut Frame<u8, f32>| {
+            taken += 1;
+            Ok(())
+        };
+        double_buffer((a, b, c), slots, |n, _| Ok(n < 20), entropies, take, &Timeline::off()).unwrap();
+        assert_eq!(taken, 20);
+        producer_consumer((a, b), vec![planes], 20, |s, _, x| s.fill(x, 1), |s, _, x| s.fill(x, 2), &Timeline::off())
+            .unwrap();
+    });
+}
+
+#[test]
+fn what_was_under_way_is_taken_before_an_error_returns() {
+    let off = &Timeline::off();
+    let purpose = || Error::Kernel("on purpose".into());
+    for at in 0..6 {
+        with_slots(3, |_, [a, b, c], slots| {
+            let mut taken = Vec::new();
+            let take = |n, _: &mut Frame<u8, f32>| {
+                taken.push(n);
+                Ok(())
+            };
+            let load = |n, _: &mut Frame<u8, f32>| if n == at { Err(purpose()) } else { Ok(true) };
+            let failed = double_buffer((a, b, c), slots, load, |_, _, _| Ok(()), take, off);
+            assert!(matches!(failed, Err(Error::Kernel(_))));
+            assert_eq!(taken, (0..at).collect::<Vec<_>>());
+        });
+        with_slots(3, |_, [a, b, c], slots| {
+            let mut calls = 0;
+            let take = |n, _: &mut Frame<u8, f32>| {
+                calls += 1;
+                if n == at { Err(purpose()) } else { Ok(()) }
+            };
+            let failed = double_buffer((a, b, c), slots, |n, _| Ok(n < 20), |_, _, _| Ok(()), take, off);
+            assert!(matches!(failed, Err(Error::Kernel(_))));
+            assert_eq!(calls, at + 1);
+        });
+        with_slots(2, |device, [a, b, _], _| {
+            nothing_is_lost(device, |_| {
+                let slots = vec![a.alloc::<u8>(4).unwrap().idle().unwrap(), a.alloc(4).unwrap().idle().unwrap()];
+                let consume =
+                    |s: &Stream<Lane<'_>>, n, _: &mut _| if n == at { Err(purpose()) } else { s.is_done().map(|_| ()) };
+                let failed = producer_consumer((a, b), slots, 20, |_, _, _| Ok(()), consume, off);
+                assert!(matches!(failed, Err(Error::Kernel(_))));
+            });
+        });
+    }
+    with_slots(0, |_, [a, b, c], slots| {
+        let none = double_buffer((a, b, c), slots, |_, _| Ok(true), |_, _, _| Ok(()), |_, _| Ok(()), off);
+        assert!(matches!(none, Err(Error::Parameter { name: "slots", .. })));
+    });
+}
+
+#[test]
+fn a_timeline_shows_every_step_and_changes_nothing() {
+    for &device in support::devices::devices() {
+        let timeline = Timeline::new(device).unwrap();
+        let lanes = streams(device, 3);
+        let input = bytes(device, 20 * ITEM[0], 5);
+        let chunks = Chunks::of_items(7, ITEM[0], ITEM[1]);
+        let (input, want) = serial(&lanes[0], input, chunks, entropies, &Timeline::off()).unwrap();
+        let (input, a) = interleaved(&lanes, input, chunks, entropies, &timeline).unwrap();
+        let (_, b) = grouped(&lanes, input, chunks, entropies, &timeline).unwrap();
+        assert!(bits(&a) == bits(&want) && bits(&b) == bits(&want));
+        let trace = timeline.finish().unwrap();
+        for activity in [Activity::Upload, Activity::Compute, Activity::Download] {
+            let spans = trace.spans().iter().filter(|span| span.activity == activity).count();
+            assert_eq!(spans, 2 * 7, "{}", activity.name());
+        }
     }
 }
