@@ -39,9 +39,10 @@ fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
         slots = three_stream(
             streams,
             slots,
-            // Images arrive in page-locked memory; the number makes each another one.
+            // Images arrive in page-locked memory; a strip of the number's makes each another one.
             |n, slot: &mut Slot| {
-                slot.host[0] = n as u8;
+                let strip = slot.host.len() / 64;
+                slot.host[..strip].iter_mut().enumerate().for_each(|(i, v)| *v = (i * (n + 1)) as u8);
                 Ok(n < images)
             },
             (upload, texture, relevance, allocation),
@@ -70,15 +71,19 @@ fn main() -> Result<(), Error> {
     let alone = Timeline::new(gpu)?;
     run(streams, (8, size, 1), &alone)?;
     let trace = alone.finish()?;
-    for stage in ["Upload", "Texture", "Relevance", "Allocation"] {
-        let least = trace.spans().iter().filter(|span| *span.lane == *stage).map(|span| span.length()).min();
-        println!("{stage}: {:.2?}", least.unwrap_or_default());
+    let least = |stage: &str| trace.spans().iter().filter(|s| *s.lane == *stage).map(|s| s.length()).min();
+    let stages =
+        ["Upload", "Texture", "Relevance", "Allocation"].map(|stage| (stage, least(stage).unwrap_or_default()));
+    let longest = stages.iter().map(|(_, time)| *time).max().unwrap_or_default();
+    for (stage, time) in stages {
+        let share = 100.0 * time.as_secs_f64() / longest.as_secs_f64();
+        println!("{stage:10} alone {time:9.2?}, {share:3.0} % of the longest");
     }
 
     let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::off())?;
     let timeline = args.timeline(gpu)?;
     let (got, on_three) = run(streams, (images, size, 5), &timeline)?;
-    assert!(got == want, "the tokens differ from those of one stream");
+    assert!(got == want && got[0] != got[1], "the tokens differ from those of one stream");
 
     let rate = |time: Duration| images as f64 / time.as_secs_f64();
     println!(
