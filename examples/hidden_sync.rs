@@ -1,13 +1,13 @@
 //! Finding a hidden synchronisation with the device's tally, and removing it.
 //!
 //! ```text
-//! before   up       | copy 0 |               | copy 1 |               | ...
-//!          compute           | kernel 0 |             | kernel 1 |
-//!          host     | waits for the result . | waits for the result . | ...
+//! before   host     | prepare 0 | read . . . . . . . | prepare 1 | read . . .
+//!          up                   | copy 0 |                       | copy 1 |
+//!          compute                       | kernel 0 |                     | kernel 1 |
 //!
-//! after    up       | copy 0 | copy 1 | copy 2 | ...
-//!          compute           | kernel 0 | kernel 1 | ...
-//!          host                                          | waits once |
+//! after    host     | prepare 0 | prepare 1 | prepare 2 | ...          | gather |
+//!          up                   | copy 0 |  | copy 1 |  | copy 2 |
+//!          compute                       | kernel 0 || kernel 1 | ...
 //! ```
 //!
 //! ```text
@@ -19,109 +19,102 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use support::{Arguments, images, sized};
+use support::{Arguments, sized};
 use thalweg::vision::kernels::entropy;
-use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Result, Stream, Timeline, stream_tags};
+use thalweg::{Activity, Device, DeviceBuffer, On, Result, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Compute);
 
-/// Images, idle again, and their results.
-type Results = (Vec<PinnedBuffer<u8>>, Vec<Vec<f32>>);
-
-const PATCH: u32 = 32;
+/// Images of so many rows and columns.
 const COUNT: usize = 24;
+const SIDE: u32 = 512;
+const BYTES: usize = 3 * (SIDE * SIDE) as usize;
 
 /// Two streams and what runs on them.
-struct Program<'a> {
+struct Program {
     gpu: Device,
     up: Stream<Upload>,
     compute: Stream<Compute>,
-    side: u32,
-    timeline: &'a Timeline,
+    timeline: Timeline,
 }
 
-impl Program<'_> {
-    fn patches(&self) -> usize {
-        self.side.div_ceil(PATCH).pow(2) as usize
-    }
-
-    /// Uploads an image and enqueues its kernel; the image comes back as an event.
-    #[expect(clippy::type_complexity, reason = "an image in flight and what is computed of it")]
-    fn enqueue(&self, image: PinnedBuffer<u8>) -> Result<(Event<PinnedBuffer<u8>>, On<Compute, DeviceBuffer<f32>>)> {
+impl Program {
+    /// Prepares an image, uploads it and enqueues its kernel: entropy of the whole image, one number.
+    fn enqueue(&self, i: usize) -> Result<On<Compute, DeviceBuffer<f32>>> {
+        let mut image = self.gpu.pinned::<u8>(BYTES)?;
+        self.timeline.host("host", &format!("prepare {i}"), || {
+            let mut state = i as u32;
+            for run in image.chunks_mut(sized(self.gpu, 48, 1)) {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                run.fill((state >> 24) as u8 >> (i % 8));
+            }
+        });
         let image = self.up.bind(image)?;
-        let mut rgb = self.up.alloc::<u8>(image.len())?;
+        let mut rgb = self.up.alloc::<u8>(BYTES)?;
         let copy = || self.up.copy_to_device(&image, &mut rgb);
-        self.timeline.span(&self.up, Activity::Upload, "image", copy)?;
-        let image = self.up.record(image)?;
+        self.timeline.span(&self.up, Activity::Upload, &format!("copy {i}"), copy)?;
 
         let rgb = self.up.hand(rgb, &self.compute)?;
-        let mut out = self.compute.alloc::<f32>(self.patches())?;
-        let kernel = || entropy(&self.compute, self.side, self.side, PATCH, &rgb, &mut out);
-        self.timeline.span(&self.compute, Activity::Compute, "entropy", kernel)?;
-        Ok((image, out))
+        let mut out = self.compute.alloc::<f32>(1)?;
+        let kernel = || entropy(&self.compute, SIDE, SIDE, SIDE, &rgb, &mut out);
+        self.timeline.span(&self.compute, Activity::Compute, &format!("kernel {i}"), kernel)?;
+        Ok(out)
     }
 
-    /// The way that looks harmless: read each result when it is there.
-    fn before(&self, images: Vec<PinnedBuffer<u8>>) -> Result<Results> {
-        let (mut done, mut results) = (Vec::new(), Vec::new());
-        for image in images {
-            let (image, out) = self.enqueue(image)?;
-            results.push(self.timeline.wait("host", "read", || self.compute.read_blocking(&out))?);
-            done.push(image.synchronize()?);
+    /// The way that looks harmless: it is only one number.
+    fn before(&self) -> Result<Vec<f32>> {
+        let mut results = Vec::new();
+        for i in 0..COUNT {
+            let out = self.enqueue(i)?;
+            let read = || self.compute.read_blocking(&out);
+            results.extend(self.timeline.wait("host", &format!("read {i}"), read)?);
         }
-        Ok((done, results))
+        Ok(results)
     }
 
-    /// Without the wait: results go to page-locked memory behind their kernels, and the host waits at the end.
-    fn after(&self, images: Vec<PinnedBuffer<u8>>) -> Result<Results> {
+    /// Without the wait: numbers go to page-locked memory behind their kernels, and the host waits at the end.
+    fn after(&self) -> Result<Vec<f32>> {
         let mut pending = Vec::new();
-        for image in images {
-            let (image, out) = self.enqueue(image)?;
-            let mut result = self.compute.bind(self.gpu.pinned::<f32>(out.len())?)?;
+        for i in 0..COUNT {
+            let out = self.enqueue(i)?;
+            let mut result = self.compute.bind(self.gpu.pinned::<f32>(1)?)?;
             self.compute.copy_to_host(&out, &mut result)?;
-            pending.push((image, self.compute.record(result)?));
+            pending.push(self.compute.record(result)?);
         }
-        let gather = || {
-            let both =
-                pending.into_iter().map(|(image, result)| Ok((image.synchronize()?, result.synchronize()?.to_vec())));
-            both.collect::<Result<_>>()
-        };
+        let gather = || pending.into_iter().map(|result| Ok(result.synchronize()?[0])).collect();
         self.timeline.wait("host", "gather", gather)
+    }
+
+    /// Runs under the tally, and prints what it found.
+    fn tallied(&self, name: &str, run: impl FnOnce(&Self) -> Result<Vec<f32>>) -> Result<(Vec<f32>, Duration)> {
+        self.gpu.tally().enable();
+        let start = Instant::now();
+        let results = run(self)?;
+        let time = start.elapsed();
+        self.gpu.tally().disable();
+        println!("{name}: {time:.2?}\n{}\n", self.gpu.tally().report());
+        Ok((results, time))
     }
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<()> {
     let args = Arguments::parse("Finds a hidden synchronisation with the device's tally, and removes it.");
     let gpu = args.device()?;
-    let timeline = args.timeline(gpu)?;
-    let side = sized(gpu, 2048, 512);
-    let quiet = Timeline::off();
-    let (up, compute) = (gpu.stream()?, gpu.stream()?);
-    let program = |timeline| Program { gpu, up, compute, side, timeline };
+    let mut program = Program { gpu, up: gpu.stream()?, compute: gpu.stream()?, timeline: Timeline::off() };
 
-    // Once unobserved: kernels are loaded, pools are filled.
-    let (images, _) = program(&quiet).after(images(gpu, COUNT, side, side)?.split(COUNT))?;
+    // Once unobserved, with memory for all images at once: pools are full, and the kernel is loaded.
+    let full = (0..COUNT).map(|_| gpu.pinned::<u8>(BYTES)).collect::<Result<Vec<_>>>()?;
+    drop(full);
+    program.after()?;
 
-    gpu.tally().enable();
-    let start = Instant::now();
-    let (images, expected) = program(&timeline).before(images)?;
-    let before = start.elapsed();
-    gpu.tally().disable();
-    println!("before: {before:.2?}\n{}\n", gpu.tally().report());
-
-    gpu.tally().enable();
-    let start = Instant::now();
-    let (_, results) = program(&timeline).after(images)?;
-    let after = start.elapsed();
-    gpu.tally().disable();
-    println!("after: {after:.2?}\n{}\n", gpu.tally().report());
-
+    program.timeline = args.timeline(gpu)?;
+    let (expected, before) = program.tallied("before", Program::before)?;
+    let (results, after) = program.tallied("after", Program::after)?;
     assert_eq!(results, expected);
-    println!(
-        "{COUNT} images of {side} x {side}, the same results, {:.2} x as fast",
-        before.as_secs_f64() / after.as_secs_f64()
-    );
-    args.finish(&timeline)
+    assert!(results.iter().all(|bytes| (0.0..=1.0).contains(bytes)));
+    let gain = before.as_secs_f64() / after.as_secs_f64();
+    println!("{COUNT} images of {SIDE} x {SIDE}, the same results, {gain:.2} x as fast");
+    args.finish(&program.timeline)
 }

@@ -103,12 +103,14 @@ pub(super) fn of(trace: &Trace) -> Metrics {
     }
 
     let stages = [Upload, Compute, Download, Copy, Host].map(|stage| (stage, ratio(length(&all_of(&[stage])), wall)));
-    let advice = advise(stages, ratio(gpu_idle, wall), ratio(host_wait, wall), overlap, !smaller.is_zero());
+    let exposed = ratio(smaller, wall) * (1.0 - overlap);
+    let advice = advise(stages, ratio(gpu_idle, wall), ratio(host_wait, wall), overlap, exposed);
     Metrics { wall, lanes, overlap, gpu_idle, host_wait, speed_up: ratio(work, wall), advice }
 }
 
-/// What binds: a stage that is nearly always busy, or else what keeps all of them from being so.
-fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, both: bool) -> String {
+/// What binds: a stage that is nearly always busy, or else what keeps all of them from being so. `exposed` is the share of the time
+/// that more overlap of copies and kernels could save.
+fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, exposed: f64) -> String {
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let (stage, share) = stages.into_iter().fold((Activity::Host, 0.0), |a, b| if b.1 > a.1 { b } else { a });
     if share == 0.0 {
@@ -124,7 +126,7 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, both
     let full = percent(share);
     if share >= 0.9 {
         format!("{bound}: {what} {full} of the time")
-    } else if both && overlap < 0.5 {
+    } else if exposed >= 0.1 && overlap < 0.5 {
         let hidden = percent(overlap);
         format!(
             "copies and kernels take turns, only {hidden} of the shorter is hidden: put them on streams of their own and enqueue ahead"
