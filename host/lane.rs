@@ -1,6 +1,7 @@
 //! Streams known only at run time: pools, single handles, and one for each thread.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -106,6 +107,8 @@ impl Drop for AnyStream {
 
 /// A fixed number of streams that threads take turns on.
 ///
+/// Each use gets the stream that was used the longest ago, so that one thread too goes round all of them.
+///
 /// ```
 /// use thalweg::{Device, StreamPool};
 ///
@@ -128,7 +131,7 @@ impl Drop for AnyStream {
 pub struct StreamPool {
     device: Device,
     lanes: usize,
-    free: Mutex<Vec<AnyStream>>,
+    free: Mutex<VecDeque<AnyStream>>,
     returned: Condvar,
 }
 
@@ -160,7 +163,7 @@ impl StreamPool {
     pub fn lane<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
         let mut free = lock(&self.free);
         let stream = loop {
-            match free.pop() {
+            match free.pop_front() {
                 Some(stream) => break stream,
                 None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
             }
