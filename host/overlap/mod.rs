@@ -11,7 +11,12 @@
 //! | a sequence of frames of one size | [`double_buffer`](fn@double_buffer) | loading and uploading frame N + 1 with the work on frame N |
 //! | one stream makes what another uses, on the device | [`producer_consumer`](fn@producer_consumer) | both streams, with no wait on the host |
 //! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | each stage with the other stages of the images around it |
-
+//! | many small pieces of work, each too little for the device | [`stream_pool`](fn@stream_pool) | the pieces with each other |
+//! | several readers of one buffer | [`shared_read`](fn@shared_read) | the readers, without a copy for each |
+//! | small urgent work beside a busy device | [`priority`](fn@priority) measures what a priority is worth | the urgent work with the rest |
+//! | work on the host before and after that on the device | [`per_thread`](fn@per_thread) | threads of the host, and their streams |
+//! | something else to do while the device works | [`query_poll`](fn@query_poll), or `.await` | the host with the device |
+//!
 //! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each through a [`Stage`]. The frame patterns
 //! send slots round: composites of buffers that the caller makes once, so that nothing is allocated for a frame. None of
 //! them waits on the host in the middle, except where its description says so.
@@ -33,8 +38,13 @@
 pub mod double_buffer;
 pub mod grouped;
 pub mod interleaved;
+pub mod per_thread;
+pub mod priority;
 pub mod producer_consumer;
+pub mod query_poll;
 pub mod serial;
+pub mod shared_read;
+pub mod stream_pool;
 pub mod three_stream;
 
 use std::collections::VecDeque;
@@ -42,8 +52,13 @@ use std::collections::VecDeque;
 pub use double_buffer::{Frame, double_buffer};
 pub use grouped::{Choice, Order, StageTimes, choose, grouped, measure};
 pub use interleaved::interleaved;
+pub use per_thread::per_thread;
+pub use priority::{Latency, PriorityGain, priority};
 pub use producer_consumer::{Handoffs, producer_consumer};
+pub use query_poll::query_poll;
 pub use serial::{pageable, serial};
+pub use shared_read::shared_read;
+pub use stream_pool::stream_pool;
 pub use three_stream::three_stream;
 
 use crate::DeviceSlice;

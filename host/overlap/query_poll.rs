@@ -1,0 +1,53 @@
+//! Work on the host while an event is pending.
+//!
+//! ```text
+//! stream   | copy, kernels, copy             |
+//! host     enqueue | piece | piece | piece | ? ready: use the result
+//! ```
+//!
+//! A host that synchronises does nothing meanwhile. [`query_poll`](fn@query_poll) looks after each piece of work whether the
+//! event is complete. In asynchronous code, [`Event`] is a future: `event.await` on any executor.
+
+use crate::error::Result;
+use crate::event::{Event, Query};
+use crate::resource::Resource;
+
+/// Calls `work` again and again until the event is complete, and returns the resource, idle, and the number of
+/// calls; `work` returns whether there is more of it, and once there is not, the host waits.
+///
+/// The shorter a piece of work, the sooner a complete event is noticed; looking costs about 1 us on a GPU.
+///
+/// ```
+/// use thalweg::{Device, overlap::query_poll, stream_tags};
+///
+/// stream_tags!(Work);
+/// let gpu = Device::best()?;
+/// let work = gpu.stream::<Work>()?;
+/// let mut host = work.bind(gpu.pinned::<u32>(1 << 20)?)?;
+/// let mut x = work.alloc(1 << 20)?;
+/// work.fill(&mut x, 5)?;
+/// work.copy_to_host(&x, &mut host)?;
+/// let mut counted = 0u64;
+/// let (host, pieces) = query_poll(work.record(host)?, || {
+///     counted += 1; // something useful
+///     counted < 1000
+/// })?;
+/// assert_eq!((host[7], pieces), (5, counted));
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Errors
+/// The device has failed.
+pub fn query_poll<R: Resource>(mut event: Event<R>, mut work: impl FnMut() -> bool) -> Result<(R, u64)> {
+    let mut pieces = 0;
+    loop {
+        match event.query()? {
+            Query::Ready(value) => return Ok((value, pieces)),
+            Query::Pending(pending) => event = pending,
+        }
+        pieces += 1;
+        if !work() {
+            return Ok((event.synchronize()?, pieces));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! One buffer, read by several streams at once.
+//!
+//! ```text
+//! producer   | write |
+//! lane 0             | read |
+//! lane 1             | read     |
+//! lane 2             | read  |
+//! producer                      | write again, after every reader
+//! ```
+//!
+//! The alternative is a copy for each stream, or one stream for all readers. [`Shared`] needs neither: each reading
+//! waits for the producer on the device, and whoever takes the buffer back waits for each reading.
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::lane::{Lane, StreamPool};
+use crate::resource::Resource;
+use crate::shared::Shared;
+use crate::stream::Stream;
+
+/// Runs `f` once for each of `readers`, each on the next lane of `pool`, reading the same memory.
+///
+/// Only enqueues: the host does not wait, except for a lane that another thread uses. A reader that fails is an
+/// `Err` in its place, and the others go on. When this returns, every reading has ended as far as handles are concerned:
+/// [`Stream::unshare`] takes the resource back at once and waits, on the device, for all of them.
+///
+/// ```
+/// use thalweg::{Device, StreamPool, overlap::shared_read, stream_tags};
+///
+/// stream_tags!(Upload);
+/// let gpu = Device::best()?;
+/// let (up, pool) = (gpu.stream::<Upload>()?, StreamPool::new(gpu, 3)?);
+/// let shared = up.share(up.upload_blocking(&[7u32; 300])?)?;
+/// let thirds = shared_read(&pool, &shared, [0..100, 100..200, 200..300], |s, all, third| {
+///     let mut part = s.bind(gpu.pinned(100)?)?;
+///     s.copy_to_host(all.slice(third)?, &mut part)?;
+///     Ok(s.record(part)?)
+/// });
+/// let mut all = up.unshare(shared)?;
+/// up.zero(&mut all)?; // after the three copies
+/// for third in thirds {
+///     assert_eq!(*third?.synchronize()?, [7; 100]);
+/// }
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub fn shared_read<R: Resource, T, O: Resource>(
+    pool: &StreamPool,
+    shared: &Shared<R>,
+    readers: impl IntoIterator<Item = T>,
+    mut f: impl for<'l> FnMut(&Stream<Lane<'l>>, &R::On<Lane<'l>>, T) -> Result<Event<O>>,
+) -> Vec<Result<Event<O>>> {
+    readers.into_iter().map(|reader| pool.lane(|s| f(s, &*s.read(shared)?, reader))).collect()
+}

@@ -1,0 +1,64 @@
+//! Many small pieces of work on a pool of streams.
+//!
+//! ```text
+//! lane 0   | item 0 | item 3     | item 6 | ...
+//! lane 1   | item 1     | item 4 | ...
+//! lane 2   | item 2 | item 5   | ...
+//! host     enqueue 0..6 | wait 0, enqueue 6 | wait 1, enqueue 7 | ...
+//! ```
+//!
+//! One image is often too little for a GPU: its upload, kernels and download leave most of the machine idle. Items on
+//! different lanes fill it, without a line of code about which stage overlaps which.
+
+use std::collections::VecDeque;
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::lane::{Lane, StreamPool};
+use crate::resource::Resource;
+use crate::stream::Stream;
+
+/// Items under way on each lane: while the host waits for the oldest and enqueues its successor, no lane runs dry.
+const DEPTH: usize = 2;
+
+/// Runs `f` for each item on the next lane of `pool`; the results come in the order of the items.
+///
+/// `f` enqueues and returns an event; it runs on the calling thread, when the iterator is asked for a result. Two items
+/// a lane are under way; asking for one more result waits for the oldest, so memory stays bounded however many items
+/// there are. A pool whose lanes other threads use makes it wait, never fail. An item whose `f`
+/// fails, or whose event does, is an `Err` in its place, and the others go on. Dropping the iterator drops what is under
+/// way, without waiting.
+///
+/// ```
+/// use thalweg::{Device, StreamPool, overlap::stream_pool};
+///
+/// let gpu = Device::best()?;
+/// let pool = StreamPool::new(gpu, 4)?;
+/// let doubled = stream_pool(&pool, 0..100u32, |s, item| {
+///     let mut x = s.alloc::<u32>(10)?;
+///     s.fill(&mut x, 2 * item)?;
+///     let mut host = s.bind(gpu.pinned(10)?)?;
+///     s.copy_to_host(&x, &mut host)?;
+///     Ok(s.record(host)?)
+/// });
+/// for (item, result) in doubled.enumerate() {
+///     assert_eq!(*result?, [2 * item as u32; 10]);
+/// }
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub fn stream_pool<T, R: Resource>(
+    pool: &StreamPool,
+    items: impl IntoIterator<Item = T>,
+    mut f: impl for<'l> FnMut(&Stream<Lane<'l>>, T) -> Result<Event<R>>,
+) -> impl Iterator<Item = Result<R>> {
+    let mut items = items.into_iter().fuse();
+    let mut under_way = VecDeque::new();
+    std::iter::from_fn(move || {
+        while under_way.len() < DEPTH * pool.lanes()
+            && let Some(item) = items.next()
+        {
+            under_way.push_back(pool.lane(|s| f(s, item)));
+        }
+        under_way.pop_front().map(|enqueued| Ok(enqueued?.synchronize()?))
+    })
+}

@@ -1,0 +1,405 @@
+//! Patterns for work of many parts: a pool of lanes, shared reads, priorities, a stream for each thread, polling.
+//!
+//! Whatever the sizes, lanes, threads and schedule, a pattern's result is that of running its parts one after
+//! another, bit for bit; a part that fails is an error in its own place.
+
+mod support;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use support::cases;
+use support::devices::devices;
+use support::gate::Gate;
+use thalweg::overlap::{Latency, per_thread, priority, query_poll, shared_read, stream_pool};
+use thalweg::vision::kernels;
+use thalweg::{
+    Device, DeviceBuffer, DeviceKind, Error, Event, PinnedBuffer, PinnedPool, Result, Stream, StreamPool, StreamTag,
+};
+
+/// A small image; one in a few is one whose part fails.
+#[derive(Clone, Debug)]
+struct Part {
+    height: u32,
+    width: u32,
+    patch: u32,
+    seed: u8,
+    fails: bool,
+}
+
+impl Part {
+    fn any() -> impl Strategy<Value = Self> {
+        (1..40u32, 1..40u32, 1..20u32, any::<u8>(), prop::bool::weighted(0.2))
+            .prop_map(|(height, width, patch, seed, fails)| Self { height, width, patch, seed, fails })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        (0..3 * self.height * self.width).map(|i| (i * i / 7 + i * u32::from(self.seed)) as u8).collect()
+    }
+
+    /// Upload, kernel and download on one stream; a part that fails does so half way.
+    fn enqueue<S: StreamTag>(&self, s: Stream<S>) -> Result<Event<PinnedBuffer<f32>>> {
+        let host = s.bind(s.device().pinned_from(&self.bytes())?)?;
+        let mut rgb = s.alloc(host.len())?;
+        s.copy_to_device(&host, &mut rgb)?;
+        let patches = (self.height.div_ceil(self.patch) * self.width.div_ceil(self.patch)) as usize;
+        let mut entropy = s.alloc::<f32>(patches + usize::from(self.fails))?;
+        kernels::entropy(&s, self.height, self.width, self.patch, &rgb, &mut entropy)?;
+        let mut result = s.bind(s.device().pinned(patches)?)?;
+        s.copy_to_host(&entropy, &mut result)?;
+        Ok(s.record(result)?)
+    }
+}
+
+/// Each part by itself, to its end.
+fn serial(device: Device, parts: &[Part]) -> Vec<Option<Vec<u32>>> {
+    let one = |part: &Part| Some(bits(&device.per_thread(|s| part.enqueue(*s)).unwrap().ok()?.synchronize().unwrap()));
+    parts.iter().map(one).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// What came out: bits, or nothing for the error that a failing part ends with.
+#[track_caller]
+fn outcome(result: Result<PinnedBuffer<f32>>) -> Option<Vec<u32>> {
+    match result {
+        Ok(values) => Some(bits(&values)),
+        Err(Error::Launch(_)) => None,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// A GPU to itself: a driver may wait for the whole device, also for what stands at another test's gate.
+fn alone(device: Device) -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    (device.kind() == DeviceKind::Cuda).then(|| ONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Checks random inputs on every device, and on one with a seeded schedule, another for each case.
+fn everywhere<I: std::fmt::Debug>(count: u32, input: impl Strategy<Value = I>, check: impl Fn(Device, I)) {
+    let seeded = Device::seeded_cpu(0).unwrap();
+    for &device in devices().iter().chain([&seeded]) {
+        let _alone = alone(device);
+        let seed = Cell::new(0);
+        TestRunner::new(cases(count))
+            .run(&input, |input| {
+                device.reseed(seed.replace(seed.get() + 1));
+                check(device, input);
+                Ok(())
+            })
+            .unwrap_or_else(|e| panic!("{device}: {e}"));
+    }
+}
+
+// --- a pool of lanes -------------------------------------------------------------------------------------------
+
+#[test]
+fn a_pool_gives_what_serial_gives() {
+    everywhere(80, (vec(Part::any(), 0..20), 1..7usize), |device, (parts, lanes)| {
+        let pool = StreamPool::new(device, lanes).unwrap();
+        let drawn = Cell::new(0);
+        let items = parts.iter().inspect(|_| drawn.set(drawn.get() + 1));
+        let mut got = Vec::new();
+        for result in stream_pool(&pool, items, |s, part| part.enqueue(*s)) {
+            got.push(outcome(result));
+            assert!(drawn.get() < got.len() + 2 * lanes, "{} items drawn for {} results", drawn.get(), got.len());
+        }
+        assert_eq!(got, serial(device, &parts));
+        // Left half way, what is under way is dropped and every lane is there.
+        let half = stream_pool(&pool, &parts, |s, part| part.enqueue(*s)).take(parts.len() / 2).count();
+        assert_eq!(half, parts.len() / 2);
+        every_lane(&pool, lanes);
+    });
+}
+
+/// Takes all lanes of a pool at once, which never ends where one is missing.
+fn every_lane(pool: &StreamPool, left: usize) {
+    if left > 0 {
+        pool.lane(|_| every_lane(pool, left - 1));
+    }
+}
+
+#[test]
+fn one_thread_goes_round_all_lanes() {
+    everywhere(10, (1..9usize, 0..30usize), |device, (lanes, items)| {
+        let pool = StreamPool::new(device, lanes).unwrap();
+        let serials = std::cell::RefCell::new(Vec::new());
+        let none = stream_pool(&pool, 0..items, |s, _| {
+            serials.borrow_mut().push(s.serial());
+            Ok(s.record(())?)
+        });
+        assert_eq!(none.map(Result::unwrap).count(), items);
+        let serials = serials.into_inner();
+        for (i, serial) in serials.iter().enumerate() {
+            let next = &serials[i..items.min(i + lanes)];
+            assert_eq!(next.iter().filter(|s| *s == serial).count(), 1, "{serials:?}");
+        }
+    });
+}
+
+#[test]
+fn an_exhausted_pool_waits() {
+    for &device in devices() {
+        let _alone = alone(device);
+        let pool = StreamPool::new(device, 1).unwrap();
+        let free = AtomicBool::new(false);
+        let ((taken, is_taken), (go, told)) = (mpsc::channel(), mpsc::channel());
+        let (pool, free) = (&pool, &free);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                pool.lane(|_| {
+                    taken.send(()).unwrap();
+                    told.recv().unwrap();
+                    free.store(true, Ordering::SeqCst);
+                });
+            });
+            is_taken.recv().unwrap();
+            let waiting = scope.spawn(move || {
+                let mut results = stream_pool(pool, 0..5u32, |s, item| {
+                    assert!(free.load(Ordering::SeqCst), "the only lane was lent twice");
+                    Ok(s.record(s.upload_blocking(&[item])?)?)
+                });
+                assert!(results.all(|r| r.is_ok()));
+            });
+            go.send(()).unwrap();
+            waiting.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_panic_in_a_lane_gives_the_lane_and_the_memory_back() {
+    everywhere(20, (1..5usize, 0..12usize), |device, (lanes, at)| {
+        let pool = StreamPool::new(device, lanes).unwrap();
+        let room = 2 * lanes * 4096;
+        let pinned = PinnedPool::new(device, room);
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            stream_pool(&pool, 0.., |s, item| {
+                assert!(item != at, "as asked");
+                let mut x = s.bind(pinned.take::<u32>(100)?)?;
+                s.copy_to_host(&s.upload_blocking(&[1; 100])?, &mut x)?;
+                Ok(s.record(x)?)
+            })
+            .try_for_each(|result| result.map(drop))
+            .unwrap();
+        }));
+        assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
+        every_lane(&pool, lanes);
+        // Waits for what was dropped in flight, and fails if any of it never comes back.
+        pinned.take::<u8>(room).unwrap();
+    });
+}
+
+// --- shared reads ----------------------------------------------------------------------------------------------
+
+#[test]
+fn readers_see_what_was_shared() {
+    let range = (0..300usize, 0..300usize, prop::bool::weighted(0.1));
+    everywhere(120, (vec(any::<u32>(), 0..300), 1..6usize, vec(range, 0..12)), |device, (data, lanes, ranges)| {
+        let pool = StreamPool::new(device, lanes).unwrap();
+        device
+            .per_thread(|s| {
+                let host = s.bind(device.pinned_from(&data)?)?;
+                let mut x = s.alloc(data.len())?;
+                s.copy_to_device(&host, &mut x)?;
+                let shared = s.share(x)?;
+                let readers = ranges.iter().map(|&(start, len, fails)| {
+                    let start = start.min(data.len());
+                    (start..(start + len).min(data.len()), fails)
+                });
+                let parts = shared_read(&pool, &shared, readers.clone(), |s, x, (range, fails)| {
+                    let mut part = s.bind(device.pinned(range.len() + usize::from(fails))?)?;
+                    s.copy_to_host(x.slice(range)?, &mut part)?;
+                    Ok(s.record(part)?)
+                });
+                assert_eq!(shared.holders(), 1);
+                // Overwritten at once, on a stream that waits for the readers.
+                let mut x = s.unshare(shared)?;
+                s.fill(&mut x, 0xdead_beef)?;
+                for (part, (range, fails)) in parts.into_iter().zip(readers) {
+                    match part {
+                        Ok(part) => assert_eq!(part.synchronize()?[..], data[range]),
+                        Err(error) => assert!(fails && matches!(error, Error::LengthMismatch { .. }), "{error}"),
+                    }
+                }
+                assert_eq!(s.read_blocking(&x)?, vec![0xdead_beef; data.len()]);
+                Ok::<_, Error>(())
+            })
+            .unwrap()
+            .unwrap();
+    });
+}
+
+// --- a stream for each thread ----------------------------------------------------------------------------------
+
+#[test]
+fn threads_give_what_serial_gives() {
+    everywhere(60, (vec(Part::any(), 0..20), 1..7usize), |device, (parts, threads)| {
+        let got = per_thread(device, threads, &parts, |s, part| Ok(part.enqueue(*s)?.synchronize()?)).unwrap();
+        assert_eq!(got.into_iter().map(outcome).collect::<Vec<_>>(), serial(device, &parts));
+    });
+}
+
+#[test]
+fn a_panic_in_a_thread_reaches_the_caller_after_the_others_are_done() {
+    everywhere(20, (2..5usize, 1..20usize, any::<usize>()), |device, (threads, items, at)| {
+        let done = AtomicUsize::new(0);
+        let items: Vec<_> = (0..items).collect();
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            per_thread(device, threads, &items, |s, &item| {
+                let x = s.upload_blocking(&[item as u32])?;
+                assert!(item != at % items.len(), "as asked");
+                assert_eq!(s.read_blocking(&x)?, [item as u32]);
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        }));
+        assert_eq!(panic.map(drop).unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
+        // A single thread that is left without work ends where it panicked.
+        let alone = threads.min(items.len()) == 1;
+        assert!(alone || done.into_inner() == items.len() - 1);
+    });
+    let none = per_thread(devices()[0], 0, &[0; 3], |_, _| Ok(()));
+    assert!(matches!(none, Err(Error::Parameter { name: "threads", .. })));
+}
+
+// --- polling ---------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_host_works_until_the_event_is_complete() {
+    for &device in devices() {
+        let _alone = alone(device);
+        for (opens, more) in [(1, true), (7, true), (7, false)] {
+            let stream = thalweg::AnyStream::new(device).unwrap();
+            let gate = Gate::closed(device);
+            let event = stream.enter(|s| {
+                let mut host = s.bind(device.pinned::<u32>(50).unwrap()).unwrap();
+                let mut x = s.alloc(50).unwrap();
+                gate.hold(s);
+                s.fill(&mut x, 9).unwrap();
+                s.copy_to_host(&x, &mut host).unwrap();
+                s.record(host).unwrap()
+            });
+            let mut calls = 0;
+            let work = || {
+                calls += 1;
+                if calls == opens {
+                    gate.open();
+                }
+                calls < opens || more
+            };
+            let (host, pieces) = query_poll(event, work).unwrap();
+            assert_eq!((&*host, pieces), (&[9; 50][..], calls));
+            assert!(if more { pieces >= opens } else { pieces == opens }, "{pieces} pieces of work");
+        }
+    }
+}
+
+#[test]
+fn polling_gives_what_serial_gives() {
+    everywhere(60, (Part::any(), 0..50u32), |device, (mut part, pieces)| {
+        part.fails = false;
+        let event = device.per_thread(|s| part.enqueue(*s)).unwrap().unwrap();
+        let mut left = pieces;
+        let (result, done) = query_poll(event, || {
+            left = left.saturating_sub(1);
+            left > 0
+        })
+        .unwrap();
+        assert!(done <= u64::from(pieces.max(1)));
+        assert_eq!([Some(bits(&result))], serial(device, &[part])[..]);
+    });
+    // Nothing to wait for, nothing to do.
+    let ready = Event::ready(devices()[0].pinned_from(&[1u8]).unwrap());
+    assert_eq!(query_poll(ready, || unreachable!("it is complete")).unwrap().1, 0);
+}
+
+#[test]
+fn tokio_awaits_events() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    everywhere(30, (vec(Part::any(), 0..12), 1..5usize), |device, (parts, lanes)| {
+        let pool = StreamPool::new(device, lanes).unwrap();
+        let enqueue = |part: &Part| pool.lane(|s| part.enqueue(*s));
+        let got = runtime.block_on(async {
+            let run = |event: Result<Event<_>>| tokio::spawn(async move { event?.await });
+            let tasks: Vec<_> = parts.iter().map(|part| run(enqueue(part))).collect();
+            let mut got = Vec::new();
+            for task in tasks {
+                got.push(outcome(task.await.unwrap()));
+            }
+            got
+        });
+        assert_eq!(got, serial(device, &parts));
+    });
+}
+
+// --- priorities ------------------------------------------------------------------------------------------------
+
+proptest! {
+    #![proptest_config(cases(200))]
+    #[test]
+    fn percentiles_are_samples_that_so_many_do_not_exceed(nanos in vec(0..10_000u64, 1..3000)) {
+        let samples: Vec<_> = nanos.into_iter().map(Duration::from_nanos).collect();
+        let found = Latency::of(samples.clone());
+        for (share, value) in [(0.5, found.p50), (0.99, found.p99), (0.999, found.p999)] {
+            let within = samples.iter().filter(|s| **s <= value).count() as f64;
+            let below = samples.iter().filter(|s| **s < value).count() as f64;
+            let wanted = share * samples.len() as f64;
+            prop_assert!(samples.contains(&value) && within >= wanted - 1e-6 && below < wanted - 1e-6 + 1e-3);
+        }
+    }
+}
+
+#[test]
+fn the_probe_compares_what_the_device_offers() {
+    everywhere(8, (1..30usize, 0..4000usize), |device, (samples, len)| {
+        fn filled<S: StreamTag>(s: Stream<S>, len: usize) -> Result<Event<DeviceBuffer<u32>>> {
+            let mut x = s.alloc(len)?;
+            s.fill(&mut x, 1)?;
+            Ok(s.record(x)?)
+        }
+        let mut urgent = 0;
+        let found = priority(
+            device,
+            samples,
+            |s| filled(*s, len),
+            |s| {
+                urgent += 1;
+                filled(*s, 1)
+            },
+        )
+        .unwrap();
+        let one = device.priorities().count() == 1;
+        assert_eq!(found.with.is_none(), one);
+        assert_eq!(urgent, if one { 1 + 2 * samples } else { 2 + 3 * samples });
+        for latency in [found.alone, found.without].into_iter().chain(found.with) {
+            assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.p999 && !latency.p999.is_zero());
+        }
+    });
+}
+
+#[test]
+fn an_error_ends_the_probe_wherever_it_happens() {
+    everywhere(30, (any::<bool>(), 0..12usize), |device, (in_urgent, at)| {
+        let left = Cell::new(at);
+        let step = |urgent| {
+            if urgent == in_urgent && left.replace(left.get().wrapping_sub(1)) == 0 {
+                return Err(Error::Kernel("as asked".into()));
+            }
+            Ok(())
+        };
+        let found =
+            priority(device, 12, |s| Ok((step(false)?, s.record(())?).1), |s| Ok((step(true)?, s.record(())?).1));
+        assert!(matches!(&found, Err(Error::Kernel(why)) if why == "as asked"), "{found:?}");
+    });
+    let none = priority(devices()[0], 0, |s| Ok(s.record(())?), |s| Ok(s.record(())?));
+    assert!(matches!(none, Err(Error::Parameter { name: "samples", .. })));
+}
