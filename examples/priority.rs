@@ -1,0 +1,105 @@
+//! Small urgent kernels beside background work that fills the device, without and with priority.
+//!
+//! ```text
+//! background   | block | block | block | block | block | block | ...   more are waiting
+//! without                ? .  .  .  .  .  .  .  .  .  .  .  | urgent | after everything that waited before it
+//! with                   ? .  .  | urgent |                            after the first blocks that end
+//! ```
+//!
+//! ```text
+//! cargo run --release --example priority
+//! ```
+//!
+//! Where it does not help: a running block is never interrupted, so the longer the background's blocks, the longer even an
+//! urgent kernel waits; copies have no priority; and there is nothing to gain where the device is not full.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use thalweg::overlap::priority;
+use thalweg::vision::kernels;
+use thalweg::{
+    Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, PinnedBuffer, Shared, Stream, StreamTag, Timeline,
+};
+
+/// Columns and rows of the urgent image, a single block.
+const SMALL: u32 = 64;
+
+fn main() -> Result<(), Error> {
+    let args =
+        support::Arguments::parse("Latency of urgent kernels beside background work, with and without priority.");
+    let device = args.device()?;
+    let (timeline, off) = (args.timeline(device)?, Timeline::off());
+    let (side, samples) = support::sized(device, (16384, 1000), (256, 10));
+    let stream = AnyStream::new(device)?;
+    let image = support::images(device, 1, SMALL, SMALL)?;
+    let small = stream.enter(|s| Ok::<_, Error>(s.share(s.upload_blocking(&image)?)?))?;
+    let large = blank(device, side)?;
+    let urgent = || stream.enter(|s| s.read_blocking(&s.wait(entropy(s, SMALL, SMALL, &small, &off)?)?));
+    let alone = urgent()?;
+    assert!(alone[0] > 0.0);
+
+    println!("from enqueueing a small kernel until the host knows that it is done, {samples} samples");
+    for patch in support::sized(device, [32, 128, 512], [32, 64, 128]) {
+        let probe = |samples, timeline: &Timeline| {
+            let background = |s: &Stream<Lane<'_>>| entropy(s, side, patch, &large, timeline);
+            priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
+        };
+        println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
+        probe(2, &timeline)?; // for the picture
+        // Beside the background, the kernel computes what it computes alone.
+        let busy = AnyStream::new(device)?.enter(|s| entropy(s, side, patch, &large, &off))?;
+        assert_eq!(urgent()?, alone);
+        busy.synchronize()?;
+    }
+    let bytes = support::sized(device, 64 << 20, 1 << 20);
+    let (small, large) = (page_locked(device, 4096)?, page_locked(device, bytes)?);
+    let found = priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
+    println!("\na copy of 4 KiB beside copies of {} MiB\n{found}", bytes >> 20);
+    args.finish(&timeline)
+}
+
+/// All pixels alike, so that all threads of a block count into one bin, and blocks last.
+fn blank(device: Device, side: u32) -> Result<Shared<DeviceBuffer<u8>>, Error> {
+    AnyStream::new(device)?.enter(|s| Ok(s.share(s.alloc_zeroed(3 * (side * side) as usize)?)?))
+}
+
+fn page_locked(device: Device, bytes: usize) -> Result<Shared<PinnedBuffer<u8>>, Error> {
+    AnyStream::new(device)?.enter(|s| Ok(s.share(s.bind(device.pinned(bytes)?)?)?))
+}
+
+/// A block a patch, whose duration grows with the patch's area.
+fn entropy<S: StreamTag>(
+    s: &Stream<S>,
+    side: u32,
+    patch: u32,
+    rgb: &Shared<DeviceBuffer<u8>>,
+    timeline: &Timeline,
+) -> Result<Event<DeviceBuffer<f32>>, Error> {
+    let mut map = s.alloc((side.div_ceil(patch) * side.div_ceil(patch)) as usize)?;
+    let (rgb, label) = (s.read(rgb)?, if side == SMALL { "urgent" } else { "background" });
+    timeline.span(s, Activity::Compute, label, || kernels::entropy(s, side, side, patch, &rgb, &mut map))?;
+    Ok(s.record(map)?)
+}
+
+fn upload<S: StreamTag>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Result<Event<DeviceBuffer<u8>>, Error> {
+    let from = s.read(from)?;
+    let mut to = s.alloc(from.len())?;
+    s.copy_to_device(&from, &mut to)?;
+    Ok(s.record(to)?)
+}
+
+/// Device time of one block with nothing beside it.
+fn one_block(device: Device, patch: u32) -> Result<Duration, Error> {
+    let rgb = blank(device, patch)?;
+    AnyStream::new(device)?.enter(|s| {
+        drop(entropy(s, patch, patch, &rgb, &Timeline::off())?);
+        let start = s.timestamp()?;
+        drop(entropy(s, patch, patch, &rgb, &Timeline::off())?);
+        let end = s.timestamp()?;
+        end.synchronize()?;
+        Ok(end.elapsed(&start)?.unwrap_or_default())
+    })
+}

@@ -1,0 +1,113 @@
+//! Work on the host while events are pending: by polling, and by `.await`.
+//!
+//! ```text
+//! stream   | up | textures | features | down |
+//! host     enqueue | piece | piece | piece | ? ready: use the result
+//! ```
+//!
+//! ```text
+//! cargo run --release --example query_poll -- --timeline query_poll.svg
+//! ```
+//!
+//! An executor polls for you: a task that awaits an event sleeps until it is complete, and others run meanwhile.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use thalweg::overlap::query_poll;
+use thalweg::vision::kernels;
+use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline};
+
+/// An image, and the mean of each of its 13 planes over each patch.
+type Done = (PinnedBuffer<u8>, PinnedBuffer<f32>);
+
+const PATCH: u32 = 32;
+/// Bytes that one piece of host work goes through.
+const PIECE: usize = 16 << 10;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("Work on the host while events are pending: CPU work done meanwhile.");
+    let device = args.device()?;
+    let timeline = args.timeline(device)?;
+    let (side, count) = support::sized(device, (4096, 8), (256, 4));
+    let pool = StreamPool::new(device, 2)?;
+    let off = Timeline::off();
+    let mut images = support::images(device, count, side, side)?.split(count);
+    let work = images[0].repeat(support::sized(device, 4, 32)); // for the host
+
+    // Serial: one image after another, each to its end.
+    let mut want = Vec::new();
+    for image in std::mem::take(&mut images) {
+        let (image, means) = pool.lane(|s| features(s, image, side, &off))?.synchronize()?;
+        images.push(image);
+        want.push(means);
+    }
+
+    // The host waits, then works.
+    let start = Instant::now();
+    let (first, _) = pool.lane(|s| features(s, images.remove(0), side, &off))?.synchronize()?;
+    let waited = start.elapsed();
+    let total: u64 = work.chunks(PIECE).map(sum).sum();
+    println!("synchronize: {waited:.1?} for the result, {:.1?} with the host's work", start.elapsed());
+
+    // The host works while the event is pending.
+    let start = Instant::now();
+    let event = pool.lane(|s| features(s, first, side, &timeline))?;
+    let (mut meanwhile, mut left) = (0, work.chunks(PIECE));
+    let ((first, got), pieces) = query_poll(event, || {
+        timeline.host("host", "piece", || meanwhile += left.next().map_or(0, sum));
+        left.len() > 0
+    })?;
+    let waited = start.elapsed();
+    meanwhile += left.map(sum).sum::<u64>();
+    let done = work.len().min(pieces as usize * PIECE) as f64 / 1e6;
+    println!("query:       {waited:.1?} for the result, {:.1?} with the host's work", start.elapsed());
+    println!("             {done:.1} of {:.1} MB gone through while the event was pending", work.len() as f64 / 1e6);
+    assert!(got[..] == want[0][..] && meanwhile == total);
+
+    // Every image a task, and one that works until all have their results.
+    images.insert(0, first);
+    let start = Instant::now();
+    let pending = images.into_iter().map(|image| pool.lane(|s| features(s, image, side, &off)));
+    let tasks: Vec<_> = pending.map(|event| tokio::spawn(async move { event?.await })).collect();
+    let mut bytes = 0;
+    for piece in work.chunks(PIECE).cycle().take_while(|_| !tasks.iter().all(|task| task.is_finished())) {
+        std::hint::black_box(sum(piece));
+        bytes += piece.len();
+        tokio::task::yield_now().await;
+    }
+    println!("await:       {:.1?} for {count} results, {:.1} MB meanwhile", start.elapsed(), bytes as f64 / 1e6);
+    for (task, want) in tasks.into_iter().zip(want) {
+        let (_, got) = task.await.map_err(|e| Error::Thread { reason: e.to_string() })??;
+        assert_eq!(got[..], want[..]);
+    }
+    args.finish(&timeline)
+}
+
+/// Work for the host.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|&byte| u64::from(byte)).sum()
+}
+
+/// Enqueues all work on one image.
+fn features<S: StreamTag>(
+    s: &Stream<S>,
+    image: PinnedBuffer<u8>,
+    side: u32,
+    timeline: &Timeline,
+) -> Result<Event<Done>, Error> {
+    let means = (13 * (side / PATCH) * (side / PATCH)) as usize;
+    let (image, mut result) = s.bind((image, s.device().pinned(means)?))?;
+    let (mut rgb, mut features) = (s.alloc(image.len())?, s.alloc(means)?);
+    let mut planes = s.alloc((13 * side * side) as usize)?;
+    timeline.span(s, Activity::Upload, "image", || s.copy_to_device(&image, &mut rgb))?;
+    timeline.span(s, Activity::Compute, "textures, features", || {
+        kernels::textures(s, side, side, 0.5, 0.5, &rgb, &mut planes)?;
+        kernels::features(s, side, side, PATCH, &planes, &mut features)
+    })?;
+    timeline.span(s, Activity::Download, "features", || s.copy_to_host(&features, &mut result))?;
+    Ok(s.record((image, result))?)
+}

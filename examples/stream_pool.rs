@@ -1,0 +1,83 @@
+//! Many images on a pool of streams, 1 to 16 of them.
+//!
+//! ```text
+//! lane 0   | up | textures | features | down | up | textures | ...
+//! lane 1     | up | textures | features | down | up | ...
+//! lane 2       | up | textures | features | down | ...
+//! ```
+//!
+//! ```text
+//! cargo run --release --example stream_pool -- --timeline stream_pool.svg
+//! ```
+//!
+//! One of these images does not fill a GPU, and its kernels wait for its copy. More lanes help until the device is full.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use thalweg::overlap::stream_pool;
+use thalweg::vision::kernels;
+use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline};
+
+/// Columns and rows of a patch.
+const PATCH: u32 = 32;
+
+/// An image, and the mean of each of its 13 planes over each patch.
+type Done = (PinnedBuffer<u8>, PinnedBuffer<f32>);
+
+fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("Many images on a pool of streams: images per second with 1 to 16 lanes.");
+    let device = args.device()?;
+    let timeline = args.timeline(device)?;
+    let (count, side) = support::sized(device, (256, 512), (12, 128));
+    let mut images = support::images(device, count, side, side)?.split(count);
+
+    // Serial: one after another, each to its end.
+    let one = StreamPool::new(device, 1)?;
+    let off = Timeline::off();
+    let mut serial = Vec::new();
+    for image in std::mem::take(&mut images) {
+        let (image, features) = one.lane(|s| features(s, side, image, &off))?.synchronize()?;
+        images.push(image);
+        serial.push(features);
+    }
+
+    for lanes in [1, 2, 4, 8, 16] {
+        let pool = StreamPool::new(device, lanes)?;
+        let mut least = Duration::MAX;
+        // Four lanes make a picture that can be read.
+        for timeline in [&off, &off, if lanes == 4 { &timeline } else { &off }] {
+            let start = Instant::now();
+            let done = stream_pool(&pool, images, |s, image| features(s, side, image, timeline));
+            let done: Vec<Done> = done.collect::<Result<_, _>>()?;
+            least = least.min(start.elapsed());
+            let results: Vec<_>;
+            (images, results) = done.into_iter().unzip();
+            assert!(results.iter().zip(&serial).all(|(got, want)| got[..] == want[..]), "as serial");
+        }
+        println!("{lanes:2} lanes: {:8.0} images/s", count as f64 / least.as_secs_f64());
+    }
+    args.finish(&timeline)
+}
+
+/// Enqueues all work on one image.
+fn features<S: StreamTag>(
+    s: &Stream<S>,
+    side: u32,
+    image: PinnedBuffer<u8>,
+    timeline: &Timeline,
+) -> Result<Event<Done>, Error> {
+    let means = (13 * (side / PATCH) * (side / PATCH)) as usize;
+    let (image, mut result) = s.bind((image, s.device().pinned(means)?))?;
+    let (mut rgb, mut features) = (s.alloc(image.len())?, s.alloc(means)?);
+    let mut planes = s.alloc((13 * side * side) as usize)?;
+    timeline.span(s, Activity::Upload, "image", || s.copy_to_device(&image, &mut rgb))?;
+    timeline.span(s, Activity::Compute, "textures, features", || {
+        kernels::textures(s, side, side, 0.5, 0.5, &rgb, &mut planes)?;
+        kernels::features(s, side, side, PATCH, &planes, &mut features)
+    })?;
+    timeline.span(s, Activity::Download, "features", || s.copy_to_host(&features, &mut result))?;
+    Ok(s.record((image, result))?)
+}
