@@ -17,10 +17,11 @@ use proptest::test_runner::TestRunner;
 use support::cases;
 use support::devices::devices;
 use support::gate::Gate;
-use thalweg::overlap::{Latency, per_thread, priority, query_poll, shared_read, stream_pool};
+use thalweg::overlap::{Latency, graph_replay, per_thread, priority, query_poll, shared_read, stream_pool};
 use thalweg::vision::kernels;
 use thalweg::{
-    Device, DeviceBuffer, DeviceKind, Error, Event, PinnedBuffer, PinnedPool, Result, Stream, StreamPool, StreamTag,
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring,
+    Stream, StreamPool, StreamTag,
 };
 
 /// A small image; one in a few is one whose part fails.
@@ -278,7 +279,7 @@ fn the_host_works_until_the_event_is_complete() {
     for &device in devices() {
         let _alone = alone(device);
         for (opens, more) in [(1, true), (7, true), (7, false)] {
-            let stream = thalweg::AnyStream::new(device).unwrap();
+            let stream = AnyStream::new(device).unwrap();
             let gate = Gate::closed(device);
             let event = stream.enter(|s| {
                 let mut host = s.bind(device.pinned::<u32>(50).unwrap()).unwrap();
@@ -341,6 +342,110 @@ fn tokio_awaits_events() {
     });
 }
 
+// --- graphs ----------------------------------------------------------------------------------------------------
+
+/// What a chain does to a slot: fills and copies of parts, in an order drawn at random.
+fn chain<S: Brand>(s: &Stream<S>, slot: &mut <Frame as Resource>::On<S>, steps: &[(u8, usize)]) -> Result<()> {
+    let (input, x, output) = slot;
+    s.copy_to_device(input, x)?;
+    for &(what, at) in steps {
+        let at = at % (x.len() + 1);
+        let (left, right) = x.split_at_mut(at)?;
+        match what % 3 {
+            0 => s.fill(left, u32::from(what))?,
+            1 => s.fill(right, at as u32)?,
+            _ => {
+                let n = left.len().min(right.len());
+                s.copy(left.slice(..n)?, right.slice_mut(..n)?)?;
+            }
+        }
+    }
+    s.copy_to_host(x, output)
+}
+
+type Frame = (PinnedBuffer<u32>, DeviceBuffer<u32>, PinnedBuffer<u32>);
+
+#[test]
+fn graphs_give_what_serial_gives() {
+    let steps = vec((any::<u8>(), any::<usize>()), 0..8);
+    let order = vec(any::<usize>(), 0..15);
+    everywhere(40, (0..100usize, 1..5usize, order, steps), |device, (len, depth, order, steps)| {
+        let stream = AnyStream::new(device).unwrap();
+        let make = || Ok::<Frame, Error>((device.pinned(len)?, device_buffer(device, len)?, device.pinned(len)?));
+        let mut slots: Vec<_> = (0..=depth).map(|_| Some(make().unwrap())).collect();
+        let (mut graphs, captures) = (Vec::new(), Cell::new(0));
+        let mut run = |index: usize, frame: u32, as_graph: bool| {
+            let mut slot = slots[index].take().unwrap();
+            for (i, v) in slot.0.iter_mut().enumerate() {
+                *v = frame.wrapping_mul(7919) ^ i as u32;
+            }
+            let event = stream.enter(|s| {
+                let mut slot = s.bind(slot)?;
+                if as_graph {
+                    slot = graph_replay(s, &mut graphs, slot, |s, slot| {
+                        captures.set(captures.get() + 1);
+                        chain(s, slot, &steps)
+                    })?;
+                } else {
+                    chain(s, &mut slot, &steps)?;
+                }
+                Ok::<_, Error>(s.record(slot)?)
+            });
+            let slot = slots[index].insert(event.unwrap().synchronize().unwrap());
+            slot.2.to_vec()
+        };
+        // Slots in any order; the last one never sees a graph.
+        for (frame, slot) in (0..).zip(&order) {
+            assert_eq!(run(slot % depth, frame, true), run(depth, frame, false), "frame {frame}");
+        }
+        let met: std::collections::HashSet<_> = order.iter().map(|slot| slot % depth).collect();
+        assert_eq!(captures.get(), if len == 0 { met.len().min(1) } else { met.len() });
+        assert_eq!(graphs.len(), captures.get());
+    });
+}
+
+fn device_buffer(device: Device, len: usize) -> Result<DeviceBuffer<u32>> {
+    AnyStream::new(device)?.enter(|s| s.record(s.alloc(len)?)?.synchronize().map_err(Error::from))
+}
+
+/// Frames under way, one behind the other, on slots that come round in order.
+#[test]
+fn frames_replayed_ahead_keep_their_results() {
+    everywhere(40, (1..100usize, 1..5usize, 0..15u32), |device, (len, depth, frames)| {
+        let stream = AnyStream::new(device).unwrap();
+        let make = move || Ok((device.pinned(len)?, device_buffer(device, len)?, device.pinned(len)?));
+        let (mut ring, mut graphs, mut seen) = (Ring::new(depth, make).unwrap(), Vec::new(), Vec::new());
+        for frame in 0..frames + depth as u32 {
+            let mut slot = ring.take().unwrap().synchronize().unwrap();
+            seen.push(slot.2.to_vec());
+            slot.0.fill(frame);
+            let event = stream.enter(|s| {
+                let slot = graph_replay(s, &mut graphs, s.bind(slot)?, |s, slot| chain(s, slot, &[]))?;
+                Ok::<_, Error>(s.record(slot)?)
+            });
+            ring.give(event.unwrap());
+        }
+        for (frame, seen) in (0..frames).zip(&seen[depth..]) {
+            assert_eq!(*seen, vec![frame; len]);
+        }
+        assert_eq!(graphs.len(), depth);
+    });
+}
+
+#[test]
+fn a_failed_capture_gives_the_slot_back_and_keeps_no_graph() {
+    for &device in devices() {
+        let _alone = alone(device);
+        let (stream, mut graphs) = (AnyStream::new(device).unwrap(), Vec::new());
+        stream.enter(|s| {
+            let slot = s.bind(device.pinned_from(&[5u32; 9]).unwrap()).unwrap();
+            let failed = graph_replay(s, &mut graphs, slot, |_, _| Err(Error::Kernel("as asked".into()))).unwrap_err();
+            assert!(matches!(failed.error, Error::Kernel(_)) && graphs.is_empty());
+            assert_eq!(*s.record(failed.value).unwrap().synchronize().unwrap(), [5; 9]);
+        });
+    }
+}
+
 // --- priorities ------------------------------------------------------------------------------------------------
 
 proptest! {
@@ -388,7 +493,7 @@ fn the_probe_compares_what_the_device_offers() {
 
 #[test]
 fn an_error_ends_the_probe_wherever_it_happens() {
-    everywhere(30, (any::<bool>(), 0..12usize), |device, (in_urgent, at)| {
+    everywhere(30, (any::<bool>(), 0..8usize), |device, (in_urgent, at)| {
         let left = Cell::new(at);
         let step = |urgent| {
             if urgent == in_urgent && left.replace(left.get().wrapping_sub(1)) == 0 {

@@ -15,6 +15,7 @@
 //! | several readers of one buffer | [`shared_read`](fn@shared_read) | the readers, without a copy for each |
 //! | small urgent work beside a busy device | [`priority`](fn@priority) measures what a priority is worth | the urgent work with the rest |
 //! | work on the host before and after that on the device | [`per_thread`](fn@per_thread) | threads of the host, and their streams |
+//! | a chain of small kernels, again and again | [`graph_replay`](fn@graph_replay) | nothing; the gaps between the kernels close |
 //! | something else to do while the device works | [`query_poll`](fn@query_poll), or `.await` | the host with the device |
 //!
 //! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each through a [`Stage`]. The frame patterns
@@ -36,6 +37,7 @@
 //! ```
 
 pub mod double_buffer;
+pub mod graph_replay;
 pub mod grouped;
 pub mod interleaved;
 pub mod per_thread;
@@ -50,6 +52,7 @@ pub mod three_stream;
 use std::collections::VecDeque;
 
 pub use double_buffer::{Frame, double_buffer};
+pub use graph_replay::graph_replay;
 pub use grouped::{Choice, Order, StageTimes, choose, grouped, measure};
 pub use interleaved::interleaved;
 pub use per_thread::per_thread;

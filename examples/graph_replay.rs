@@ -1,0 +1,105 @@
+//! A chain of small kernels, launched one by one and as a graph.
+//!
+//! ```text
+//! stream   launch | k 0 | . | k 1 | . | k 2 | . | k 3 | ...   a call for each, a gap after each
+//! graph    replay | k 0 | k 1 | k 2 | k 3 |                   one call for all
+//! ```
+//!
+//! ```text
+//! cargo run --release --example graph_replay -- --timeline graph_replay.svg
+//! ```
+//!
+//! The slots of a ring get a graph each, captured when they come round for the first time.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use thalweg::overlap::graph_replay;
+use thalweg::vision::kernels;
+use thalweg::{Activity, Brand, DeviceBuffer, Error, PinnedBuffer, Resource, Ring, Stream, Timeline, stream_tags};
+
+stream_tags!(Work);
+
+/// Columns and rows of an image, and of a patch: a few blocks.
+const SIDE: u32 = 32;
+const PATCH: u32 = 8;
+const PIXELS: usize = (SIDE * SIDE) as usize;
+const MEANS: usize = 13 * (SIDE / PATCH * (SIDE / PATCH)) as usize;
+/// Frames before the clock starts: they load the kernels, capture a graph for each slot, and are in the picture.
+const FIRST: usize = 6;
+
+/// An image, and on the device it, its planes and their means; these on the host.
+type Slot = (PinnedBuffer<u8>, DeviceBuffer<u8>, DeviceBuffer<f32>, DeviceBuffer<f32>, PinnedBuffer<f32>);
+type OnStream<S> = <Slot as Resource>::On<S>;
+
+fn main() -> Result<(), Error> {
+    let args = support::Arguments::parse("A chain of small kernels as a graph: us per kernel, stream against graph.");
+    let device = args.device()?;
+    let (timeline, off) = (args.timeline(device)?, Timeline::off());
+    let work = device.stream::<Work>()?;
+    let frames = support::sized(device, 400, 10);
+    println!("us per kernel, with each frame's copies and hand-over");
+    println!("                stream     graph");
+    for length in [2, 8, 32, 128] {
+        let timeline = if length == 8 { &timeline } else { &off };
+        let (stream, want) = run(work, frames, "launches", timeline, |mut slot| {
+            chain(&work, &mut slot, length)?;
+            Ok(slot)
+        })?;
+        let mut graphs = Vec::new();
+        let (graph, got) = run(work, frames, "replay", timeline, |slot| {
+            Ok(graph_replay(&work, &mut graphs, slot, |s, slot| chain(s, slot, length))?)
+        })?;
+        assert!(got == want, "a graph computes what its stream does");
+        let [stream, graph] = [stream, graph].map(|seconds| 1e6 * seconds / f64::from(length));
+        println!("{length:3} in a row  {stream:9.2} {graph:9.2}");
+    }
+    args.finish(&timeline)
+}
+
+/// Copies an image up, runs `length` kernels on it, and copies the last means down: on a stream, or into a graph.
+fn chain<S: Brand>(s: &Stream<S>, slot: &mut OnStream<S>, length: u32) -> Result<(), Error> {
+    let (image, rgb, planes, means, host) = slot;
+    s.copy_to_device(image, rgb)?;
+    for i in 0..length / 2 {
+        kernels::textures(s, SIDE, SIDE, 0.5, 1.0 / (1 + i) as f32, rgb, planes)?;
+        kernels::features(s, SIDE, SIDE, PATCH, planes, means)?;
+    }
+    s.copy_to_host(means, host)
+}
+
+/// Sends frames round a ring of three slots: seconds for each, and what came out.
+fn run(
+    work: Stream<Work>,
+    frames: usize,
+    label: &str,
+    timeline: &Timeline,
+    mut enqueue: impl FnMut(OnStream<Work>) -> Result<OnStream<Work>, Error>,
+) -> Result<(f64, Vec<f32>), Error> {
+    let device = work.device();
+    let mut ring = Ring::new(3, move || {
+        let room = (work.alloc(3 * PIXELS)?, work.alloc(13 * PIXELS)?, work.alloc(MEANS)?);
+        let (rgb, planes, means) = work.record(room)?.synchronize()?;
+        Ok((device.pinned(3 * PIXELS)?, rgb, planes, means, device.pinned(MEANS)?))
+    })?;
+    let (mut results, mut start) = (Vec::new(), Instant::now());
+    for frame in 0..FIRST + frames {
+        if frame == FIRST {
+            ring.synchronize()?;
+            start = Instant::now();
+        }
+        let mut slot = ring.take()?.synchronize()?;
+        if frame >= ring.depth() {
+            results.extend_from_slice(&slot.4);
+        }
+        slot.0.fill(frame as u8);
+        let timeline = if frame < FIRST { timeline } else { &Timeline::off() };
+        let slot = work.bind(slot)?;
+        let slot = timeline.span(&work, Activity::Compute, label, || enqueue(slot))?;
+        ring.give(work.record(slot)?);
+    }
+    ring.synchronize()?;
+    Ok((start.elapsed().as_secs_f64() / frames as f64, results))
+}

@@ -1,0 +1,66 @@
+//! A chain of small kernels, captured once and replayed.
+//!
+//! ```text
+//! stream   launch | k 0 | . | k 1 | . | k 2 | . | k 3 | ...   a call for each, a gap after each
+//! graph    replay | k 0 | k 1 | k 2 | k 3 |                   one call for all
+//! ```
+//!
+//! A kernel of a few microseconds ends before the host has launched the next one. A [`Graph`] takes one call for all of them, but
+//! each is for the buffers it was captured with. [`graph_replay`](fn@graph_replay) keeps a graph for each slot of a ring.
+
+use crate::error::{Error, Result, Returned};
+use crate::graph::{Capture, Graph};
+use crate::resource::{Bundle, Resource};
+use crate::stream::{Stream, StreamTag};
+
+/// Enqueues what `record` enqueues, as one graph: captured the first time that it meets these buffers, replayed from then on.
+///
+/// `graphs` is where it keeps them, empty at first: one for each set of buffers, so give it slots that come round again,
+/// such as those of a [`Ring`](crate::Ring). Slots that come round in order are found at once. What `record` reads beside the buffers'
+/// contents, such as sizes and other arguments, stays as it was when the graph was captured. The host does not wait.
+///
+/// ```
+/// use thalweg::{Device, Ring, overlap::graph_replay, stream_tags};
+///
+/// stream_tags!(Work);
+/// let gpu = Device::best()?;
+/// let work = gpu.stream::<Work>()?;
+/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(8)?, work.alloc::<u32>(8)?.idle()?, gpu.pinned::<u32>(8)?)))?;
+/// let mut graphs = Vec::new();
+/// for frame in 0..6 {
+///     let (mut input, x, output) = ring.take()?.synchronize()?;
+///     assert_eq!(output[0], if frame < 2 { 0 } else { frame - 2 });
+///     input.fill(frame);
+///     let slot = graph_replay(&work, &mut graphs, work.bind((input, x, output))?, |s, (input, x, output)| {
+///         s.copy_to_device(input, x)?;
+///         s.copy_to_host(x, output)
+///     })?;
+///     ring.give(work.record(slot)?);
+/// }
+/// assert_eq!(graphs.len(), 2); // of two operations each, captured once for each slot
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Errors
+/// That of `record`, or of [`capture`](Stream::capture) or [`replay`](Stream::replay); the bundle comes back.
+pub fn graph_replay<S: StreamTag, B: Bundle<S>>(
+    stream: &Stream<S>,
+    graphs: &mut Vec<Graph<B::Idle>>,
+    mut bundle: B,
+    record: impl for<'g> FnOnce(&Stream<Capture<'g>>, &mut <B::Idle as Resource>::On<Capture<'g>>) -> Result<()>,
+) -> Result<B, Returned<B>> {
+    for i in 0..graphs.len() {
+        match stream.replay(&mut graphs[i], bundle) {
+            Err(Returned { error: Error::GraphMismatch { .. }, value }) => bundle = value,
+            replayed => {
+                // The longest unused first: the next slot of a ring.
+                graphs[i..].rotate_left(1);
+                return replayed;
+            }
+        }
+    }
+    let (mut graph, bundle) = stream.capture(bundle, record)?;
+    let replayed = stream.replay(&mut graph, bundle);
+    graphs.push(graph);
+    replayed
+}
