@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use thalweg::vision::kernels;
+use thalweg::vision::kernels::{self, Layout};
 use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, On, PerThread, Plain, Stream, stream_tags};
 
 stream_tags!(Bench);
@@ -213,11 +213,14 @@ fn check(stream: Stream<Bench>, photo: &(usize, usize, Vec<u8>)) -> Result<(), E
             kernels::textures_f16(&stream, height, width, 0.5, 0.5, &rgb, &mut halves)?;
             let halves: Vec<f32> = stream.read_blocking(&halves)?.into_iter().map(from_f16).collect();
             compare("textures_f16", &halves, &planes, 2.6e-4);
+            let layout = Layout::new(&[[height, width]], patch)?;
+            let (n, table) = (layout.patches(), stream.upload_blocking(layout.table())?);
             for rgb in [rgb.slice(..)?, odd.slice(1..)?] {
                 let (mut f, mut e): (Floats, Floats) = (stream.alloc(features.len())?, stream.alloc(bits.len())?);
                 stream.fill(&mut f, f32::NAN)?;
                 stream.fill(&mut e, f32::NAN)?;
-                kernels::analyze(&stream, height, width, patch, 0.5, 0.5, rgb, &mut f, &mut e)?;
+                let bytes = rgb.len() as u32;
+                kernels::analyze(&stream, 1, n, bytes, patch, 0.5, 0.5, &table, rgb, &mut f, &mut e)?;
                 compare("features of analyze", &stream.read_blocking(&f)?, &features, 1e-5);
                 compare("entropy of analyze", &stream.read_blocking(&e)?, &bits, 1e-5);
             }
@@ -285,6 +288,7 @@ fn compress(
 ) -> Result<(), Error> {
     let stream = bench.stream;
     let patches = (height.div_ceil(PATCH) * width.div_ceil(PATCH)) as usize;
+    let table = stream.upload_blocking(Layout::new(&[[height, width]], PATCH)?.table())?;
     for side in [8, 20] {
         let Selection { sides, cu_seqlens, patch_id, counts, selected } =
             &Selection::new(stream, patches, side, TOKENS as i32)?;
@@ -295,13 +299,15 @@ fn compress(
         let fused = bench.time(|i| {
             kernels::compress_fused(
                 &stream,
-                height,
-                width,
+                1,
+                patches as u32,
+                3 * height * width,
                 PATCH,
                 *selected,
                 TOKENS as u32,
                 0.5,
                 0.5,
+                &table,
                 &rgb[i % rgb.len()],
                 sides,
                 cu_seqlens,
@@ -393,14 +399,16 @@ fn main() -> Result<(), Error> {
             kernels::features(&stream, height, width, PATCH, &planes[0], &mut features)?;
             kernels::entropy(&stream, height, width, PATCH, &rgb[0], &mut bits)?;
             let (want, want_bits) = (stream.read_blocking(&features)?, stream.read_blocking(&bits)?);
-            // One byte further no row starts on a word, so `analyze` takes its general kernel.
+            // One byte further no row starts on a word, so `analyze` takes a pixel a thread.
             let data = content.pixels(height, width, &photo);
             let odd = images(stream, &[&[0], &data[..]].concat())?;
-            for (name, images, start) in [("analyze", &rgb, 0), ("analyze, any", &odd, 1)] {
+            let table = stream.upload_blocking(Layout::new(&[[height, width]], PATCH)?.table())?;
+            for (name, images, start) in [("analyze", &rgb, 0), ("analyze, odd", &odd, 1)] {
                 stream.fill(&mut features, f32::NAN)?;
                 let time = bench.time(|i| {
                     let rgb = images[i % m].slice(start..)?;
-                    kernels::analyze(&stream, height, width, PATCH, 0.5, 0.5, rgb, &mut features, &mut bits)
+                    let (n, bytes) = (patches as u32, 3 * pixels as u32);
+                    kernels::analyze(&stream, 1, n, bytes, PATCH, 0.5, 0.5, &table, rgb, &mut features, &mut bits)
                 })?;
                 compare(name, &stream.read_blocking(&features)?, &want, 3e-6);
                 compare(name, &stream.read_blocking(&bits)?, &want_bits, 3e-6);

@@ -157,25 +157,29 @@ fn main() -> Result<(), Error> {
     }));
     drop(x);
 
-    // Launch: a kernel of eight parameters that does next to nothing.
+    // Launch: a kernel of eleven parameters that does next to nothing.
+    let table = a.alloc_zeroed::<u32>(8)?;
     let features = a.alloc_zeroed::<f32>(13)?;
     let entropy = a.alloc_zeroed::<f32>(1)?;
     let (mut salience, mut relevance) = (a.alloc_zeroed::<f32>(1)?, a.alloc_zeroed::<f32>(1)?);
-    kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)?;
+    kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)?;
     assert_eq!(a.read_blocking(&relevance)?, [1.0]);
-    let (f, e) = (features.device_ptr(), entropy.device_ptr());
+    let (f, e, t) = (features.device_ptr(), entropy.device_ptr(), table.device_ptr());
     let (s, r) = (salience.device_ptr(), relevance.device_ptr());
     rows.push(compare(
-        "launch, 8 parameters",
+        "launch, 11 parameters",
         settle,
         || {
             let (n, bias, mix) = (1u32, 0.0f32, 0.5f32);
             let p = |v: *const c_void| v.cast_mut();
             let mut parameters = [
                 p((&raw const n).cast()),
+                p((&raw const n).cast()),
+                p((&raw const n).cast()),
                 p((&raw const bias).cast()),
                 p((&raw const mix).cast()),
                 p((&raw const mix).cast()),
+                p((&raw const t).cast()),
                 p((&raw const f).cast()),
                 p((&raw const e).cast()),
                 p((&raw const s).cast()),
@@ -187,7 +191,7 @@ fn main() -> Result<(), Error> {
             });
         },
         || {
-            kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)
+            kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)
                 .expect("the device works");
         },
     ));

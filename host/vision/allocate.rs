@@ -85,18 +85,26 @@ pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], pa
     let mut cu_seqlens = stream.alloc(capacity.selected + 1)?;
     let mut patch_id = stream.alloc(capacity.selected)?;
     let mut counts = stream.alloc(2)?;
+    let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
+    // One image, so that the table is not looked at.
+    let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
     thalweg_kernels::allocate(
         stream,
-        capacity.patches as u32,
+        1,
+        n,
+        n,
         lo,
         hi,
         capacity.budget,
+        &table,
         &relevance,
         &gains,
         &mut sides,
         &mut cu_seqlens,
         &mut patch_id,
         &mut counts,
+        &mut tokens,
+        &mut selected,
     )?;
     let selected = stream.read_blocking(&counts)?[1] as usize;
     Ok(Allocation {

@@ -23,6 +23,7 @@ use crate::resource::On;
 use crate::shared::Shared;
 use crate::stream::{Stream, StreamTag};
 use crate::vision::allocate::Capacity;
+use crate::vision::kernels::Layout;
 use crate::vision::params::check_size;
 use crate::vision::{Head, Image, PLANES, Params, Query, kernels};
 
@@ -311,6 +312,11 @@ impl Pipeline {
         let (rgb, planes) = texture.hand((rgb, planes), relevance)?;
 
         let relevance_start = relevance.timestamp()?;
+        let layout = Layout::new(&[[height, width]], patch)?;
+        let n = layout.patches();
+        let host_table = relevance.bind(self.device.pinned_from(layout.table())?)?;
+        let mut table = relevance.alloc(host_table.len())?;
+        relevance.copy_to_device(&host_table, &mut table)?;
         let mut features = relevance.alloc(PLANES * patches)?;
         let mut entropy = relevance.alloc(patches)?;
         let mut salience = relevance.alloc(patches)?;
@@ -318,15 +324,20 @@ impl Pipeline {
         kernels::features(relevance, height, width, patch, &planes, &mut features)?;
         kernels::entropy(relevance, height, width, patch, &rgb, &mut entropy)?;
         let coupled = match &self.query {
-            Some(query) => Some(couple(relevance, query, foveal_bias, &features, &entropy, &mut salience, &mut map)?),
+            Some(query) => {
+                Some(couple(relevance, query, foveal_bias, &table, &features, &entropy, &mut salience, &mut map)?)
+            }
             None => {
                 let [mix_entropy, mix_salience, _] = self.params.mix.unwrap_or([0.5, 0.5, 0.0]);
                 kernels::relevance(
                     relevance,
-                    patches as u32,
+                    1,
+                    n,
+                    n,
                     foveal_bias,
                     mix_entropy,
                     mix_salience,
+                    &table,
                     &features,
                     &entropy,
                     &mut salience,
@@ -336,8 +347,8 @@ impl Pipeline {
             }
         };
         let relevance_end = relevance.timestamp()?;
-        let scores = (planes, features, entropy, salience, map, coupled);
-        let (planes, features, entropy, salience, map, coupled) = relevance.hand(scores, allocation)?;
+        let scores = (table, planes, features, entropy, salience, map, coupled);
+        let (table, planes, features, entropy, salience, map, coupled) = relevance.hand(scores, allocation)?;
         let (participatory, mix) = coupled.unzip();
 
         let allocation_start = allocation.timestamp()?;
@@ -348,18 +359,24 @@ impl Pipeline {
         let mut cu_seqlens = allocation.alloc(capacity.selected + 1)?;
         let mut patch_id = allocation.alloc(capacity.selected)?;
         let mut counts = allocation.alloc(2)?;
+        let (mut image_tokens, mut image_patches) = (allocation.alloc(2)?, allocation.alloc(2)?);
         kernels::allocate(
             allocation,
-            patches as u32,
+            1,
+            n,
+            n,
             lo,
             hi,
             capacity.budget,
+            &table,
             &map,
             &device_gains,
             &mut sides,
             &mut cu_seqlens,
             &mut patch_id,
             &mut counts,
+            &mut image_tokens,
+            &mut image_patches,
         )?;
         // Zeroed, because all of it is downloaded and only the first T rows are written.
         let mut tokens = allocation.alloc_zeroed(PLANES * capacity.tokens)?;
@@ -459,6 +476,7 @@ fn couple<S: StreamTag>(
     stream: &Stream<S>,
     query: &Coupled,
     foveal_bias: f32,
+    table: &On<S, DeviceBuffer<u32>>,
     features: &On<S, DeviceBuffer<f32>>,
     entropy: &On<S, DeviceBuffer<f32>>,
     salience: &mut On<S, DeviceBuffer<f32>>,
@@ -467,7 +485,7 @@ fn couple<S: StreamTag>(
     let patches = entropy.len();
     let n = patches as u32;
     let mut participatory = stream.alloc(patches)?;
-    let mut summaries = stream.alloc(12 * patches.div_ceil(64))?;
+    let mut summaries = stream.alloc(12 * (patches / 64 + 1))?;
     let coupling = stream.read(&query.coupling)?;
     kernels::participatory(
         stream,
@@ -476,6 +494,7 @@ fn couple<S: StreamTag>(
         kernels::EDGE,
         0.0,
         foveal_bias,
+        table,
         features,
         entropy,
         &coupling,
@@ -486,9 +505,23 @@ fn couple<S: StreamTag>(
     let mut mix = stream.alloc(3)?;
     match &query.mix {
         Mix::Fixed(weights) => stream.copy(&stream.read(weights)?, &mut mix)?,
-        Mix::Balancer(predictor) => kernels::balance(stream, 1, n, &summaries, &stream.read(predictor)?, &mut mix)?,
+        Mix::Balancer(predictor) => {
+            kernels::balance(stream, 1, n, table, &summaries, &stream.read(predictor)?, &mut mix)?
+        }
     }
-    kernels::relevance_with_query(stream, 1, n, entropy, &participatory, &summaries, &mix, salience, relevance)?;
+    kernels::relevance_with_query(
+        stream,
+        1,
+        n,
+        n,
+        table,
+        entropy,
+        &participatory,
+        &summaries,
+        &mix,
+        salience,
+        relevance,
+    )?;
     Ok((participatory, mix))
 }
 
