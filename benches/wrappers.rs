@@ -157,22 +157,26 @@ fn main() -> Result<(), Error> {
     }));
     drop(x);
 
-    // Launch: a kernel of eight parameters that does next to nothing.
+    // Launch: a kernel of eleven parameters that does next to nothing.
+    let table = a.alloc_zeroed::<u32>(8)?;
     let features = a.alloc_zeroed::<f32>(13)?;
     let entropy = a.alloc_zeroed::<f32>(1)?;
     let (mut salience, mut relevance) = (a.alloc_zeroed::<f32>(1)?, a.alloc_zeroed::<f32>(1)?);
-    kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)?;
+    kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)?;
     assert_eq!(a.read_blocking(&relevance)?, [1.0]);
-    let (f, e) = (features.device_ptr(), entropy.device_ptr());
+    let (f, e, t) = (features.device_ptr(), entropy.device_ptr(), table.device_ptr());
     let (s, r) = (salience.device_ptr(), relevance.device_ptr());
     let raw_launch = || {
         let (n, bias, mix) = (1u32, 0.0f32, 0.5f32);
         let p = |v: *const c_void| v.cast_mut();
         let mut parameters = [
             p((&raw const n).cast()),
+            p((&raw const n).cast()),
+            p((&raw const n).cast()),
             p((&raw const bias).cast()),
             p((&raw const mix).cast()),
             p((&raw const mix).cast()),
+            p((&raw const t).cast()),
             p((&raw const f).cast()),
             p((&raw const e).cast()),
             p((&raw const s).cast()),
@@ -183,8 +187,8 @@ fn main() -> Result<(), Error> {
             sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 384, raw_a, parameters.as_mut_ptr(), null_mut())
         });
     };
-    rows.push(compare("launch, 8 parameters", settle, raw_launch, || {
-        kernels::relevance(&a, 1, 0.0, 0.5, 0.5, &features, &entropy, &mut salience, &mut relevance)
+    rows.push(compare("launch, 11 parameters", settle, raw_launch, || {
+        kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)
             .expect("the device works");
     }));
 
@@ -199,9 +203,10 @@ fn main() -> Result<(), Error> {
         check(sys::cuStreamEndCapture(raw_a, &mut captured));
         check(sys::cuGraphInstantiateWithFlags(&mut raw_graph, captured, 0));
     }
-    let bundle = (features, entropy, salience, relevance);
-    let (mut graph, bundle) = a.capture(bundle, |s, (features, entropy, salience, relevance)| {
-        (0..LAUNCHES).try_for_each(|_| kernels::relevance(s, 1, 0.0, 0.5, 0.5, features, entropy, salience, relevance))
+    let bundle = (table, features, entropy, salience, relevance);
+    let (mut graph, bundle) = a.capture(bundle, |s, (table, features, entropy, salience, relevance)| {
+        let launch = |_| kernels::relevance(s, 1, 1, 1, 0.0, 0.5, 0.5, table, features, entropy, salience, relevance);
+        (0..LAUNCHES).try_for_each(launch)
     })?;
     assert_eq!(graph.len(), LAUNCHES);
     let mut bundle = Some(bundle);

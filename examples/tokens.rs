@@ -17,7 +17,7 @@ fn main() -> Result<(), Error> {
     let stripes = picture(97, 201, |_, x| [127.0 + 127.0 * (x / 4.0).sin(); 3])?;
 
     let params = Params { budget: 1500, fixation: [0.5, 0.6], foveal_bias: 0.3, ..Params::default() };
-    let mut pipeline = Pipeline::new(device, params)?;
+    let pipeline = Pipeline::new(device, params)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;
         let [rows, columns] = tokens.grid;

@@ -55,7 +55,7 @@ fn photo(golden: &Golden) -> Image {
 }
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
-    let mut pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
+    let pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
     pipeline.run(&[(&photo(golden)).into()]).remove(0).unwrap()
 }
 

@@ -185,7 +185,9 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
         // The PTX of ours is on no GPU; this one is built in.
         _ => {
             let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
-            relevance(s, n as u32, f32::from(v) / 256.0, 0.5, 0.5, &frame.planes, entropy, salience, out)
+            // Of one image the table is not read.
+            let (n, table) = (n as u32, frame.planes.slice(..8)?.cast());
+            relevance(s, 1, n, n, f32::from(v) / 256.0, 0.5, 0.5, table, &frame.planes, entropy, salience, out)
         }
     }
 }
@@ -699,7 +701,8 @@ fn a_launch_that_its_declaration_rules_out_fails_at_the_capture() {
             let returned = a
                 .capture(frame, |s, frame| {
                     let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
-                    relevance(s, 63, 0.5, 0.5, 0.5, &frame.planes, entropy, salience, out)
+                    let table = frame.planes.slice(..8)?.cast();
+                    relevance(s, 1, 63, 63, 0.5, 0.5, 0.5, table, &frame.planes, entropy, salience, out)
                 })
                 .err()
                 .unwrap();

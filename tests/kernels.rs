@@ -247,12 +247,16 @@ fn run_relevance<S: StreamTag>(
     let entropy = Fenced::new(stream, entropy, shift);
     let mut salience = Fenced::room(stream, n, shift);
     let mut relevance = Fenced::room(stream, n, shift);
+    let table = stream.alloc_zeroed(8).unwrap();
     kernels::relevance(
         stream,
+        1,
+        n as u32,
         n as u32,
         bias,
         mix[0],
         mix[1],
+        &table,
         features.slice(),
         entropy.slice(),
         salience.slice_mut(),
@@ -383,22 +387,33 @@ fn run_allocate<S: StreamTag>(stream: &Stream<S>, demand: &Demand, gains: &[u32]
     let mut cu_seqlens = Fenced::room(stream, demand.most() + 1 + spare, shift);
     let mut patch_id = Fenced::room(stream, demand.most() + spare, shift);
     let mut counts = Fenced::room(stream, 2, shift);
+    let table = stream.alloc_zeroed(8).unwrap();
+    let (mut tokens, mut selected) = (Fenced::room(stream, 2, shift), Fenced::room(stream, 2, shift));
     kernels::allocate(
         stream,
+        1,
+        n as u32,
         n as u32,
         lo,
         hi,
         budget,
+        &table,
         relevance.slice(),
         gains.slice(),
         sides.slice_mut(),
         cu_seqlens.slice_mut(),
         patch_id.slice_mut(),
         counts.slice_mut(),
+        tokens.slice_mut(),
+        selected.slice_mut(),
     )
     .unwrap();
     relevance.read();
     gains.read();
+    assert_eq!(
+        [tokens.read(), selected.read()],
+        counts.read().into_iter().map(|n| vec![0, n as i32]).collect::<Vec<_>>()[..]
+    );
     Allocated { sides: sides.read(), cu_seqlens: cu_seqlens.read(), patch_id: patch_id.read(), counts: counts.read() }
 }
 
@@ -725,11 +740,17 @@ fn refused_launches_say_why() {
         assert!(message.contains("requires `rgb.len() == 3 * height * width`"), "{message}");
 
         let entropy = stream.alloc_zeroed::<f32>(1).unwrap();
+        let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let (one, two) = scores.split_at_mut(1).unwrap();
-        let message = refused(kernels::relevance(stream, 0, 0.0, 0.5, 0.5, &features, &entropy, one, two));
-        assert!(message.contains("`relevance` requires `(1..=268435456).contains(&n)`"), "{message}");
-        let message = refused(kernels::relevance(stream, 2, 0.0, 0.5, 0.5, &features, &entropy, one, two));
-        assert!(message.contains("requires `features.len() == 13 * n`"), "{message}");
+        let message =
+            refused(kernels::relevance(stream, 1, 0, 0, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        assert!(message.contains("`relevance` requires `(1..=268435456).contains(&patches)`"), "{message}");
+        let message =
+            refused(kernels::relevance(stream, 1, 2, 2, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        assert!(message.contains("requires `features.len() == 13 * patches`"), "{message}");
+        let message =
+            refused(kernels::relevance(stream, 1, 1, 2, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        assert!(message.contains("requires `(1..=patches).contains(&largest)`"), "{message}");
 
         let map = stream.alloc_zeroed::<f32>(4).unwrap();
         let gains = stream.upload_blocking(&[65535u32, 50000]).unwrap();
@@ -737,26 +758,31 @@ fn refused_launches_say_why() {
         let mut cu_seqlens = stream.alloc::<i32>(3).unwrap();
         let mut patch_id = stream.alloc::<i32>(2).unwrap();
         let mut counts = stream.alloc::<u32>(2).unwrap();
+        let (mut tokens, mut selected) = (stream.alloc::<i32>(2).unwrap(), stream.alloc::<i32>(2).unwrap());
         let mut allocate = |n, lo, hi, budget| {
             let (cu, id) = (&mut cu_seqlens, &mut patch_id);
-            kernels::allocate(stream, n, lo, hi, budget, &map, &gains, &mut sides, cu, id, &mut counts)
+            let (c, t, k) = (&mut counts, &mut tokens, &mut selected);
+            kernels::allocate(stream, 1, n, n, lo, hi, budget, &table, &map, &gains, &mut sides, cu, id, c, t, k)
         };
         allocate(4, 2, 3, 11).unwrap();
         for (n, lo, hi, budget, requirement) in [
-            (0, 2, 3, 11, "(1..=268435456).contains(&n)"),
+            (0, 2, 3, 11, "(1..=268435456).contains(&patches)"),
             (4, 0, 1, 11, "1 <= lo"),
             (4, 3, 2, 11, "lo <= hi"),
             (4, 255, 256, 70000, "hi <= 255"),
             (4, 4, 5, 15, "lo * lo <= budget"),
             (4, 2, 3, 1 << 31, "budget <= 2147483647"),
             (4, 2, 3, u64::MAX, "budget <= 2147483647"),
-            (3, 2, 3, 11, "relevance.len() == n"),
+            (3, 2, 3, 11, "relevance.len() == patches"),
             (4, 2, 4, 11, "gains.len() == hi - lo + 1"),
-            (4, 2, 3, 12, "cu_seqlens.len() > n.min(budget / (lo * lo))"),
+            (4, 2, 3, 12, "cu_seqlens.len() > patches.min(images * (budget / (lo * lo)))"),
         ] {
             let message = refused(allocate(n, lo, hi, budget));
-            assert!(message.starts_with(&format!("kernel `allocate` requires `{requirement}`")), "{message}");
-            assert!(message.contains(&format!("n = {n}, lo = {lo}, hi = {hi}, budget = {budget}")), "{message}");
+            assert!(message.starts_with(&format!("kernel `allocate_each` requires `{requirement}`")), "{message}");
+            assert!(
+                message.contains(&format!("patches = {n}, largest = {n}, lo = {lo}, hi = {hi}, budget = {budget}")),
+                "{message}"
+            );
         }
 
         let mut tokens = stream.alloc_zeroed::<f32>(13 * 5).unwrap();

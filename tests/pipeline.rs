@@ -16,8 +16,10 @@ use support::images::{Content, ImageSpec, SplitMix, images};
 use support::reference::{self, PLANES, SCORE_ERROR};
 use support::run::{check_run, reference_sides};
 use support::{assert_close, cases};
-use thalweg::vision::{Allocation, Image, Params, Pipeline, Submitted, TokenSet, allocate_blocking};
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
+use thalweg::vision::{
+    Allocation, Frame, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens, allocate_blocking,
+};
+use thalweg::{AnyStream, Device, DeviceKind, Error, Event};
 
 /// One test at a time: some hold parked streams back, and some measure memory.
 fn alone() -> MutexGuard<'static, ()> {
@@ -54,8 +56,24 @@ fn allocate(device: Device, map: &[f32], params: &Params) -> thalweg::Result<All
     AnyStream::new(device)?.enter(|stream| allocate_blocking(stream, map, params))
 }
 
-fn submit(pipeline: &Pipeline, image: &Image) -> thalweg::Result<Submitted> {
-    pipeline.submit(image.height(), image.width(), pipeline.device().pinned_from(image.rgb())?)
+fn frame(pipeline: &Pipeline, images: &[Image]) -> thalweg::Result<Frame> {
+    let sizes: Vec<_> = images.iter().map(|image| [image.height(), image.width()]).collect();
+    let mut frame = pipeline.frame(&sizes)?;
+    for (i, image) in images.iter().enumerate() {
+        frame.image_mut(i).copy_from_slice(image.rgb());
+    }
+    Ok(frame)
+}
+
+fn submit(pipeline: &Pipeline, image: &Image) -> thalweg::Result<Event<Tokens>> {
+    pipeline.submit(frame(pipeline, std::slice::from_ref(image))?)
+}
+
+fn finish(pipeline: &Pipeline, submitted: Event<Tokens>) -> TokenSet {
+    let tokens = submitted.synchronize().unwrap();
+    let set = tokens.set(0);
+    pipeline.recycle(tokens);
+    set
 }
 
 // --- what it computes ------------------------------------------------------------------------------------
@@ -97,7 +115,7 @@ fn a_batch_equals_its_images_one_by_one() {
     let _alone = alone();
     for &device in devices() {
         let images = mixed();
-        let mut one = pipeline(device, small_params());
+        let one = pipeline(device, small_params());
         let batch = unwrap_all(one.run(&images));
         for (image, run) in images.iter().zip(&batch) {
             let alone = pipeline(device, small_params()).run(std::slice::from_ref(image)).remove(0).unwrap();
@@ -106,15 +124,146 @@ fn a_batch_equals_its_images_one_by_one() {
         assert!(unwrap_all(one.run(&images)) == batch, "a second time on {device}");
         assert!(one.run(&[]).is_empty());
 
-        let mut without = Pipeline::new(device, small_params()).unwrap();
+        let batch_with_textures = batch.clone();
+        let without = Pipeline::new(device, small_params()).unwrap();
         for (mut run, other) in batch.into_iter().zip(unwrap_all(without.run(&images))) {
             run.textures = None;
             assert!(run == other, "without textures on {device}");
         }
-        let stages = one.stages();
+        assert_eq!(one.stages(), Default::default(), "not measured on {device}");
+        let measured = pipeline(device, small_params()).with_stages(true);
+        assert!(unwrap_all(measured.run(&images)) == batch_with_textures, "measured on {device}");
+        let stages = measured.stages();
         println!("{device}: {stages:?}");
-        let each = [stages.upload, stages.textures, stages.relevance, stages.allocation, stages.download];
-        assert!(each.iter().all(|time| !time.is_zero()), "{stages:?}");
+        assert!(stages.named().iter().all(|(_, time)| !time.is_zero()), "{stages:?}");
+    }
+}
+
+/// Images of mixed sizes in one submission, and again, and again: what is enqueued call by call, what is captured and what is
+/// replayed give what the images give alone.
+#[test]
+fn a_submission_equals_its_images_one_by_one() {
+    let _alone = alone();
+    let mut all = devices().to_vec();
+    all.push(Device::seeded_cpu(7).unwrap());
+    for device in all {
+        let images = mixed();
+        let shifted: Vec<Image> = images
+            .iter()
+            .map(|i| Image::new(i.height(), i.width(), i.rgb().iter().map(|v| v.wrapping_add(77)).collect()).unwrap())
+            .collect();
+        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let [want, other] = [&images, &shifted].map(|images| unwrap_all(pipeline.run(images)));
+        for (round, (images, want)) in [(&images, &want), (&shifted, &other)].into_iter().cycle().take(6).enumerate() {
+            let tokens = pipeline.submit(frame(&pipeline, images).unwrap()).unwrap().synchronize().unwrap();
+            assert_eq!(tokens.images(), images.len());
+            for (i, want) in want.iter().enumerate() {
+                assert!(tokens.set(i) == *want, "image {i} of submission {round} on {device}");
+            }
+            let ends = |counts: Vec<usize>| {
+                let sums = counts.iter().scan(0, |sum, n| {
+                    *sum += *n as i32;
+                    Some(*sum)
+                });
+                std::iter::once(0).chain(sums).collect::<Vec<_>>()
+            };
+            assert_eq!(tokens.image_cu_seqlens(), ends(want.iter().map(TokenSet::len).collect()));
+            assert_eq!(tokens.image_cu_patches(), ends(want.iter().map(|set| set.patch_id.len()).collect()));
+            assert_eq!(tokens.cu_seqlens().last(), tokens.image_cu_seqlens().last());
+            pipeline.recycle(tokens);
+        }
+    }
+}
+
+/// Halves are the rounded floats, and everything else is the same.
+#[test]
+fn tokens_in_half_precision() {
+    let _alone = alone();
+    for &device in devices() {
+        let images = mixed();
+        let want = unwrap_all(pipeline(device, small_params()).run(&images));
+        for (precision, bound) in [(Precision::F16, 2f32.powi(-11)), (Precision::Bf16, 2f32.powi(-8))] {
+            let pipeline = pipeline(device, small_params()).with_precision(precision);
+            for (want, mut got) in want.iter().zip(unwrap_all(pipeline.run(&images))) {
+                assert_eq!(got.tokens.len(), want.tokens.len());
+                for (got, want) in got.tokens.iter().zip(&want.tokens) {
+                    // Half an ulp of the value, or of the smallest normal half.
+                    let ulp = bound * want.abs().max(2f32.powi(-14));
+                    assert!((got - want).abs() <= ulp, "{got} for {want} in {precision:?} on {device}");
+                }
+                got.tokens.clone_from(&want.tokens);
+                assert!(got == *want);
+            }
+            let tokens = pipeline.submit(frame(&pipeline, &images).unwrap()).unwrap().synchronize().unwrap();
+            let numbers = match tokens.tokens() {
+                TokenValues::F16(bits) if precision == Precision::F16 => bits.len(),
+                TokenValues::Bf16(bits) if precision == Precision::Bf16 => bits.len(),
+                other => panic!("{other:?} of {precision:?}"),
+            };
+            assert_eq!(numbers, PLANES * tokens.len());
+        }
+    }
+}
+
+/// A pipeline is as deep as it says: the next frame waits for one to come back, of whatever sizes, or to be dropped.
+#[test]
+fn frames_are_as_many_as_the_pipeline_is_deep() {
+    let _alone = alone();
+    let image = Image::from(&noise(40, 50));
+    for &device in devices() {
+        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let sizes = [[40, 50]];
+        let mut frames: Vec<_> = (0..3).map(|_| pipeline.frame(&sizes).unwrap()).collect();
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none());
+        drop(frames.pop());
+        let submitted = submit(&pipeline, &image).unwrap();
+        assert!(pipeline.try_frame(&[[1, 1]]).unwrap().is_none());
+        thread::scope(|threads| {
+            // One that waits, whoever comes first.
+            let waiting = threads.spawn(|| pipeline.frame(&[[7, 9]]).unwrap().size(0));
+            pipeline.recycle(submitted.synchronize().unwrap());
+            assert_eq!(waiting.join().unwrap(), [7, 9], "another size took the free slot's place");
+        });
+        drop(pipeline.submit(frames.pop().unwrap()).unwrap());
+        assert!(
+            pipeline.try_frame(&sizes).unwrap().is_some(),
+            "a batch that is dropped under way gives its place back"
+        );
+        for wrong in [&[][..], &[[0, 1]], &[[1, 16385]]] {
+            let error = pipeline.try_frame(wrong).unwrap_err();
+            assert!(matches!(error, Error::Parameter { .. }), "{error:?}");
+        }
+        // What failed took no place.
+        let frames: Vec<_> = (0..2).map(|_| pipeline.try_frame(&sizes).unwrap().unwrap()).collect();
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none());
+        drop(frames);
+    }
+}
+
+/// In the steady state a batch takes the memory of an earlier one.
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let _alone = alone();
+    for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([Device::new_cpu().unwrap()])
+    {
+        let image = Image::from(&noise(64, 64));
+        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let go_round = || {
+            let mut tokens = submit(&pipeline, &image).unwrap().synchronize().unwrap();
+            let place = tokens.position().as_ptr();
+            assert!(tokens.set(0).len() <= 500);
+            let mut frame = frame(&pipeline, std::slice::from_ref(&image)).unwrap();
+            let pixels = frame.image_mut(0).as_ptr();
+            pipeline.recycle(tokens);
+            tokens = pipeline.submit(frame).unwrap().synchronize().unwrap();
+            let other = tokens.position().as_ptr();
+            pipeline.recycle(tokens);
+            (place, pixels, other, device.free_memory().unwrap())
+        };
+        let first = go_round();
+        for _ in 0..10 {
+            assert_eq!(go_round(), first, "on {device}");
+        }
     }
 }
 
@@ -125,14 +274,14 @@ fn no_schedule_changes_the_result() {
     let images = &mixed()[..6];
     let want = unwrap_all(pipeline(Device::cpu().unwrap(), small_params()).run(images));
     let seeded = Device::seeded_cpu(0).unwrap();
-    let mut pipeline = pipeline(seeded, small_params());
+    let pipeline = pipeline(seeded, small_params());
     for seed in 0..u64::from(cases(60).cases) {
         seeded.reseed(seed);
         let got = unwrap_all(pipeline.run(images));
         assert!(got == want, "seed {seed}");
         let submitted: Vec<_> = images.iter().map(|image| submit(&pipeline, image).unwrap()).collect();
         for (submitted, want) in submitted.into_iter().zip(&want).rev() {
-            assert!(pipeline.finish(submitted).unwrap() == *want, "seed {seed}, last first");
+            assert!(finish(&pipeline, submitted) == *want, "seed {seed}, last first");
         }
     }
 }
@@ -149,7 +298,7 @@ fn pipelines_run_side_by_side() {
             for _ in 0..2 {
                 let images = &images;
                 threads.spawn(move || {
-                    let mut pipeline = pipeline(device, small_params());
+                    let pipeline = pipeline(device, small_params());
                     for _ in 0..3 {
                         assert!(unwrap_all(pipeline.run(images)) == *want, "on {device}");
                     }
@@ -250,14 +399,14 @@ fn an_image_that_fails_leaves_the_others_alone() {
     let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
     let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| Image::from(&image));
     for &device in devices() {
-        let mut pipeline = Pipeline::new(device, params.clone()).unwrap();
+        let pipeline = Pipeline::new(device, params.clone()).unwrap();
         let batch = [&large, &small, &large, &large, &other, &large].map(Clone::clone);
         let mut results = pipeline.run(&batch);
         for i in [5, 3, 2, 0] {
             let Err(error @ Error::Parameter { name: "budget", .. }) = results.remove(i) else {
                 panic!("image {i} needs too many tokens")
             };
-            assert!(error.to_string().contains("at most 2147483647 tokens an image"), "{error}");
+            assert!(error.to_string().contains("at most 2147483647 tokens for all images"), "{error}");
         }
         for (image, result) in [small.clone(), other.clone()].iter().zip(results) {
             let run = result.unwrap();
@@ -278,7 +427,7 @@ fn running_out_of_memory_is_an_error_and_no_end() {
             report(&format!("NOT COVERED on {device}: running out of memory, because it has room for everything"));
             continue;
         }
-        let mut pipeline = Pipeline::new(device, params.clone()).unwrap();
+        let pipeline = Pipeline::new(device, params.clone()).unwrap();
         let results = pipeline.run(&[small.clone(), large.clone(), small.clone()]);
         let [first, failed, last] = <[_; 3]>::try_from(results).unwrap();
         let Err(Error::OutOfMemory { wanted, .. }) = failed else {
@@ -299,8 +448,10 @@ fn an_image_is_as_large_as_it_says() {
         let Error::Parameter { name, .. } = &error else { panic!("{error:?}") };
         assert!(["image", "image size"].contains(name), "{error}");
         for &device in devices() {
-            let mut pipeline = pipeline(device, small_params());
-            assert!(pipeline.submit(height, width, device.pinned(bytes).unwrap()).is_err());
+            let pipeline = pipeline(device, small_params());
+            if bytes == 0 || height.max(width) > 16384 {
+                assert!(pipeline.frame(&[[height, width]]).is_err());
+            }
             assert!(pipeline.run(&mixed()[..1]).remove(0).is_ok());
         }
     }
@@ -420,13 +571,13 @@ fn any_number_can_be_under_way() {
     let _alone = alone();
     for &device in devices() {
         let images = mixed();
-        let mut pipeline = pipeline(device, small_params());
+        let pipeline = pipeline(device, small_params()).with_depth(4 * images.len());
         let want = unwrap_all(pipeline.run(&images));
         let mut under_way: Vec<_> =
             (0..4).flat_map(|_| images.iter().zip(&want)).map(|(i, w)| (submit(&pipeline, i).unwrap(), w)).collect();
         while !under_way.is_empty() {
             let (submitted, want) = under_way.swap_remove(under_way.len() / 2);
-            assert!(pipeline.finish(submitted).unwrap() == *want, "on {device}");
+            assert!(finish(&pipeline, submitted) == *want, "on {device}");
         }
     }
 }
@@ -437,28 +588,28 @@ fn another_pipeline_can_wait() {
     let _alone = alone();
     let image = Image::from(&noise(70, 90));
     for &device in devices() {
-        let mut one = pipeline(device, small_params());
+        let one = pipeline(device, small_params());
         let want = one.run(std::slice::from_ref(&image)).remove(0).unwrap();
         let submitted = submit(&one, &image).unwrap();
         drop(one);
-        let mut other = pipeline(device, Params::default());
-        assert!(other.finish(submitted).unwrap() == want, "on {device}");
+        let other = pipeline(device, Params::default());
+        assert!(finish(&other, submitted) == want, "on {device}");
     }
 }
 
-/// A pipeline whose three streams stand at gates.
-fn gated(device: Device) -> (Pipeline, [Gate; 3]) {
-    // A pipeline takes parked streams first. On a device of its own there are none but those of the last call; on
-    // another they are kept away meanwhile.
-    let parked = if device.kind() == DeviceKind::Cuda { 32 } else { 0 };
-    let _parked: Vec<_> = (0..parked).map(|_| AnyStream::new(device).unwrap()).collect();
-    let streams = [(); 3].map(|()| AnyStream::new(device).unwrap());
-    let gates = [(); 3].map(|()| Gate::closed(device));
+/// A pipeline, and frames of it for an image, whose streams stand at gates.
+fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
+    // A slot takes a parked stream where there is one; the others are kept away meanwhile.
+    let _parked: Vec<_> = (0..32).map(|_| AnyStream::new(device).unwrap()).collect();
+    let streams = [(); N].map(|()| AnyStream::new(device).unwrap());
+    let gates = [(); N].map(|()| Gate::closed(device));
     for (stream, gate) in streams.iter().zip(&gates) {
         stream.enter(|s| gate.hold(s));
     }
     drop(streams);
-    (pipeline(device, small_params()), gates)
+    let pipeline = pipeline(device, small_params()).with_depth(N);
+    let frames = (0..N).map(|_| frame(&pipeline, std::slice::from_ref(image)).unwrap()).collect();
+    (pipeline, frames, gates)
 }
 
 /// Drops it on another thread, to fail rather than hang where that waits.
@@ -481,44 +632,40 @@ fn drop_without_waiting(value: impl Send) {
 fn submitting_and_dropping_wait_for_nothing() {
     let _alone = alone();
     let image = Image::from(&noise(64, 80));
-    let bytes = image.rgb().len();
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     let gpus = devices().iter().copied().filter(|device| device.kind() == DeviceKind::Cuda);
     for device in gpus.chain([Device::new_cpu().unwrap()]) {
         // Page-locked memory for all that is under way below, and loaded kernels: either may wait for the device.
-        let mut warm = pipeline(device, small_params());
+        let warm = pipeline(device, small_params()).with_depth(16);
         let want = warm.run(std::slice::from_ref(&image)).remove(0).unwrap();
         let under_way: Vec<_> = (0..16).map(|_| submit(&warm, &image).unwrap()).collect();
         for submitted in under_way {
-            warm.finish(submitted).unwrap();
+            finish(&warm, submitted);
         }
         drop(warm);
 
         for order in orders {
             for opened in 0..=3 {
-                let pool = PinnedPool::new(device, bytes.next_multiple_of(4096));
-                let mut input = pool.take::<u8>(bytes).unwrap();
-                input.copy_from_slice(image.rgb());
-                let (mut pipeline, gates) = gated(device);
-                let submitted = pipeline.submit(image.height(), image.width(), input).unwrap();
-                let others: Vec<_> = (0..6).map(|_| submit(&pipeline, &image).unwrap()).collect();
+                let (pipeline, frames, gates) = gated::<3>(device, &image);
+                let mut submitted: Vec<_> = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap()).collect();
                 for &gate in &order[..opened] {
                     gates[gate].open();
                 }
-                drop_without_waiting(submitted);
                 if opened == 0 {
-                    assert_eq!(pool.in_use(), bytes.next_multiple_of(4096), "nothing has run yet");
+                    assert!(!submitted[1].is_ready().unwrap(), "nothing has run yet");
                 }
-                let (waited_for, dropped): (Vec<_>, Vec<_>) =
-                    others.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
-                drop_without_waiting(dropped);
+                drop_without_waiting(submitted.pop());
+                drop_without_waiting(submitted.pop());
                 for &gate in &order[opened..] {
                     gates[gate].open();
                 }
-                for (_, submitted) in waited_for {
-                    assert!(pipeline.finish(submitted).unwrap() == want, "order {order:?}, {opened} open, on {device}");
+                let tokens = submitted.remove(0).synchronize().unwrap();
+                assert!(tokens.set(0) == want, "order {order:?}, {opened} open, on {device}");
+                pipeline.recycle(tokens);
+                let again: Vec<_> = (0..3).map(|_| submit(&pipeline, &image).unwrap()).collect();
+                for submitted in again {
+                    assert!(submitted.synchronize().unwrap().set(0) == want);
                 }
-                drop(pool.take::<u8>(bytes).unwrap()); // its budget has room for one: the input came back
             }
         }
     }
@@ -531,11 +678,11 @@ fn a_pipeline_can_go_before_its_images() {
     let image = Image::from(&noise(64, 80));
     let device = Device::new_cpu().unwrap();
     let want = pipeline(device, small_params()).run(std::slice::from_ref(&image)).remove(0).unwrap();
-    let (one, gates) = gated(device);
-    let submitted = submit(&one, &image).unwrap();
+    let (one, mut frames, gates) = gated::<1>(device, &image);
+    let submitted = one.submit(frames.remove(0)).unwrap();
     drop_without_waiting(one);
     drop(gates);
-    assert!(pipeline(device, small_params()).finish(submitted).unwrap() == want);
+    assert!(submitted.synchronize().unwrap().set(0) == want);
 }
 
 /// Bytes that the process holds, where the system tells.
@@ -553,26 +700,26 @@ fn nothing_leaks() {
     let image = Image::from(&noise(300, 320)); // 5 MB of planes
     for &device in devices() {
         let params = Params { budget: 40_000, ..Params::default() };
-        let mut pipeline = pipeline(device, params);
+        let pipeline = pipeline(device, params);
         let overflowing = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
         let failing = Pipeline::new(device, overflowing).unwrap();
-        let pool = PinnedPool::new(device, 4 * image.rgb().len().next_multiple_of(4096));
-        let mut go_round = |times| {
+        let sizes = [[image.height(), image.width()]];
+        let go_round = |times| {
             for i in 0..times {
-                // Waits where four inputs are under way, so that memory in use has a bound.
-                let mut input = pool.take::<u8>(image.rgb().len()).unwrap();
-                input.copy_from_slice(image.rgb());
                 if i % 8 == 7 {
-                    assert!(failing.submit(image.height(), image.width(), input).is_err());
+                    assert!(failing.frame(&sizes).is_err());
                     continue;
                 }
-                let submitted = pipeline.submit(image.height(), image.width(), input).unwrap();
-                if i % 4 == 3 {
-                    pipeline.finish(submitted).unwrap();
+                let submitted = submit(&pipeline, &image).unwrap();
+                match i % 4 {
+                    3 => drop(finish(&pipeline, submitted)),
+                    2 => drop(submitted.synchronize().unwrap()),
+                    1 => drop(frame(&pipeline, std::slice::from_ref(&image)).unwrap()),
+                    // Not waited for; so that memory in use has a bound, the next one is.
+                    _ => drop(submitted),
                 }
             }
-            let last = submit(&pipeline, &image).unwrap();
-            pipeline.finish(last).unwrap();
+            finish(&pipeline, submit(&pipeline, &image).unwrap());
         };
         go_round(16);
         let before = (device.free_memory().unwrap() as usize, resident());
@@ -599,7 +746,7 @@ fn forgetting_an_image_harms_no_other() {
     let _alone = alone();
     let images = mixed();
     for &device in devices() {
-        let mut pipeline = pipeline(device, small_params());
+        let pipeline = pipeline(device, small_params()).with_depth(images.len() + 1);
         let want = unwrap_all(pipeline.run(&images));
         for image in &images {
             std::mem::forget(submit(&pipeline, image).unwrap());

@@ -211,7 +211,7 @@ fn chelsea_with_a_query() {
     let (_, spread) = reference::relevance(&[&entropy, &salience, &participatory], &mix);
     for &device in devices() {
         let what = format!("chelsea with a query on {device}");
-        let mut pipeline = Pipeline::new(device, Params::default()).unwrap().with_query(&head, &query).unwrap();
+        let pipeline = Pipeline::new(device, Params::default()).unwrap().with_query(&head, &query).unwrap();
         // Twice, since the weights stay.
         for run in pipeline.run(&[image.clone(), image.clone()]) {
             let run = run.unwrap();
@@ -264,7 +264,7 @@ proptest! {
             None => Some([1.0 / 3.0; 3]),
         };
         for &device in devices() {
-            let mut pipeline = Pipeline::new(device, params.clone()).unwrap().with_query(&head, &query).unwrap();
+            let pipeline = Pipeline::new(device, params.clone()).unwrap().with_query(&head, &query).unwrap();
             let run = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap();
             check_run(&format!("{device}"), &run, &params, &weights, expected);
         }
@@ -311,8 +311,8 @@ struct Scores {
 }
 
 struct Inputs {
-    images: usize,
-    n: usize,
+    /// Patches of each image.
+    counts: Vec<usize>,
     edge: u32,
     least_peak: f32,
     bias: f32,
@@ -322,18 +322,22 @@ struct Inputs {
 }
 
 fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32], predictor: &[f32]) -> Scores {
-    let &Inputs { images, n, edge, least_peak, bias, shift, .. } = inputs;
-    let (count, blocks) = (images * n, n.div_ceil(64));
+    let &Inputs { ref counts, edge, least_peak, bias, shift, .. } = inputs;
+    // As of images of one row of patches of a pixel.
+    let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
+    let layout = kernels::Layout::new(&sizes, 1).unwrap();
+    let (images, n) = (layout.images(), layout.patches());
+    let (count, pieces) = (n as usize, n as usize / 64 + counts.len());
+    let table = Fenced::new(stream, layout.table(), 0);
     let features = Fenced::new(stream, &inputs.features, shift);
     let entropy = Fenced::new(stream, &inputs.entropy, shift);
     let coupling = Fenced::new(stream, coupling, 0);
     let predictor = Fenced::new(stream, predictor, shift);
     let mut participatory = Fenced::room(stream, count, shift);
     let mut salience = Fenced::room(stream, count, shift);
-    let mut summaries = Fenced::room(stream, images * 12 * blocks, shift);
-    let mut mix = Fenced::room(stream, 3 * images, shift);
+    let mut summaries = Fenced::room(stream, 12 * pieces, shift);
+    let mut mix = Fenced::room(stream, 3 * counts.len(), shift);
     let mut relevance = Fenced::room(stream, count, shift);
-    let (images, n) = (images as u32, n as u32);
     kernels::participatory(
         stream,
         images,
@@ -341,6 +345,7 @@ fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
         edge,
         least_peak,
         bias,
+        table.slice(),
         features.slice(),
         entropy.slice(),
         coupling.slice(),
@@ -350,11 +355,14 @@ fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
     )
     .unwrap();
     let salient = salience.read();
-    kernels::balance(stream, images, n, summaries.slice(), predictor.slice(), mix.slice_mut()).unwrap();
+    let weights = mix.slice_mut();
+    kernels::balance(stream, images, n, table.slice(), summaries.slice(), predictor.slice(), weights).unwrap();
     kernels::relevance_with_query(
         stream,
         images,
         n,
+        layout.largest(),
+        table.slice(),
         entropy.slice(),
         participatory.slice(),
         summaries.slice(),
@@ -387,8 +395,7 @@ proptest! {
 
     #[test]
     fn scores_balance_and_relevance(
-        n in counts(),
-        images in 1usize..4,
+        counts in prop::collection::vec(counts(), 1..6),
         dimension in prop_oneof![1usize..=300, select(vec![1, 2, 64, 65, 66])],
         share in select(vec![0.0, 0.0, 0.5, 1.0]),
         flat in any::<bool>(),
@@ -402,11 +409,12 @@ proptest! {
         let (head, query) = weights.build(true);
         let (coupling, predictor) = (head.coupling(&query).unwrap(), head.predictor(&query).unwrap().unwrap());
         let mut random = SplitMix(seed);
-        let features: Vec<f32> = (0..images * n * PLANES).map(|_| random.unit() as f32).collect();
-        let entropy: Vec<f32> = (0..images * n).map(|_| random.unit() as f32).collect();
-        let inputs = Inputs { images, n, edge, least_peak, bias, features, entropy, shift };
+        let all = counts.iter().sum();
+        let features: Vec<f32> = (0..all * PLANES).map(|_| random.unit() as f32).collect();
+        let entropy: Vec<f32> = (0..all).map(|_| random.unit() as f32).collect();
+        let inputs = Inputs { counts, edge, least_peak, bias, features, entropy, shift };
         let inputs = if flat {
-            Inputs { features: [0.25; PLANES].repeat(images * n), entropy: vec![0.5; images * n], ..inputs }
+            Inputs { features: [0.25; PLANES].repeat(all), entropy: vec![0.5; all], ..inputs }
         } else {
             inputs
         };
@@ -416,15 +424,16 @@ proptest! {
 
 #[track_caller]
 fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
-    let &Inputs { n, edge, least_peak, bias, .. } = inputs;
+    let &Inputs { edge, least_peak, bias, .. } = inputs;
     let features = wide(&inputs.features);
     let want = reference::participatory(&weights.head(), &weights.query(), &features);
     let condition = reference::participatory_condition(&weights.head(), &features);
     check_participatory("kernel", &got.participatory, &want, &condition);
 
-    let blocks = n.div_ceil(64);
-    for image in 0..inputs.images {
-        let patches = image * n..(image + 1) * n;
+    let (mut start, all) = (0, got.summaries.len() / 12);
+    for (image, &n) in inputs.counts.iter().enumerate() {
+        let (patches, piece) = (start..start + n, start / 64 + image);
+        start += n;
         let feature = |plane: usize| -> Vec<f64> {
             features[patches.start * PLANES..patches.end * PLANES].chunks(PLANES).map(|f| f[plane]).collect()
         };
@@ -443,7 +452,7 @@ fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
                 let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let most = if map == 3 { most.max(f64::from(least_peak)) } else { most };
                 for (k, (want, bound)) in [(sum, 1e-5), (squares, 5e-6), (most, 2e-7)].into_iter().enumerate() {
-                    let got = got.summaries[((image * 4 + map) * 3 + k) * blocks + block];
+                    let got = got.summaries[(map * 3 + k) * all + piece + block];
                     assert_close(&format!("summary {k} of map {map}"), &[got], &[want], bound);
                 }
             }
@@ -641,7 +650,7 @@ proptest! {
             }).collect()
         };
         let inputs = Inputs {
-            images, n, edge: (seed % 13) as u32, least_peak: 0.0, bias: 0.5,
+            counts: vec![n; images], edge: (seed % 13) as u32, least_peak: 0.0, bias: 0.5,
             features: garbage(images * n * PLANES), entropy: garbage(images * n), shift,
         };
         let (coupling, predictor, numbers) = (garbage(3400), garbage(18179), garbage(4 * n * images));
@@ -736,10 +745,10 @@ fn weights_of_other_shapes_are_refused() {
 fn a_weight_for_a_query_that_is_not_there_is_refused() {
     let image = vision::Image::new(1, 1, vec![1, 2, 3]).unwrap();
     let params = |mix| Params { mix: Some(mix), ..Params::default() };
-    let mut pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.1])).unwrap();
+    let pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.1])).unwrap();
     let error = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap_err();
     assert!(error.to_string().contains("mix is 0.1 for the participatory score, expected 0"), "{error}");
-    let mut pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.0])).unwrap();
+    let pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.0])).unwrap();
     let run = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap();
     assert_eq!((run.participatory, run.mix), (None, None));
     for mix in [[0.0; 3], [1.0, -1.0, 1.0], [f32::NAN, 1.0, 1.0], [f32::INFINITY, 0.0, 0.0]] {
@@ -755,9 +764,10 @@ fn refused_launches_say_why() {
         let maps = stream.alloc_zeroed::<f32>(4).unwrap();
         let (mut a, mut b) = (stream.alloc_zeroed::<f32>(4).unwrap(), stream.alloc_zeroed::<f32>(4).unwrap());
         let mut summaries = stream.alloc_zeroed::<f32>(12).unwrap();
+        let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let mut couple = |n, edge, coupling| {
             let (s, m) = (&mut summaries, &mut a);
-            kernels::participatory(stream, 1, n, edge, 0.0, 0.0, &features, &maps, coupling, m, &mut b, s)
+            kernels::participatory(stream, 1, n, edge, 0.0, 0.0, &table, &features, &maps, coupling, m, &mut b, s)
         };
         let message = |result: thalweg::Result<()>| match result {
             Err(error @ Error::Launch(_)) => error.to_string(),
@@ -765,9 +775,9 @@ fn refused_launches_say_why() {
         };
         couple(4, 8, coupling.slice(..3400).unwrap()).unwrap();
         for (result, requirement) in [
-            (couple(0, 8, coupling.slice(..3400).unwrap()), "(1..=268435456).contains(&(images * n))"),
+            (couple(0, 8, coupling.slice(..3400).unwrap()), "(1..=268435456).contains(&patches)"),
             (couple(4, 13, coupling.slice(..3400).unwrap()), "edge < 13"),
-            (couple(5, 8, coupling.slice(..3400).unwrap()), "features.len() == 13 * images * n"),
+            (couple(5, 8, coupling.slice(..3400).unwrap()), "features.len() == 13 * patches"),
             (couple(4, 8, &coupling), "coupling.len() == 3400"),
             (couple(4, 8, coupling.slice(1..).unwrap()), "coupling.is_aligned(16)"),
         ] {

@@ -18,8 +18,10 @@ pub struct Slot {
     planes: DeviceBuffer<f32>,
     features: DeviceBuffer<f32>,
     scores: [DeviceBuffer<f32>; 3],
+    table: DeviceBuffer<u32>,
     gains: DeviceBuffer<u32>,
     allocated: (DeviceBuffer<i32>, DeviceBuffer<i32>, DeviceBuffer<i32>, DeviceBuffer<u32>),
+    totals: [DeviceBuffer<i32>; 2],
     packed: (DeviceBuffer<f32>, DeviceBuffer<f32>),
     tokens: PinnedBuffer<f32>,
     counts: PinnedBuffer<u32>,
@@ -41,8 +43,10 @@ impl Slot {
                 planes: room(s, PLANES * pixels)?,
                 features: room(s, PLANES * patches)?,
                 scores: [room(s, patches)?, room(s, patches)?, room(s, patches)?],
+                table: s.upload_blocking(kernels::Layout::new(&[size], PATCH)?.table())?.idle()?,
                 gains: s.upload_blocking(&kernels::gains(SIDES[0], SIDES[1], 0.8))?.idle()?,
                 allocated: (room(s, patches)?, room(s, patches + 1)?, room(s, patches)?, room(s, 2)?),
+                totals: [room(s, 2)?, room(s, 2)?],
                 packed: (room(s, PLANES * BUDGET)?, room(s, 2 * BUDGET)?),
                 tokens: gpu.pinned(PLANES * BUDGET)?,
                 counts: gpu.pinned(2)?,
@@ -72,7 +76,8 @@ pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
     let patches = entropy.len() as u32;
-    kernels::relevance(s, patches, 0.0, 0.5, 0.5, &slot.features, entropy, salience, map)
+    let (table, features) = (&slot.table, &slot.features);
+    kernels::relevance(s, 1, patches, patches, 0.0, 0.5, 0.5, table, features, entropy, salience, map)
 }
 
 /// Tokens by relevance, and back to the host.
@@ -80,7 +85,25 @@ pub fn allocation<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<(
     let ([height, width], map) = (slot.size, &slot.scores[2]);
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
     let (patches, [lo, hi]) = (map.len() as u32, SIDES);
-    kernels::allocate(s, patches, lo, hi, BUDGET as u64, map, &slot.gains, sides, cu_seqlens, patch_id, counts)?;
+    let [images, selections] = &mut slot.totals;
+    kernels::allocate(
+        s,
+        1,
+        patches,
+        patches,
+        lo,
+        hi,
+        BUDGET as u64,
+        &slot.table,
+        map,
+        &slot.gains,
+        sides,
+        cu_seqlens,
+        patch_id,
+        counts,
+        images,
+        selections,
+    )?;
     let (tokens, position) = &mut slot.packed;
     let (selected, capacity) = (patches.min(BUDGET as u32 / (lo * lo)), BUDGET as u32);
     kernels::compress(

@@ -9,7 +9,7 @@ use crate::vision::Params;
 pub(crate) struct Capacity {
     /// Patches.
     pub(crate) patches: usize,
-    /// The budget, no larger than what all patches together can take.
+    /// The budget of an image, no larger than what the patches of one can take.
     pub(crate) budget: u64,
     /// The most patches that can be selected.
     pub(crate) selected: usize,
@@ -18,20 +18,22 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    pub(crate) fn new(params: &Params, patches: usize) -> Result<Self> {
+    /// Of `images` images of `patches` patches together, `largest` of them in the one that has most.
+    pub(crate) fn new(params: &Params, images: usize, patches: usize, largest: usize) -> Result<Self> {
         let (lo, hi) = params.side_bounds();
-        let budget = params.budget.min(patches as u64 * u64::from(hi * hi));
-        if budget > i32::MAX as u64 {
+        let most = |patches: usize| patches as u64 * u64::from(hi * hi);
+        // A budget below one share selects nothing, but the kernel wants to hear of a legal one.
+        let budget = params.budget.min(most(largest)).max(u64::from(lo * lo));
+        let tokens = budget.saturating_mul(images as u64).min(most(patches));
+        if budget.max(tokens) > i32::MAX as u64 {
             return Err(Error::Parameter {
                 name: "budget",
                 given: params.budget.to_string(),
-                expected: format!("at most {} tokens an image: token offsets are 32-bit", i32::MAX),
+                expected: format!("at most {} tokens for all images of a batch: token offsets are 32-bit", i32::MAX),
             });
         }
-        // A budget below one share selects nothing, but the kernel wants to hear of a legal one.
-        let budget = budget.max(u64::from(lo * lo));
-        let selected = (patches as u64).min(budget / u64::from(lo * lo)) as usize;
-        Ok(Self { patches, budget, selected, tokens: budget as usize })
+        let selected = (patches as u64).min(budget / u64::from(lo * lo) * images as u64) as usize;
+        Ok(Self { patches, budget, selected, tokens: tokens as usize })
     }
 }
 
@@ -78,25 +80,33 @@ pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], pa
         return Ok(Allocation { sides: vec![], cu_seqlens: vec![0], patch_id: vec![] });
     }
     let (lo, hi) = params.side_bounds();
-    let capacity = Capacity::new(params, relevance.len())?;
+    let capacity = Capacity::new(params, 1, relevance.len(), relevance.len())?;
     let relevance = stream.upload_blocking(relevance)?;
     let gains = stream.upload_blocking(&thalweg_kernels::gains(lo, hi, params.focus))?;
     let mut sides = stream.alloc(capacity.patches)?;
     let mut cu_seqlens = stream.alloc(capacity.selected + 1)?;
     let mut patch_id = stream.alloc(capacity.selected)?;
     let mut counts = stream.alloc(2)?;
+    let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
+    // One image, so that the table is not looked at.
+    let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
     thalweg_kernels::allocate(
         stream,
-        capacity.patches as u32,
+        1,
+        n,
+        n,
         lo,
         hi,
         capacity.budget,
+        &table,
         &relevance,
         &gains,
         &mut sides,
         &mut cu_seqlens,
         &mut patch_id,
         &mut counts,
+        &mut tokens,
+        &mut selected,
     )?;
     let selected = stream.read_blocking(&counts)?[1] as usize;
     Ok(Allocation {

@@ -92,6 +92,8 @@ pub struct DeviceMaps {
     pub topk: DeviceBuffer<i32>,
     features: DeviceBuffer<f32>,
     summaries: DeviceBuffer<f32>,
+    /// Where the patches of each image start.
+    layout: DeviceBuffer<u32>,
 }
 
 /// The same on the host.
@@ -197,6 +199,11 @@ impl Profile {
     pub fn alloc<S: StreamTag>(&self, stream: &Stream<S>, images: usize) -> Result<DeviceMapsOn<S>> {
         let mut mix = stream.alloc(3 * images)?;
         stream.fill(&mut mix, 1.0 / 3.0)?;
+        // As of images of 32 x 32 pixels that are patches themselves.
+        let table: Vec<u32> = (0..=images as u32).flat_map(|b| [32, 32, 0, b * PATCHES as u32]).collect();
+        let table = stream.bind(self.device.pinned_from(&table)?)?;
+        let mut layout = stream.alloc(table.len())?;
+        stream.copy_to_device(&table, &mut layout)?;
         Ok(DeviceMapsOn {
             textures: stream.alloc(images * PLANES * PATCHES)?,
             information: stream.alloc(images * PATCHES)?,
@@ -206,7 +213,8 @@ impl Profile {
             mix,
             topk: stream.alloc(images * SELECTED)?,
             features: stream.alloc(images * PLANES * PATCHES)?,
-            summaries: stream.alloc(images * 12 * PATCHES / 64)?,
+            summaries: stream.alloc(12 * (images * PATCHES / 64 + images))?,
+            layout,
         })
     }
 
@@ -228,6 +236,7 @@ impl Profile {
         let n = PATCHES as u32;
         let DeviceMapsOn { information, perspectival, participatory, relevance, mix, topk, .. } = maps;
         let (textures, features, summaries) = (&mut maps.textures, &mut maps.features, &mut maps.summaries);
+        let (all, layout) = (images * n, &maps.layout);
         kernels::profile_sample(stream, images, rgb.len() as u32, table, rgb, textures)?;
         kernels::profile_scale(stream, images, textures, features, information)?;
         // The score is scaled already: a peak of 1 leaves it as it is.
@@ -235,10 +244,11 @@ impl Profile {
         kernels::participatory(
             stream,
             images,
-            n,
+            all,
             EDGE,
             1.0,
             0.0,
+            layout,
             features,
             information,
             &coupling,
@@ -247,12 +257,14 @@ impl Profile {
             summaries,
         )?;
         if let Some(predictor) = &self.predictor {
-            kernels::balance(stream, images, n, summaries, &stream.read(predictor)?, mix)?;
+            kernels::balance(stream, images, all, layout, summaries, &stream.read(predictor)?, mix)?;
         }
         kernels::relevance_with_query(
             stream,
             images,
+            all,
             n,
+            layout,
             information,
             participatory,
             summaries,

@@ -28,11 +28,15 @@ pub mod arr_coc_0_1;
 mod params;
 mod pipeline;
 mod query;
+mod tokens;
+mod workspace;
 
 pub use allocate::{Allocation, allocate_blocking};
 pub use params::{Image, MAX_EXTENT, PLANES, Params};
-pub use pipeline::{Pipeline, Stages, Submitted, TokenSet};
+pub use pipeline::{Frame, Pipeline, Stages};
 pub use query::{Head, Layer, Query};
+pub use tokens::{TokenSet, TokenValues, Tokens};
+pub use workspace::{Precision, Workspace, WorkspaceOn};
 
 /// The kernels' typed launchers: asynchronous, on buffers that one stream orders.
 pub use thalweg_kernels as kernels;

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use thalweg_kernels::LayoutError;
+
 use crate::error::{Error, Result};
 
 /// Planes of the texture array, features of a patch, channels of a token.
@@ -146,4 +148,15 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
         );
     }
     Ok(())
+}
+
+impl From<LayoutError> for Error {
+    fn from(error: LayoutError) -> Self {
+        let (name, expected) = match error {
+            LayoutError::Patch(_) => ("patch", "1 to 16384 pixels"),
+            LayoutError::Extent { .. } => ("image", "1 to 16384 rows and columns"),
+            _ => ("batch", "no more than 65535 images, 2^28 patches and 2^32 - 1 bytes, and one image at least"),
+        };
+        Self::Parameter { name, given: error.to_string(), expected: expected.into() }
+    }
 }

@@ -1,114 +1,109 @@
-//! The pipeline: three streams, one image behind the other.
+//! The pipeline: batch after batch, each on a stream of its own.
 //!
 //! ```text
-//! texture     | up 0 | textures 0 | up 1 | textures 1 | up 2 | ...
-//! relevance                       | features, entropy, relevance 0 | ... 1
-//! allocation                                                       | allocate, compress, down 0 | ... 1
+//! slot 0 | up 0 | analyze, score, allocate, compress 0 | down 0 |        | up 3 | ...
+//! slot 1        | up 1 | analyze, ... 1 | down 1 |
+//! slot 2               | up 2 | ...
 //! ```
 //!
-//! Between the streams the buffers travel as events, so a stage of image 1 runs beside a later stage of image 0. Nothing
-//! waits for the host between an image's upload and its result: how many tokens there are is known only with them, so
-//! their buffers are sized by the budget.
+//! A slot has a stream and all the memory that a batch takes, in page-locked and in device memory; so the copies of one batch run
+//! beside the kernels of others, and in the steady state nothing is allocated. From a slot's second batch on, what it does
+//! is one [`Graph`], replayed. Nothing waits for the host between upload and result: how many tokens there are is known
+//! only with them, so their memory is sized by the budget.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::Resource;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::{Event, TimedEvent};
+use crate::graph::Graph;
 use crate::lane::AnyStream;
-use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
-use crate::resource::On;
-use crate::shared::Shared;
-use crate::stream::{Stream, StreamTag};
-use crate::vision::allocate::Capacity;
-use crate::vision::params::check_size;
-use crate::vision::{Head, Image, PLANES, Params, Query, kernels};
+use crate::memory::{DeviceBuffer, PinnedBuffer};
+use crate::stream::{Brand, Stream, StreamTag};
+use crate::vision::tokens::TokensOn;
+use crate::vision::workspace::{Coupling, Mix, Plan, Precision, Workspace, WorkspaceOn};
+use crate::vision::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
+use crate::{Resource, lock};
 
-/// Images that [`Pipeline::run`] keeps under way: enough to fill three stages and the host's own work.
+/// Slots of a pipeline, unless said otherwise: enough to keep both copy engines and the kernels busy beside the host's own work.
 const DEPTH: usize = 4;
 
-/// Everything about one image's tokens, on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenSet {
-    /// Rows of the image.
-    pub height: u32,
-    /// Columns of the image.
-    pub width: u32,
-    /// Side of a patch in pixels.
-    pub patch: u32,
-    /// Rows and columns of patches, `gh` and `gw`.
-    pub grid: [u32; 2],
-    /// `[T, 13]`: the mean of each plane over a token's cell, selected patches one after another in raster order,
-    /// cells of a patch in raster order.
-    pub tokens: Vec<f32>,
-    /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
-    pub cu_seqlens: Vec<i32>,
-    /// `[K]`: raster index of each selected patch.
-    pub patch_id: Vec<i32>,
-    /// `[T, 2]`: centre of each token's cell, (y, x) as fractions of height and width.
-    pub position: Vec<f32>,
-    /// `[gh, gw]`: side `n` of each patch's `n` x `n` tokens, or 0.
-    pub sides: Vec<i32>,
-    /// `[gh, gw]`: relevance, 0 to 1.
-    pub relevance: Vec<f32>,
-    /// `[gh, gw]`: entropy of the luma histogram in bits, divided by 8.
-    pub entropy: Vec<f32>,
-    /// `[gh, gw]`: mean edge magnitude, as a fraction of the largest, less the foveal bias.
-    pub salience: Vec<f32>,
-    /// `[gh, gw]`: how well a patch meets the query, 0 to 1, where there is one.
-    pub participatory: Option<Vec<f32>>,
-    /// The weights that entropy, salience and participatory score had, where there is a query.
-    pub mix: Option<[f32; 3]>,
-    /// `[gh * gw, 13]`: mean of each plane over each patch.
-    pub features: Vec<f32>,
-    /// `[13, H, W]`: the texture array, where it was asked for.
-    pub textures: Option<Vec<f32>>,
-}
-
-impl TokenSet {
-    /// Number of tokens.
-    pub fn len(&self) -> usize {
-        self.cu_seqlens.last().copied().unwrap_or(0) as usize
-    }
-
-    /// Whether there are no tokens.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// Device time that each stage took, summed over images. Stages of different images overlap, so it may pass the
-/// time on the clock.
+/// Device time that each stage took, summed over batches. Batches overlap, so it may pass the time on the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
     /// Host to device.
     pub upload: Duration,
-    /// The texture array.
-    pub textures: Duration,
-    /// Features, entropy and relevance.
+    /// Features and entropy of every patch.
+    pub analysis: Duration,
+    /// Scores, and their balance.
     pub relevance: Duration,
-    /// Allocation and compression.
+    /// Who gets how many tokens.
     pub allocation: Duration,
+    /// The tokens.
+    pub compression: Duration,
+    /// The texture array, where it was asked for.
+    pub textures: Duration,
     /// Device to host.
     pub download: Duration,
 }
 
-/// Images to tokens, on three streams of a device.
+impl Stages {
+    /// The stages in order, with their names.
+    pub fn named(&self) -> [(&'static str, Duration); 7] {
+        [
+            ("upload", self.upload),
+            ("analysis", self.analysis),
+            ("relevance", self.relevance),
+            ("allocation", self.allocation),
+            ("compression", self.compression),
+            ("textures", self.textures),
+            ("download", self.download),
+        ]
+    }
+
+    /// Adds the times between marks, of which there is one before the first stage and one after each.
+    fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
+        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
+        let stages = [upload, analysis, relevance, allocation, compression, textures, download];
+        for (stage, pair) in stages.into_iter().zip(marks.windows(2)) {
+            *stage += pair[1].elapsed(&pair[0])?.unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Images to tokens.
+///
+/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a [`Frame`], write into its
+/// page-locked memory, [`submit`](Pipeline::submit) it, and give the [`Tokens`] back when they are used:
 ///
 /// ```
-/// use thalweg::Device;
-/// use thalweg::vision::{Image, Params, Pipeline};
+/// use thalweg::vision::{Params, Pipeline};
+/// use thalweg::{Device, Event, vision::Tokens};
+/// use std::collections::VecDeque;
 ///
-/// let images: Vec<Image> = [(40, 70), (33, 32), (1, 90)] // any mix of sizes
-///     .into_iter()
-///     .map(|(h, w)| Image::new(h, w, (0..3 * h * w).map(|i| (i * 31 % 251) as u8).collect()))
-///     .collect::<Result<_, _>>()?;
-/// let mut pipeline = Pipeline::new(Device::best()?, Params::default())?;
-/// for tokens in pipeline.run(&images) {
-///     assert!(tokens?.len() <= 4096);
+/// let pipeline = Pipeline::new(Device::best()?, Params { budget: 500, ..Params::default() })?;
+/// let mut under_way: VecDeque<Event<Tokens>> = VecDeque::new();
+/// let mut total = 0;
+/// let mut used = |tokens: Event<Tokens>| {
+///     let tokens = tokens.synchronize()?;
+///     total += tokens.len();
+///     pipeline.recycle(tokens);
+///     Ok::<(), thalweg::Error>(())
+/// };
+/// for shade in 0..20 {
+///     if under_way.len() == pipeline.depth() {
+///         used(under_way.pop_front().expect("there are some"))?;
+///     }
+///     let mut frame = pipeline.frame(&[[40, 70], [33, 32]])?; // two images a batch
+///     frame.image_mut(0).fill(shade);
+///     frame.image_mut(1).fill(255 - shade);
+///     under_way.push_back(pipeline.submit(frame)?);
 /// }
+/// under_way.into_iter().try_for_each(&mut used)?;
+/// assert!(total > 0 && total <= 20 * 2 * 500);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 #[derive(Debug)]
@@ -116,72 +111,177 @@ pub struct Pipeline {
     device: Device,
     params: Params,
     gains: Vec<u32>,
+    precision: Precision,
     keep_textures: bool,
-    query: Option<Coupled>,
-    texture: AnyStream,
-    relevance: AnyStream,
-    allocation: AnyStream,
+    measure: bool,
+    coupling: Option<Coupling>,
+    slots: Arc<Slots>,
+}
+
+/// The slots of a pipeline.
+#[derive(Debug)]
+struct Slots {
+    depth: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that was given back the longest ago first.
+    free: VecDeque<Slot>,
+    /// Slots that exist, free ones included.
+    count: usize,
     stages: Stages,
 }
 
-/// A head and a query on the device.
-#[derive(Debug)]
-struct Coupled {
-    coupling: Shared<DeviceBuffer<f32>>,
-    mix: Mix,
+impl Slots {
+    fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self { depth, state: Mutex::default(), returned: Condvar::new() })
+    }
 }
 
-/// Where the weights of three scores come from.
+/// A slot's place among as many as the pipeline is deep.
 #[derive(Debug)]
-enum Mix {
-    Fixed(Shared<DeviceBuffer<f32>>),
-    Balancer(Shared<DeviceBuffer<f32>>),
+struct Place(Arc<Slots>);
+
+impl Place {
+    fn take(slots: &Arc<Slots>, state: &mut State) -> Self {
+        state.count += 1;
+        Self(slots.clone())
+    }
 }
 
-/// An image under way; [`Pipeline::finish`] waits for its tokens.
-#[derive(Debug)]
-pub struct Submitted {
-    height: u32,
-    width: u32,
-    patch: u32,
-    grid: [u32; 2],
-    results: Event<Results>,
-    times: Times,
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.0.state).count -= 1;
+        self.0.returned.notify_one();
+    }
 }
 
-/// What comes back to the host, sized for the most there can be.
+/// A batch's memory and stream.
 #[derive(Debug, Resource)]
-struct Results {
-    tokens: PinnedBuffer<f32>,
-    cu_seqlens: PinnedBuffer<i32>,
-    patch_id: PinnedBuffer<i32>,
-    position: PinnedBuffer<f32>,
-    counts: PinnedBuffer<u32>,
-    sides: PinnedBuffer<i32>,
-    relevance: PinnedBuffer<f32>,
-    entropy: PinnedBuffer<f32>,
-    salience: PinnedBuffer<f32>,
-    participatory: Option<PinnedBuffer<f32>>,
-    mix: Option<PinnedBuffer<f32>>,
-    features: PinnedBuffer<f32>,
-    textures: Option<PinnedBuffer<f32>>,
+pub(crate) struct Slot {
+    images: PinnedBuffer<u8>,
+    buffers: Buffers,
+    #[resource(plain)]
+    lane: Arc<Lane>,
 }
 
-/// Points in the three streams' time, in the order of the stages.
+/// The memory of a slot that only its stream writes.
+#[derive(Debug, Resource)]
+struct Buffers {
+    rgb: DeviceBuffer<u8>,
+    workspace: Workspace,
+    results: PinnedBuffer<u32>,
+    planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
+}
+
+/// What a slot has beside memory.
 #[derive(Debug)]
-struct Times {
-    upload: [TimedEvent; 2],
-    textures: TimedEvent,
-    relevance: [TimedEvent; 2],
-    allocation: [TimedEvent; 2],
-    download: TimedEvent,
+struct Lane {
+    stream: AnyStream,
+    work: Mutex<Work>,
+    place: Place,
+}
+
+/// How a slot's work is enqueued.
+#[derive(Debug)]
+enum Work {
+    /// Call by call, with a mark after each stage.
+    Measured(Vec<TimedEvent>),
+    /// Call by call, because it may be the only time.
+    First,
+    /// Call by call into a graph, next time.
+    Second,
+    Graph(Graph<Slot>),
+}
+
+/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`].
+#[derive(Debug)]
+pub struct Frame {
+    images: PinnedBuffer<u8>,
+    /// Of a new slot its stream may still be setting them up.
+    buffers: Event<Buffers>,
+    plan: Arc<Plan>,
+    lane: Arc<Lane>,
+}
+
+impl Frame {
+    /// Number of images.
+    pub fn images(&self) -> usize {
+        self.plan.layout.images() as usize
+    }
+
+    /// Height and width of image `i`.
+    ///
+    /// # Panics
+    /// There are not so many images.
+    pub fn size(&self, i: usize) -> [u32; 2] {
+        self.plan.layout.size(i)
+    }
+
+    /// The bytes of image `i`, `[H, W, 3]` sRGB; they hold what an earlier batch left.
+    ///
+    /// # Panics
+    /// There are not so many images.
+    pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
+        &mut self.images[self.plan.layout.byte_range(i)]
+    }
+}
+
+impl Slot {
+    pub(crate) fn plan(&self) -> &Arc<Plan> {
+        &self.buffers.workspace.plan
+    }
+
+    /// What came back.
+    pub(crate) fn results(&self) -> &[u32] {
+        &self.buffers.results
+    }
+
+    /// The texture array of image `i`, where it was asked for.
+    pub(crate) fn planes(&self, i: usize) -> Option<&[f32]> {
+        let (_, host) = self.buffers.planes.as_ref()?;
+        let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
+        let start = PLANES * (0..i).map(pixels).sum::<usize>();
+        Some(&host[start..start + PLANES * pixels(i)])
+    }
+}
+
+impl<S: Brand> SlotOn<S> {
+    /// Enqueues a batch: upload, all stages, download; calls `mark` after each.
+    fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
+        let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
+        stream.copy_to_device(&self.images, rgb)?;
+        mark()?;
+        workspace.enqueue_marked(stream, rgb, &mut mark)?;
+        if let Some((planes, _)) = planes {
+            let plan = &workspace.plan;
+            let [y, x] = plan.params.fixation;
+            let mut rest = &mut **planes;
+            for i in 0..plan.layout.images() as usize {
+                let [height, width] = plan.layout.size(i);
+                let image = plan.layout.byte_range(i);
+                let (own, others) = rest.split_at_mut(PLANES * image.len() / 3)?;
+                kernels::textures(stream, height, width, y, x, rgb.slice(image)?, own)?;
+                rest = others;
+            }
+        }
+        mark()?;
+        stream.copy_to_host(&workspace.results, results)?;
+        if let Some((planes, host)) = planes {
+            stream.copy_to_host(planes, host)?;
+        }
+        mark()
+    }
 }
 
 impl Pipeline {
-    /// A pipeline on three streams of its own.
+    /// A pipeline of the default depth, without a query, that makes 32-bit tokens.
     ///
     /// # Errors
-    /// A parameter is out of its range, or the device has failed.
+    /// A parameter is out of its range.
     pub fn new(device: Device, params: Params) -> Result<Self> {
         params.validate()?;
         let (lo, hi) = params.side_bounds();
@@ -189,38 +289,46 @@ impl Pipeline {
             device,
             gains: kernels::gains(lo, hi, params.focus),
             params,
+            precision: Precision::F32,
             keep_textures: false,
-            query: None,
-            texture: AnyStream::new(device)?,
-            relevance: AnyStream::new(device)?,
-            allocation: AnyStream::new(device)?,
-            stages: Stages::default(),
+            measure: false,
+            coupling: None,
+            slots: Slots::new(DEPTH),
         })
     }
 
+    /// How many batches may be under way or in use at once, at least 1. Default 4.
+    pub fn with_depth(self, depth: usize) -> Self {
+        Self { slots: Slots::new(depth.max(1)), ..self }
+    }
+
+    /// How tokens are stored. Default [`Precision::F32`].
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, slots: Slots::new(self.slots.depth), ..self }
+    }
+
     /// Whether the texture array comes back too (52 bytes a pixel). Default no.
-    pub fn with_textures(mut self, keep: bool) -> Self {
-        self.keep_textures = keep;
-        self
+    pub fn with_textures(self, keep: bool) -> Self {
+        Self { keep_textures: keep, slots: Slots::new(self.slots.depth), ..self }
+    }
+
+    /// Whether to measure the device time of each [stage](Pipeline::stages), which takes some events and no graph. Default no.
+    pub fn with_stages(self, measure: bool) -> Self {
+        Self { measure, slots: Slots::new(self.slots.depth), ..self }
     }
 
     /// Makes the participatory score of a query part of relevance, with the balance of the head's balancer if there is one and
-    /// [`Params::mix`] does not say otherwise. Waits until the weights are on the device.
+    /// [`Params::mix`] does not say otherwise.
     ///
     /// # Errors
-    /// Head and query differ in dimension ([`Error::Tensor`]), or the device has failed.
-    pub fn with_query(mut self, head: &Head, query: &Query) -> Result<Self> {
-        let coupling = head.coupling(query)?;
-        let predictor = head.predictor(query)?;
-        self.query = Some(self.relevance.enter(|stream| {
-            let keep = |values: &[f32]| -> Result<_> { Ok(stream.share(stream.upload_blocking(values)?)?) };
-            let mix = match (self.params.mix, predictor) {
-                (None, Some(predictor)) => Mix::Balancer(keep(&predictor)?),
-                (mix, _) => Mix::Fixed(keep(&mix.unwrap_or([1.0 / 3.0; 3]))?),
-            };
-            Ok::<_, Error>(Coupled { coupling: keep(&coupling)?, mix })
-        })?);
-        Ok(self)
+    /// Head and query differ in dimension ([`Error::Tensor`]).
+    pub fn with_query(self, head: &Head, query: &Query) -> Result<Self> {
+        let mix = match (self.params.mix, head.predictor(query)?) {
+            (None, Some(predictor)) => Mix::Balancer(predictor),
+            (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
+        };
+        let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
+        Ok(Self { coupling, slots: Slots::new(self.slots.depth), ..self })
     }
 
     /// The device it runs on.
@@ -233,42 +341,112 @@ impl Pipeline {
         &self.params
     }
 
-    /// Device time of the images finished so far.
+    /// How many batches may be under way or in use at once.
+    pub fn depth(&self) -> usize {
+        self.slots.depth
+    }
+
+    /// Device time of the batches recycled so far, where it is [measured](Pipeline::with_stages).
     pub fn stages(&self) -> Stages {
-        self.stages
+        lock(&self.slots.state).stages
     }
 
-    /// Processes images of any sizes, some of them at a time, and waits for all. A result, or an error, for each
-    /// image, in order; one that fails does not stop the others.
-    pub fn run(&mut self, images: &[Image]) -> Vec<Result<TokenSet>> {
-        let mut done = Vec::with_capacity(images.len());
-        let mut under_way = VecDeque::new();
-        for image in images {
-            if under_way.len() == DEPTH
-                && let Some(first) = under_way.pop_front()
-            {
-                done.push(self.settle(first));
-            }
-            let submitted =
-                self.device.pinned_from(image.rgb()).and_then(|rgb| self.submit(image.height(), image.width(), rgb));
-            under_way.push_back(submitted);
-        }
-        done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
-        done
-    }
-
-    fn settle(&mut self, submitted: Result<Submitted>) -> Result<TokenSet> {
-        self.finish(submitted?)
-    }
-
-    /// Starts an image in page-locked memory on its way, and returns without waiting for it.
+    /// Memory for a batch of images of these sizes (height, width), to be written and submitted. Waits while as many frames and
+    /// tokens as the pipeline is [deep](Pipeline::depth) are in use; so a thread that holds them all waits for ever.
     ///
     /// # Errors
-    /// The bytes are not `3 * height * width`, [`Params::mix`] weighs a query that is not there, there is no memory, or the
-    /// device has failed.
-    pub fn submit(&self, height: u32, width: u32, rgb: PinnedBuffer<u8>) -> Result<Submitted> {
-        check_size(height, width, rgb.len())?;
-        if let (None, Some([.., third])) = (&self.query, self.params.mix)
+    /// A size is not within 1 to 16384, [`Params::mix`] weighs a query that is not there, there is no memory, or the device has
+    /// failed.
+    pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
+        loop {
+            if let Some(frame) = self.try_frame(sizes)? {
+                return Ok(frame);
+            }
+            let state = lock(&self.slots.state);
+            let full = |state: &mut State| state.free.is_empty() && state.count >= self.slots.depth;
+            drop(self.slots.returned.wait_while(state, full).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would.
+    ///
+    /// # Errors
+    /// As [`frame`](Pipeline::frame).
+    pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
+        let mut state = lock(&self.slots.state);
+        let same = |slot: &Slot| {
+            let layout = &slot.plan().layout;
+            layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size)
+        };
+        if let Some(slot) = state.free.iter().position(same).and_then(|at| state.free.remove(at)) {
+            let plan = slot.plan().clone();
+            let Slot { images, buffers, lane } = slot;
+            return Ok(Some(Frame { images, buffers: Event::ready(buffers), plan, lane }));
+        }
+        // One of other sizes makes room; dropped without the lock, which its place takes.
+        let replaced = if state.count < self.slots.depth { None } else { state.free.pop_front() };
+        if replaced.is_none() && state.count >= self.slots.depth {
+            return Ok(None);
+        }
+        let place = Place::take(&self.slots, &mut state);
+        drop(state);
+        drop(replaced);
+        let made = match self.make(sizes) {
+            Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }) => {
+                let unused = std::mem::take(&mut lock(&self.slots.state).free);
+                drop(unused);
+                self.make(sizes)
+            }
+            made => made,
+        };
+        let (stream, images, buffers, plan) = made?;
+        let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
+        Ok(Some(Frame { images, buffers, plan, lane: Arc::new(Lane { stream, work: Mutex::new(work), place }) }))
+    }
+
+    /// A stream and memory for a batch; waits for nothing.
+    fn make(&self, sizes: &[[u32; 2]]) -> Result<(AnyStream, PinnedBuffer<u8>, Event<Buffers>, Arc<Plan>)> {
+        let stream = AnyStream::new(self.device)?;
+        let (buffers, plan) = stream.enter(|s| {
+            let workspace = self.workspace(s, sizes)?;
+            let plan = workspace.plan.clone();
+            let pixels = (0..sizes.len()).map(|i| plan.layout.byte_range(i).len() / 3).sum::<usize>();
+            let planes = match self.keep_textures {
+                true => Some((s.alloc(PLANES * pixels)?, s.bind(self.device.pinned(PLANES * pixels)?)?)),
+                false => None,
+            };
+            let rgb = s.alloc(plan.layout.bytes() as usize)?;
+            let results = s.bind(self.device.pinned(plan.words())?)?;
+            Ok::<_, Error>((s.record(BuffersOn { rgb, workspace, results, planes })?, plan))
+        })?;
+        let images = self.device.pinned(plan.layout.bytes() as usize)?;
+        Ok((stream, images, buffers, plan))
+    }
+
+    /// Device memory for batches of images of these sizes (height, width) that are on the device already.
+    ///
+    /// ```
+    /// use thalweg::vision::{Params, Pipeline};
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let pipeline = Pipeline::new(gpu, Params { budget: 500, ..Params::default() })?;
+    ///
+    /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
+    /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
+    /// workspace.enqueue(&work, &rgb)?;
+    /// // A model would go on from here, on the device; so much of `tokens` counts:
+    /// let [tokens, patches] = work.read_blocking(workspace.counts())?[..] else { unreachable!() };
+    /// assert!(tokens <= 500 && patches <= 4);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`frame`](Pipeline::frame).
+    pub fn workspace<S: StreamTag>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
+        if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
             && third != 0.0
         {
             return Err(Error::Parameter {
@@ -277,255 +455,93 @@ impl Pipeline {
                 expected: "0, since there is no query".into(),
             });
         }
-        self.texture.enter(|texture| {
-            self.relevance.enter(|relevance| {
-                self.allocation.enter(|allocation| self.enqueue(height, width, rgb, texture, relevance, allocation))
-            })
-        })
+        WorkspaceOn::new(stream, &self.params, sizes, self.precision, &self.gains, self.coupling.as_ref())
     }
 
-    fn enqueue<A: StreamTag, B: StreamTag, C: StreamTag>(
-        &self,
-        height: u32,
-        width: u32,
-        rgb: PinnedBuffer<u8>,
-        texture: &Stream<A>,
-        relevance: &Stream<B>,
-        allocation: &Stream<C>,
-    ) -> Result<Submitted> {
-        let Params { patch, fixation: [fixation_y, fixation_x], foveal_bias, .. } = self.params;
-        let (lo, hi) = self.params.side_bounds();
-        let [gh, gw] = self.params.grid(height, width);
-        let patches = gh as usize * gw as usize;
-        let capacity = Capacity::new(&self.params, patches)?;
-        let pixels = height as usize * width as usize;
-
-        let upload_start = texture.timestamp()?;
-        let host = texture.bind(rgb)?;
-        let mut rgb = texture.alloc(3 * pixels)?;
-        texture.copy_to_device(&host, &mut rgb)?;
-        let upload_end = texture.timestamp()?;
-        let mut planes = texture.alloc(PLANES * pixels)?;
-        kernels::textures(texture, height, width, fixation_y, fixation_x, &rgb, &mut planes)?;
-        let textures_end = texture.timestamp()?;
-        let (rgb, planes) = texture.hand((rgb, planes), relevance)?;
-
-        let relevance_start = relevance.timestamp()?;
-        let mut features = relevance.alloc(PLANES * patches)?;
-        let mut entropy = relevance.alloc(patches)?;
-        let mut salience = relevance.alloc(patches)?;
-        let mut map = relevance.alloc(patches)?;
-        kernels::features(relevance, height, width, patch, &planes, &mut features)?;
-        kernels::entropy(relevance, height, width, patch, &rgb, &mut entropy)?;
-        let coupled = match &self.query {
-            Some(query) => Some(couple(relevance, query, foveal_bias, &features, &entropy, &mut salience, &mut map)?),
-            None => {
-                let [mix_entropy, mix_salience, _] = self.params.mix.unwrap_or([0.5, 0.5, 0.0]);
-                kernels::relevance(
-                    relevance,
-                    patches as u32,
-                    foveal_bias,
-                    mix_entropy,
-                    mix_salience,
-                    &features,
-                    &entropy,
-                    &mut salience,
-                    &mut map,
-                )?;
-                None
-            }
-        };
-        let relevance_end = relevance.timestamp()?;
-        let scores = (planes, features, entropy, salience, map, coupled);
-        let (planes, features, entropy, salience, map, coupled) = relevance.hand(scores, allocation)?;
-        let (participatory, mix) = coupled.unzip();
-
-        let allocation_start = allocation.timestamp()?;
-        let gains = allocation.bind(self.device.pinned_from(&self.gains)?)?;
-        let mut device_gains = allocation.alloc(self.gains.len())?;
-        allocation.copy_to_device(&gains, &mut device_gains)?;
-        let mut sides = allocation.alloc(patches)?;
-        let mut cu_seqlens = allocation.alloc(capacity.selected + 1)?;
-        let mut patch_id = allocation.alloc(capacity.selected)?;
-        let mut counts = allocation.alloc(2)?;
-        kernels::allocate(
-            allocation,
-            patches as u32,
-            lo,
-            hi,
-            capacity.budget,
-            &map,
-            &device_gains,
-            &mut sides,
-            &mut cu_seqlens,
-            &mut patch_id,
-            &mut counts,
-        )?;
-        // Zeroed, because all of it is downloaded and only the first T rows are written.
-        let mut tokens = allocation.alloc_zeroed(PLANES * capacity.tokens)?;
-        let mut position = allocation.alloc_zeroed(2 * capacity.tokens)?;
-        kernels::compress(
-            allocation,
-            height,
-            width,
-            patch,
-            capacity.selected as u32,
-            capacity.tokens as u32,
-            &planes,
-            &sides,
-            &cu_seqlens,
-            &patch_id,
-            &counts,
-            &mut tokens,
-            &mut position,
-        )?;
-        let allocation_end = allocation.timestamp()?;
-
-        let results = ResultsOn {
-            tokens: self.download(allocation, &tokens)?,
-            cu_seqlens: self.download(allocation, &cu_seqlens)?,
-            patch_id: self.download(allocation, &patch_id)?,
-            position: self.download(allocation, &position)?,
-            counts: self.download(allocation, &counts)?,
-            sides: self.download(allocation, &sides)?,
-            relevance: self.download(allocation, &map)?,
-            entropy: self.download(allocation, &entropy)?,
-            salience: self.download(allocation, &salience)?,
-            participatory: participatory.map(|p| self.download(allocation, &p)).transpose()?,
-            mix: mix.map(|m| self.download(allocation, &m)).transpose()?,
-            features: self.download(allocation, &features)?,
-            textures: self.keep_textures.then(|| self.download(allocation, &planes)).transpose()?,
-        };
-        let download = allocation.timestamp()?;
-        Ok(Submitted {
-            height,
-            width,
-            patch,
-            grid: [gh, gw],
-            results: allocation.record(results)?,
-            times: Times {
-                upload: [upload_start, upload_end],
-                textures: textures_end,
-                relevance: [relevance_start, relevance_end],
-                allocation: [allocation_start, allocation_end],
-                download,
-            },
-        })
-    }
-
-    fn download<S: StreamTag, T: Plain>(
-        &self,
-        stream: &Stream<S>,
-        from: &On<S, DeviceBuffer<T>>,
-    ) -> Result<On<S, PinnedBuffer<T>>> {
-        let mut to = stream.bind(self.device.pinned(from.len())?)?;
-        stream.copy_to_host(from, &mut to)?;
-        Ok(to)
-    }
-
-    /// Waits for an image's tokens.
+    /// Starts a batch on its way, and returns without waiting for it.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn finish(&mut self, submitted: Submitted) -> Result<TokenSet> {
-        let Submitted { height, width, patch, grid, results, times } = submitted;
-        let results = results.synchronize()?;
-        self.stages = self.stages + Stages::measured(&times)?;
-        let (tokens, selected) = (results.counts[0] as usize, results.counts[1] as usize);
-        Ok(TokenSet {
-            height,
-            width,
-            patch,
-            grid,
-            tokens: results.tokens[..PLANES * tokens].to_vec(),
-            cu_seqlens: results.cu_seqlens[..=selected].to_vec(),
-            patch_id: results.patch_id[..selected].to_vec(),
-            position: results.position[..2 * tokens].to_vec(),
-            sides: results.sides.to_vec(),
-            relevance: results.relevance.to_vec(),
-            entropy: results.entropy.to_vec(),
-            salience: results.salience.to_vec(),
-            participatory: results.participatory.map(|p| p.to_vec()),
-            mix: results.mix.map(|m| [m[0], m[1], m[2]]),
-            features: results.features.to_vec(),
-            textures: results.textures.map(|t| t.to_vec()),
+    pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
+        let Frame { images, buffers, lane, .. } = frame;
+        let mut work = lock(&lane.work);
+        lane.stream.enter(|stream| {
+            let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
+            let mut slot = SlotOn { images, buffers, lane: lane.clone() };
+            match &mut *work {
+                Work::Measured(marks) => {
+                    marks.clear();
+                    marks.push(stream.timestamp()?);
+                    slot.enqueue(stream, || {
+                        marks.push(stream.timestamp()?);
+                        Ok(())
+                    })?;
+                }
+                Work::First => {
+                    slot.enqueue(stream, || Ok(()))?;
+                    *work = Work::Second;
+                }
+                Work::Second => {
+                    let (mut graph, captured) = stream.capture(slot, |stream, slot| slot.enqueue(stream, || Ok(())))?;
+                    slot = stream.replay(&mut graph, captured)?;
+                    *work = Work::Graph(graph);
+                }
+                Work::Graph(graph) => slot = stream.replay(graph, slot)?,
+            }
+            Ok(stream.record(TokensOn { slot })?)
         })
     }
-}
 
-/// Salience and relevance of an image with a query; its participatory score and the weights of the three scores.
-#[expect(clippy::type_complexity, reason = "two buffers")]
-fn couple<S: StreamTag>(
-    stream: &Stream<S>,
-    query: &Coupled,
-    foveal_bias: f32,
-    features: &On<S, DeviceBuffer<f32>>,
-    entropy: &On<S, DeviceBuffer<f32>>,
-    salience: &mut On<S, DeviceBuffer<f32>>,
-    relevance: &mut On<S, DeviceBuffer<f32>>,
-) -> Result<(On<S, DeviceBuffer<f32>>, On<S, DeviceBuffer<f32>>)> {
-    let patches = entropy.len();
-    let n = patches as u32;
-    let mut participatory = stream.alloc(patches)?;
-    let mut summaries = stream.alloc(12 * patches.div_ceil(64))?;
-    let coupling = stream.read(&query.coupling)?;
-    kernels::participatory(
-        stream,
-        1,
-        n,
-        kernels::EDGE,
-        0.0,
-        foveal_bias,
-        features,
-        entropy,
-        &coupling,
-        &mut participatory,
-        salience,
-        &mut summaries,
-    )?;
-    let mut mix = stream.alloc(3)?;
-    match &query.mix {
-        Mix::Fixed(weights) => stream.copy(&stream.read(weights)?, &mut mix)?,
-        Mix::Balancer(predictor) => kernels::balance(stream, 1, n, &summaries, &stream.read(predictor)?, &mut mix)?,
-    }
-    kernels::relevance_with_query(stream, 1, n, entropy, &participatory, &summaries, &mix, salience, relevance)?;
-    Ok((participatory, mix))
-}
-
-impl std::ops::Add for Stages {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self {
-            upload: self.upload + other.upload,
-            textures: self.textures + other.textures,
-            relevance: self.relevance + other.relevance,
-            allocation: self.allocation + other.allocation,
-            download: self.download + other.download,
+    /// Takes a batch's memory back for a later one. Tokens of another pipeline are dropped.
+    pub fn recycle(&self, tokens: Tokens) {
+        let slot = tokens.slot;
+        if !Arc::ptr_eq(&slot.lane.place.0, &self.slots) {
+            return;
         }
-    }
-}
-
-impl Stages {
-    /// The stages in order, with their names.
-    pub fn named(&self) -> [(&'static str, Duration); 5] {
-        [
-            ("upload", self.upload),
-            ("textures", self.textures),
-            ("relevance", self.relevance),
-            ("allocation", self.allocation),
-            ("download", self.download),
-        ]
+        let mut state = lock(&self.slots.state);
+        if let Work::Measured(marks) = &*lock(&slot.lane.work) {
+            // The tokens are here, so the marks are passed.
+            let mut stages = state.stages;
+            if stages.add(marks).is_ok() {
+                state.stages = stages;
+            }
+        }
+        state.free.push_back(slot);
+        drop(state);
+        self.slots.returned.notify_one();
     }
 
-    fn measured(times: &Times) -> Result<Self> {
-        let between =
-            |start: &TimedEvent, end: &TimedEvent| Ok::<_, crate::Error>(end.elapsed(start)?.unwrap_or_default());
-        Ok(Self {
-            upload: between(&times.upload[0], &times.upload[1])?,
-            textures: between(&times.upload[1], &times.textures)?,
-            relevance: between(&times.relevance[0], &times.relevance[1])?,
-            allocation: between(&times.allocation[0], &times.allocation[1])?,
-            download: between(&times.allocation[1], &times.download)?,
-        })
+    /// Processes images of any sizes, some of them at a time, and waits for all. A result, or an error, for each
+    /// image, in order; one that fails does not stop the others.
+    pub fn run(&self, images: &[Image]) -> Vec<Result<TokenSet>> {
+        let mut done = Vec::with_capacity(images.len());
+        let mut under_way = VecDeque::new();
+        for image in images {
+            let size = [[image.height(), image.width()]];
+            let frame = loop {
+                match (self.try_frame(&size), under_way.is_empty()) {
+                    (Ok(Some(frame)), _) => break Ok(frame),
+                    (Ok(None), true) => break self.frame(&size),
+                    // What not all have room for together, one may have alone.
+                    (Ok(None) | Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }), false) => {
+                        done.extend(under_way.pop_front().map(|first| self.settle(first)));
+                    }
+                    (Err(error), _) => break Err(error),
+                }
+            };
+            under_way.push_back(frame.and_then(|mut frame| {
+                frame.image_mut(0).copy_from_slice(image.rgb());
+                self.submit(frame)
+            }));
+        }
+        done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
+        done
+    }
+
+    fn settle(&self, submitted: Result<Event<Tokens>>) -> Result<TokenSet> {
+        let tokens = submitted?.synchronize()?;
+        let set = tokens.set(0);
+        self.recycle(tokens);
+        Ok(set)
     }
 }

@@ -6,10 +6,13 @@
 //!     features[n] = means of the planes; entropy[n] = of the histogram of bins
 //! ```
 //!
-//! Launch: `analyze_quads` takes a warp a patch, 4 in a block, where patches have 4 to 32 pixels a side and everything
-//! is a multiple of 4; `analyze_any` takes the rest, a block a patch. The function [`analyze`] chooses.
+//! Launch: `analyze_small` takes a warp a patch, 4 in a block, where patches have at most 32 pixels a side; `analyze_large`
+//! takes a block a patch. The function [`analyze`] chooses. The grid covers the patches of all images, in one dimension: with images
+//! of mixed sizes a grid of the largest image's rows and columns would be mostly empty. A patch finds its image in the table, once.
 //! Memory: 3 bytes read a pixel, once, and 56 written a patch.
 //!
+//! - **Quads where they can be**: rows that start on words, and patches of whole quads, are read 4 pixels a thread at a time;
+//!   others a pixel a thread. That is decided patch by patch, for the whole warp, so images of any width go in one launch.
 //! - **A thread walks down** 4 columns of pixels, so a row costs it one row of luma, and sums stay in registers
 //!   until the patch ends.
 //! - **Linear parts are summed before they are scaled**: L*a*b* and its offsets from sums of responses, R, G and B packed
@@ -28,7 +31,7 @@
 //! bind: 104 instructions a pixel fill 26 us at one a cycle, and schedulers are busy in 77 % of the cycles; the pipe of roots
 //! and exponentials is at 51 %, shared memory at 58 %, DRAM at 14 %. What did not help: a table for each bank (no
 //! conflicts, but 45.5 us for its 32 KiB of shared memory), the row loop unrolled by two (38.9 us), a block a patch
-//! (39.1 us). Adding up the eccentricity of every pixel costs 3.5 us. `analyze_any` takes 50 us: it does, and compensates.
+//! (39.1 us). Adding up the eccentricity of every pixel costs 3.5 us. That, compensated and a pixel a thread, took 50 us.
 //! See `benches/record`.
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -36,6 +39,7 @@ use thalweg_simt::host::{DeviceSlice, Launch};
 use thalweg_simt::{Cooperative, Out, Shared, kernel};
 
 use crate::PLANES;
+use crate::layout::Row;
 use crate::patch::{Patch, Sum};
 use crate::texel::{
     CONTRAST, Column, GRADIENT, Image, LINEAR, Place, Walk, contrast, eccentricity, gradient, lab, response,
@@ -49,96 +53,107 @@ const VALUES: u32 = PLANES + 2;
 const SUMMED: [u32; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12];
 /// Most rows that are added up without compensation; 4 columns of so many bytes fit 16 bits.
 const ROWS: u32 = 32;
-/// Patches of a block of `analyze_quads`.
+/// Patches of a block of `analyze_small`.
 const TEAMS: u32 = 4;
+/// Largest side of its patches.
+#[cfg(not(target_arch = "nvptx64"))]
+const SMALL: u32 = 32;
 
-/// Features and entropy of each patch, straight from the image: `rgb` [H, W, 3] to `features` [N, 13] and `entropy` \[N\],
-/// N = ceil(H / P) x ceil(W / P) patches in raster order.
+/// Features and entropy of each patch, straight from the images, which are in `rgb` as the [`Layout`](crate::Layout) of `table`
+/// says: `features` [N, 13] and `entropy` \[N\], image after image, patches in raster order.
 ///
 /// They are those of [`features`](crate::features) of the planes that [`textures`](crate::textures) would make, and of
-/// [`entropy`](crate::entropy), to rounding.
+/// [`entropy`](crate::entropy), to rounding. `images`, `patches` (N) and `bytes` are the layout's.
 ///
-/// Fastest where patches have 4 to 32 pixels a side, a multiple of 4 like the image's width, and `rgb` starts on a word.
+/// Fastest where patches have 4 to 32 pixels a side, a multiple of 4 like the image's width, and `rgb` starts on a word; images of
+/// other widths do not slow their neighbours down. Patches of an image that is not in `rgb` are left alone.
 ///
 /// # Errors
-/// As for a kernel: an extent or patch side that is not within 1 to 16384, a buffer of another length, or what the
-/// launch fails with.
+/// As for a kernel: a patch side that is not within 1 to 16384, a buffer of another length, or what the launch fails with.
 #[cfg(not(target_arch = "nvptx64"))]
 #[allow(clippy::too_many_arguments)]
 pub fn analyze<S, L: Launch<S> + ?Sized>(
     on: &L,
-    height: u32,
-    width: u32,
+    images: u32,
+    patches: u32,
+    bytes: u32,
     patch: u32,
     fixation_y: f32,
     fixation_x: f32,
+    table: &DeviceSlice<S, u32>,
     rgb: &DeviceSlice<S, u8>,
     features: &mut DeviceSlice<S, f32>,
     entropy: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
-    let multiples = width.is_multiple_of(4) && patch.is_multiple_of(4) && rgb.device_ptr().is_multiple_of(4);
-    let launch = if multiples && (4..=32).contains(&patch) { analyze_quads } else { analyze_any };
-    launch(on, height, width, patch, fixation_y, fixation_x, rgb, features, entropy)
+    let launch = if patch <= SMALL { analyze_small } else { analyze_large };
+    launch(on, images, patches, bytes, patch, fixation_y, fixation_x, table, rgb, features, entropy)
 }
 
 kernel! {
-    /// [`analyze`] for patches and images of whole quads of pixels.
-    unsafe fn analyze_quads(
-        cx: impl Cooperative, height: u32, width: u32, patch: u32, fixation_y: f32, fixation_x: f32,
-        rgb: In<u8>, features: Out<f32>, entropy: Out<f32>,
+    /// [`analyze`] for patches of at most 32 pixels a side.
+    unsafe fn analyze_small(
+        cx: impl Cooperative, images: u32, patches: u32, bytes: u32, patch: u32, fixation_y: f32, fixation_x: f32,
+        table: In<u32>, rgb: In<u8>, features: Out<f32>, entropy: Out<f32>,
     )
     require {
-        (1..=16384).contains(&height),
-        (1..=16384).contains(&width),
-        (4..=32).contains(&patch),
-        width.is_multiple_of(4),
-        patch.is_multiple_of(4),
-        rgb.is_aligned(4),
-        rgb.len() == 3 * height * width,
-        features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
-        entropy.len() == height.div_ceil(patch) * width.div_ceil(patch),
+        (1..=65535).contains(&images),
+        (1..=268435456).contains(&patches),
+        (1..=32).contains(&patch),
+        table.len() == 4 * (images + 1),
+        table.is_aligned(16),
+        rgb.len() == bytes,
+        features.len() == 13 * patches,
+        entropy.len() == patches,
     }
-    grid(width.div_ceil(patch).div_ceil(4), height.div_ceil(patch))
+    grid(patches.div_ceil(4))
     block(32, 4)
     shared(1024 + 4 * (1024 + 32 * 15 * 4))
     {
-        let image = Image { height, width, rgb };
         let (lane, team) = (cx.thread_idx().x, cx.thread_idx().y);
-        let (row, column) = (cx.block_idx().y, cx.block_idx().x * TEAMS + team);
-        let table = cx.shared::<f32>(0);
+        let n = cx.block_idx().x * TEAMS + team;
+        let row = Row::of_patch(cx, table, images, patches, n);
+        let linear = cx.shared::<f32>(0);
         let count = cx.shared::<u32>(1024 * (1 + team));
         let total = cx.shared::<f32>(1024 * (1 + TEAMS) + team * 32 * VALUES * 4);
         let mut i = 4 * (team * 32 + lane);
         while i < BINS {
-            cx.shared_set4(table, i, cx.load4(LINEAR.0.as_ptr().add(i as usize)));
+            cx.shared_set4(linear, i, cx.load4(LINEAR.0.as_ptr().add(i as usize)));
             i += 4 * 32 * TEAMS;
         }
         for k in 0..BINS / 32 {
             cx.shared_set(count, lane + 32 * k, 0);
         }
         cx.barrier();
-        if column * patch >= width {
+        if n >= patches {
             return;
         }
+        let Some((image, area)) = row.locate(cx, rgb, bytes, n, patch) else {
+            return;
+        };
 
-        let area = Patch::at(row, column, height, width, patch);
-        let place = Place::new(cx, height, width, fixation_y, fixation_x);
+        let place = Place::new(cx, image.height, image.width, fixation_y, fixation_x);
         let near = near(cx, place, area);
         let mut distance = if lane < 16 && !near { node(cx, place, area, lane) } else { 0.0 };
-        let share = Share::new(area, area.width / 4, lane, 32);
+        let quads = image.has_quads(area);
+        let share = Share::new(area, if quads { area.width / 4 } else { area.width }, lane, 32);
         let (group, top) = share.first();
         let mut sums = [0.0; 11];
         if group < share.groups && top < area.height {
-            let (x, y, end) = (area.x + 4 * group, area.y + top, area.y + (top + share.rows).min(area.height));
-            if near {
-                let columns: [f32; 4] = core::array::from_fn(|i| place.column(cx, x + i as u32).1);
-                for y in y..end {
-                    let dy = place.row(cx, y).1;
-                    distance += sum(columns.map(|dx| eccentricity(cx, dy, dx)));
+            let (y, end) = (area.y + top, area.y + (top + share.rows).min(area.height));
+            let strip = Strip { image, place, table: linear, count };
+            if quads {
+                let x = area.x + 4 * group;
+                if near {
+                    distance = place.distance::<_, 4>(cx, y, end, x);
                 }
+                sums = strip.sums::<_, 4, 6, false>(cx, y, end, x, |start| image.quad(cx, start, x));
+            } else {
+                let x = area.x + group;
+                if near {
+                    distance = place.distance::<_, 1>(cx, y, end, x);
+                }
+                sums = strip.sums::<_, 1, 3, false>(cx, y, end, x, |start| image.single(cx, start, x));
             }
-            let strip = Strip { image, place, table, count };
-            sums = strip.sums::<_, 4, 6, false>(cx, y, end, x, |start| image.quad(cx, start, x));
         }
         sums[9] = distance;
         for (k, plane) in SUMMED.into_iter().enumerate() {
@@ -147,38 +162,41 @@ kernel! {
         cx.warp_barrier();
         cx.shared_set(total, lane * VALUES + PLANES, bits(cx, count, area.area()));
         cx.warp_barrier();
-        let n = row * width.div_ceil(patch) + column;
         finish(cx, total, 32, area, place, n, features, entropy);
     }
 }
 
 kernel! {
-    /// [`analyze`] for any image and patch.
-    unsafe fn analyze_any(
-        cx: impl Cooperative, height: u32, width: u32, patch: u32, fixation_y: f32, fixation_x: f32,
-        rgb: In<u8>, features: Out<f32>, entropy: Out<f32>,
+    /// [`analyze`] for any patch.
+    unsafe fn analyze_large(
+        cx: impl Cooperative, images: u32, patches: u32, bytes: u32, patch: u32, fixation_y: f32, fixation_x: f32,
+        table: In<u32>, rgb: In<u8>, features: Out<f32>, entropy: Out<f32>,
     )
     require {
-        (1..=16384).contains(&height),
-        (1..=16384).contains(&width),
+        (1..=65535).contains(&images),
+        (1..=268435456).contains(&patches),
         (1..=16384).contains(&patch),
-        rgb.len() == 3 * height * width,
-        features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
-        entropy.len() == height.div_ceil(patch) * width.div_ceil(patch),
+        table.len() == 4 * (images + 1),
+        table.is_aligned(16),
+        rgb.len() == bytes,
+        features.len() == 13 * patches,
+        entropy.len() == patches,
     }
-    grid(width.div_ceil(patch), height.div_ceil(patch))
+    grid(patches)
     block((patch * patch).div_ceil(1024).next_power_of_two().min(8) * 32)
     shared(2048 + (patch * patch).div_ceil(1024).next_power_of_two().min(8) * 32 * 15 * 4 * 2)
     {
-        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
-        let image = Image { height, width, rgb };
-        let area = Patch::at(cx.block_idx().y, cx.block_idx().x, height, width, patch);
-        let place = Place::new(cx, height, width, fixation_y, fixation_x);
+        let (rank, threads, n) = (cx.thread_idx().x, cx.block_dim().x, cx.block_idx().x);
+        let row = Row::of_patch(cx, table, images, patches, n);
+        let Some((image, area)) = row.locate(cx, rgb, bytes, n, patch) else {
+            return;
+        };
+        let place = Place::new(cx, image.height, image.width, fixation_y, fixation_x);
         // Sums, and after all of them what these lack.
-        let (table, count, total) = (cx.shared::<f32>(0), cx.shared::<u32>(1024), cx.shared::<f32>(2048));
+        let (linear, count, total) = (cx.shared::<f32>(0), cx.shared::<u32>(1024), cx.shared::<f32>(2048));
         let mut i = rank;
         while i < BINS {
-            cx.shared_set(table, i, LINEAR.0[i as usize]);
+            cx.shared_set(linear, i, LINEAR.0[i as usize]);
             cx.shared_set(count, i, 0);
             i += threads;
         }
@@ -187,7 +205,7 @@ kernel! {
         }
         cx.barrier();
 
-        let strip = Strip { image, place, table, count };
+        let strip = Strip { image, place, table: linear, count };
         let add = |sums: [f32; 11]| {
             for (k, plane) in SUMMED.into_iter().enumerate() {
                 let at = rank * VALUES + plane;
@@ -198,7 +216,7 @@ kernel! {
                 cx.shared_set(total, excess, sum.excess);
             }
         };
-        if image.is_aligned() && area.x.is_multiple_of(4) && area.width.is_multiple_of(4) {
+        if image.has_quads(area) {
             Share::new(area, area.width / 4, rank, threads).every(|group, top, end| {
                 let (x, y, end) = (area.x + 4 * group, area.y + top, area.y + end);
                 add(strip.sums::<_, 4, 6, true>(cx, y, end, x, |start| image.quad(cx, start, x)));
@@ -216,7 +234,6 @@ kernel! {
         cx.barrier();
         // Asked anew, as in `scan`, or the barrier is copied.
         if cx.thread_idx().x < 32 {
-            let n = cx.block_idx().y * cx.grid_dim().x + cx.block_idx().x;
             finish(cx, total, threads, area, place, n, features, entropy);
         }
     }
@@ -331,6 +348,20 @@ unsafe fn finish(
         if lane == PLANES {
             entropy.set(cx, n as usize, mean.min(1.0));
         }
+    }
+}
+
+impl Place {
+    /// The sum of the eccentricities of rows `top` to `end` of `N` columns from `x` on.
+    #[inline(always)]
+    fn distance<C: Cooperative, const N: usize>(self, cx: C, top: u32, end: u32, x: u32) -> f32 {
+        let columns: [f32; N] = core::array::from_fn(|i| self.column(cx, x + i as u32).1);
+        let mut distance = 0.0;
+        for y in top..end {
+            let dy = self.row(cx, y).1;
+            distance += sum(columns.map(|dx| eccentricity(cx, dy, dx)));
+        }
+        distance
     }
 }
 

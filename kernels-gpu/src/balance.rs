@@ -18,6 +18,7 @@
 
 use thalweg_simt::kernel;
 
+use crate::layout::{PIECE, Span};
 use crate::patch::Sum;
 
 /// Units of either hidden layer.
@@ -31,16 +32,20 @@ const THIRD: u32 = SECOND_BIAS + UNITS;
 const THIRD_BIAS: u32 = THIRD + 3 * UNITS;
 
 kernel! {
-    /// Weights `mix` [images, 3] of entropy, salience and participatory score, for `images` images of `n` patches each.
+    /// Weights `mix` [images, 3] of entropy, salience and participatory score, image by image.
     ///
-    /// `summaries` are as [`participatory`](crate::participatory) leaves them; `predictor` is a balancer and a query as
+    /// `images`, `patches` and `table` are those of the batch's [`Layout`](crate::Layout); `summaries` are as
+    /// [`participatory`](crate::participatory) leaves them; `predictor` is a balancer and a query as
     /// [`predictor`](crate::predictor) packs them.
     pub unsafe fn balance(
-        cx: impl Cooperative, images: u32, n: u32, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
+        cx: impl Cooperative, images: u32, patches: u32,
+        table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
     )
     require {
-        (1..=268435456).contains(&(images * n)),
-        summaries.len() == images * 12 * n.div_ceil(64),
+        (1..=65535).contains(&images),
+        (1..=268435456).contains(&patches),
+        table.len() == 4 * (images + 1),
+        summaries.len() == 12 * (patches / 64 + images),
         predictor.len() == 18179,
         mix.len() == 3 * images,
     }
@@ -62,25 +67,40 @@ kernel! {
         let third_bias = weight(THIRD_BIAS + warp.min(2));
 
         if warp < 3 {
-            let blocks = n.div_ceil(64);
-            let summary = |map: u32, k: u32, b: u32| summaries.get(cx, ((image * 12 + map * 3 + k) * blocks + b) as usize);
-            let size = |b: u32| (n - b * 64).min(64) as f32;
+            let span = Span::of_image(cx, table, images, patches, image);
+            let (n, blocks, stride) = (span.len(), span.len().div_ceil(PIECE), patches / PIECE + images);
+            // Four pieces' at once; past the last they are the last's, and not taken.
+            let summaries = |map: u32, k: u32, b: u32| -> [f32; 4] {
+                let of = |b: u32| ((map * 3 + k) * stride + span.piece() + b.min(blocks - 1)) as usize;
+                core::array::from_fn(|i| summaries.get(cx, of(b + 32 * i as u32)))
+            };
+            let size = |b: u32| (n - b * PIECE).min(PIECE) as f32;
             let (mut sum, mut most, mut peak) = (Sum::default(), f32::NEG_INFINITY, f32::NEG_INFINITY);
             let mut b = lane;
             while b < blocks {
-                sum.add(summary(warp, 0, b));
-                most = most.max(summary(warp, 2, b));
-                peak = peak.max(summary(3, 2, b));
-                b += 32;
+                let (sums, mosts, peaks) = (summaries(warp, 0, b), summaries(warp, 2, b), summaries(3, 2, b));
+                for i in 0..4 {
+                    if b + 32 * (i as u32) < blocks {
+                        sum.add(sums[i]);
+                    }
+                    (most, peak) = (most.max(mosts[i]), peak.max(peaks[i]));
+                }
+                b += 128;
             }
             let mean = cx.warp_sum(sum.total()) / n as f32;
             let (most, peak) = (cx.warp_max(most), cx.warp_max(peak));
             let mut squares = Sum::default();
             let mut b = lane;
             while b < blocks {
-                let off = summary(warp, 0, b) / size(b) - mean;
-                squares.add(cx.fma(size(b) * off, off, summary(warp, 1, b)));
-                b += 32;
+                let (sums, within) = (summaries(warp, 0, b), summaries(warp, 1, b));
+                for i in 0..4 {
+                    let b = b + 32 * i as u32;
+                    if b < blocks {
+                        let off = sums[i] / size(b) - mean;
+                        squares.add(cx.fma(size(b) * off, off, within[i]));
+                    }
+                }
+                b += 128;
             }
             let squares = cx.warp_sum(squares.total());
             let deviation = if n > 1 { cx.sqrt(squares / (n - 1) as f32) } else { 0.0 };

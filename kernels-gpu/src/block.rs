@@ -80,42 +80,59 @@ pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Share
     }
 }
 
-/// The sum over the threads before this one and over all threads; both stay at the largest
+/// Sums over the threads before this one and over all threads, of each of `K` values; they stay at the largest
 /// word rather than wrap.
 ///
 /// # Safety
-/// `window` has [`WINDOW`] words, which no thread accesses until the next barrier, nor after this until another.
+/// `window` has `K` times [`WINDOW`] words, which no thread accesses until the next barrier, nor after this until another.
 #[inline(always)]
-pub(crate) unsafe fn scan<C: Cooperative>(cx: C, window: Shared<u32>, v: u32) -> (u32, u32) {
+pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
+    cx: C,
+    window: Shared<u32>,
+    v: [u32; K],
+) -> ([u32; K], [u32; K]) {
     let (lane, warp, warps) = (cx.lane(), cx.warp(), cx.block_dim().x / 32);
-    let through = |mut v: u32| {
-        let mut delta = 1;
-        while delta < 32 {
-            let other = cx.shuffle_up(v, delta);
-            if lane >= delta {
-                v = v.saturating_add(other);
-            }
-            delta *= 2;
-        }
-        v
-    };
-    let sum = through(v);
-    let previous = cx.shuffle_up(sum, 1);
+    let sums = v.map(|v| through(cx, v));
+    let previous = sums.map(|sum| cx.shuffle_up(sum, 1));
     // SAFETY: as in `reduce`.
     unsafe {
         if lane == 31 {
-            cx.shared_set(window, warp, sum);
+            for k in 0..K {
+                cx.shared_set(window, k as u32 * WINDOW + warp, sums[k]);
+            }
         }
         cx.barrier();
         if warp == 0 {
-            let sums = through(if lane < warps { cx.shared_get(window, lane) } else { 0 });
-            cx.shared_set(window, lane, sums);
+            for k in 0..K as u32 {
+                let at = k * WINDOW + lane;
+                let sums = through(cx, if lane < warps { cx.shared_get(window, at) } else { 0 });
+                cx.shared_set(window, at, sums);
+            }
         }
         cx.barrier();
-        let within = if lane == 0 { 0 } else { previous };
         // Asked anew: of one value, rustc's jump threading on MIR, which knows no convergent calls, would make two copies of the
         // barrier between the two branches, and the threads of the block would wait in two places.
-        let before = if cx.warp() == 0 { 0 } else { cx.shared_get(window, warp - 1) };
-        (before.saturating_add(within), cx.shared_get(window, warps - 1))
+        let warp = cx.warp();
+        let before = |k: usize| {
+            let within = if lane == 0 { 0 } else { previous[k] };
+            let at = k as u32 * WINDOW + warp.max(1) - 1;
+            let before = cx.shared_get(window, at);
+            if warp == 0 { within } else { before.saturating_add(within) }
+        };
+        (core::array::from_fn(before), core::array::from_fn(|k| cx.shared_get(window, k as u32 * WINDOW + warps - 1)))
     }
+}
+
+/// The sum over the lanes up to this one; it stays at the largest word rather than wraps.
+#[inline(always)]
+pub(crate) fn through(cx: impl Cooperative, mut v: u32) -> u32 {
+    let mut delta = 1;
+    while delta < 32 {
+        let other = cx.shuffle_up(v, delta);
+        if cx.lane() >= delta {
+            v = v.saturating_add(other);
+        }
+        delta *= 2;
+    }
+    v
 }

@@ -23,7 +23,7 @@
 use thalweg_simt::kernel;
 
 use crate::PLANES;
-use crate::patch::{Cell, Sum};
+use crate::patch::{Patch, Sum, Token};
 
 kernel! {
     /// Packed tokens of the selected patches: `planes` [13, H, W] to `tokens` [T, 13] and `position` [T, 2],
@@ -56,7 +56,9 @@ kernel! {
         if t >= counts.get(cx, 0).min(capacity) || count == 0 {
             return;
         }
-        let cell = Cell::of_token(cx, t, count, [height, width, patch], sides, cu_seqlens, patch_id);
+        let patches = height.div_ceil(patch) * width.div_ceil(patch);
+        let token = Token::find(cx, t, count, patches, sides, cu_seqlens, patch_id);
+        let cell = token.cell(cx, Patch::new(token.patch, height, width, patch));
         let mut sum = Sum::default();
         let start = planes.as_ptr().add((plane * height * width) as usize);
         for y in cell.y..cell.y_end {

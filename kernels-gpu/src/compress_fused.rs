@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for every token t < T, in parallel:
-//!     k, cell, rows, columns = as in `compress`
+//!     k, cell, rows, columns = as in `compress`, of the image that the patch is in
 //!     for every pixel of the cell: its 13 planes, as in `textures`
 //!     tokens[t] = their means; position[t] = (middle of rows / H, middle of columns / W)
 //! ```
@@ -11,7 +11,7 @@
 //! covers `capacity` tokens; T is read on the device, and blocks past it leave.
 //! Memory: 3 bytes read a pixel of a selected patch, from L2 where `analyze` left them, and 60 written a token.
 //!
-//! - **A token finds its patch**, so that an output row has one owner whatever the buffers hold.
+//! - **A token finds its patch, and the patch its image**, so that an output row has one owner whatever the buffers hold.
 //! - **Two threads a token**, not 13 as in `compress`: the planes of a group come from the same bytes. A block's
 //!   warps differ only in the group, so none diverges.
 //! - **The right column is new, the others are known** while a row is walked: 9 bytes a pixel instead of 27.
@@ -23,7 +23,8 @@
 use thalweg_simt::{Simt, kernel};
 
 use crate::PLANES;
-use crate::patch::{Cell, Sum};
+use crate::layout::Row;
+use crate::patch::{Cell, Sum, Token};
 use crate::texel::{
     CONTRAST, Column, GRADIENT, Image, LINEAR, Place, Walk, channels, contrast, eccentricity, gradient, lab, response,
 };
@@ -33,18 +34,20 @@ macro_rules! compress_fused {
         kernel! {
             $(#[$doc])*
             pub unsafe fn $name(
-                cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
+                cx: impl Simt, images: u32, patches: u32, bytes: u32, patch: u32, selected: u32, capacity: u32,
                 fixation_y: f32, fixation_x: f32,
-                rgb: In<u8>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
+                table: In<u32>, rgb: In<u8>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
                 tokens: Out<$element>, position: Out<f32>,
             )
             require {
-                (1..=16384).contains(&height),
-                (1..=16384).contains(&width),
+                (1..=65535).contains(&images),
+                (1..=268435456).contains(&patches),
                 (1..=16384).contains(&patch),
                 capacity <= 2147483647,
-                rgb.len() == 3 * height * width,
-                sides.len() == height.div_ceil(patch) * width.div_ceil(patch),
+                table.len() == 4 * (images + 1),
+                table.is_aligned(16),
+                rgb.len() == bytes,
+                sides.len() == patches,
                 cu_seqlens.len() > selected,
                 patch_id.len() >= selected,
                 counts.len() == 2,
@@ -58,8 +61,13 @@ macro_rules! compress_fused {
                 if t >= counts.get(cx, 0).min(capacity) || count == 0 {
                     return;
                 }
-                let cell = Cell::of_token(cx, t, count, [height, width, patch], sides, cu_seqlens, patch_id);
-                let image = Image { height, width, rgb };
+                let token = Token::find(cx, t, count, patches, sides, cu_seqlens, patch_id);
+                let row = Row::of_patch(cx, table, images, patches, token.patch);
+                let Some((image, area)) = row.locate(cx, rgb, bytes, token.patch, patch) else {
+                    return;
+                };
+                let Image { height, width, .. } = image;
+                let cell = token.cell(cx, area);
                 let put = |plane: u32, v: f32| {
                     tokens.set(cx, t as usize * PLANES as usize + plane as usize, $put(cx, v));
                 };
@@ -77,13 +85,13 @@ macro_rules! compress_fused {
 }
 
 compress_fused! {
-    /// Packed tokens of the selected patches, straight from the image: `rgb` [H, W, 3] to `tokens` [T, 13] and
-    /// `position` [T, 2], (y, x) of the cell centre as a fraction of height and width.
+    /// Packed tokens of the selected patches, straight from the images, which are in `rgb` as the [`Layout`](crate::Layout) of
+    /// `table` says: `tokens` [T, 13] and `position` [T, 2], (y, x) of the cell centre as a fraction of its image's height and width.
     ///
     /// The tokens are those of [`compress`](crate::compress) of the planes that [`textures`](crate::textures)
     /// would make. `sides` \[N\], `cu_seqlens`, `patch_id` and `counts` are as [`allocate`](crate::allocate)
     /// leaves them, with room for `selected` patches. `tokens` and `position` have `capacity` rows; those from T on
-    /// are left alone.
+    /// are left alone, and so are tokens of an image that is not in `rgb`.
     compress_fused f32 (|_, v| v)
 }
 compress_fused! {

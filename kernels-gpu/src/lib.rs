@@ -36,6 +36,7 @@ mod compress;
 mod compress_fused;
 mod entropy;
 mod features;
+mod layout;
 mod participatory;
 mod patch;
 mod profile;
@@ -43,9 +44,8 @@ mod relevance;
 mod texel;
 mod textures;
 
-pub use allocate::allocate;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use allocate::gains;
+pub use allocate::{allocate, gains};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use analyze::analyze;
 pub use balance::balance;
@@ -55,6 +55,8 @@ pub use compress::compress;
 pub use compress_fused::{compress_fused, compress_fused_bf16, compress_fused_f16};
 pub use entropy::entropy;
 pub use features::features;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use layout::{Layout, LayoutError};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use participatory::coupling;
 pub use participatory::participatory;
@@ -66,8 +68,10 @@ pub use textures::{textures, textures_f16};
 pub const PLANES: u32 = 13;
 /// Largest height and width of an image, in pixels.
 pub const MAX_EXTENT: u32 = 16384;
-/// Largest number of patches of an image: one for each pixel of the largest.
+/// Largest number of patches of a batch: one for each pixel of the largest image.
 pub const MAX_PATCHES: u32 = MAX_EXTENT * MAX_EXTENT;
+/// Largest number of images of a batch.
+pub const MAX_IMAGES: u32 = 65535;
 /// Index of the plane of edge magnitude.
 pub const EDGE: u32 = 8;
 /// Index of the plane of eccentricity.

@@ -7,10 +7,10 @@
 //!     |z|              = |R (h, 1)|                               R [65, 65]: triangular factor of [W2 b2]
 //!     participatory[n] = (1 + z.q / |z| / |q|) / 2
 //!     salience[n]      = edge (1 - foveal_bias * eccentricity), not yet divided by the largest edge
-//! for every 64 patches: sum, squared deviations and maximum of entropy, salience, participatory and edge
+//! for every 64 patches of an image: sum, squared deviations and maximum of entropy, salience, participatory and edge
 //! ```
 //!
-//! Launch: blocks of 32 x 4 threads, 64 patches each; a lane has two patches, a warp a quarter of the units and
+//! Launch: blocks of 32 x 4 threads, 64 patches of one image each, for all images; a lane has two patches, a warp a quarter of the units and
 //! of the rows of R.
 //! Memory: 56 bytes read and 8 written a patch, and 13 KiB of weights a block, from L2.
 //!
@@ -25,12 +25,13 @@
 
 use thalweg_simt::kernel;
 
+use crate::layout::{PIECE, Span};
 use crate::{ECCENTRICITY, PLANES};
 
 /// Hidden units of a head.
 const UNITS: u32 = 64;
 /// Patches of a block.
-const BLOCK: u32 = 64;
+const BLOCK: u32 = PIECE;
 /// Words for a hidden unit: weights, bias, coupling, and a constant.
 const ROW: u32 = 16;
 /// Words for R: 9 groups of 8 rows, group g from column 8 g.
@@ -44,36 +45,44 @@ const fn group(g: u32) -> u32 {
 }
 
 kernel! {
-    /// Participatory score of `images` images of `n` patches each, from `features` [images, n, 13], `entropy` [images, n] and
+    /// Participatory score of all patches of a batch, from `features` [N, 13], `entropy` \[N\] and
     /// `coupling`, a head and a query as [`coupling`](crate::coupling) packs them; and what is left to know for
     /// [`balance`](crate::balance) and [`relevance_with_query`](crate::relevance_with_query).
     ///
-    /// `salience` [images, n] receives feature `edge` (8 is the edge magnitude), less the foveal bias. `summaries` [images, 4,
-    /// 3, ceil(n / 64)] receives, for entropy, salience, participatory score and feature `edge`, the sum, the sum of squared
-    /// deviations from the mean, and the maximum of every 64 patches; the last maximum is at least `least_peak`.
+    /// `images`, `patches` (N) and `table` are those of the batch's [`Layout`](crate::Layout).
+    /// `salience` \[N\] receives feature `edge` (8 is the edge magnitude), less the foveal bias. `summaries` [4, 3, N / 64 +
+    /// images] receives, for entropy, salience, participatory score and feature `edge`, the sum, the sum of squared
+    /// deviations from the mean, and the maximum of every 64 patches of an image, those of image b from its first patch / 64 + b on;
+    /// the last maximum is at least `least_peak`.
     pub unsafe fn participatory(
-        cx: impl Cooperative, images: u32, n: u32, edge: u32, least_peak: f32, foveal_bias: f32,
-        features: In<f32>, entropy: In<f32>, coupling: In<f32>,
+        cx: impl Cooperative, images: u32, patches: u32, edge: u32, least_peak: f32, foveal_bias: f32,
+        table: In<u32>, features: In<f32>, entropy: In<f32>, coupling: In<f32>,
         participatory: Out<f32>, salience: Out<f32>, summaries: Out<f32>,
     )
     require {
-        (1..=268435456).contains(&(images * n)),
+        (1..=65535).contains(&images),
+        (1..=268435456).contains(&patches),
         edge < 13,
-        features.len() == 13 * images * n,
-        entropy.len() == images * n,
+        table.len() == 4 * (images + 1),
+        features.len() == 13 * patches,
+        entropy.len() == patches,
         coupling.len() == 3400,
         coupling.is_aligned(16),
-        participatory.len() == images * n,
-        salience.len() == images * n,
-        summaries.len() == images * 12 * n.div_ceil(64),
+        participatory.len() == patches,
+        salience.len() == patches,
+        summaries.len() == 12 * (patches / 64 + images),
     }
-    grid(images * n.div_ceil(64)) block(32, 4) shared((3400 + 65 * 64 + 2 * 4 * 64) * 4)
+    grid(patches / 64 + images) block(32, 4) shared((3400 + 65 * 64 + 2 * 4 * 64) * 4)
     {
         let (lane, warp, rank) = (cx.thread_idx().x, cx.thread_idx().y, cx.rank());
-        let blocks = n.div_ceil(BLOCK);
-        let (image, block) = (cx.block_idx().x / blocks, cx.block_idx().x % blocks);
-        let first = image * n + block * BLOCK;
-        let count = (n - block * BLOCK).min(BLOCK);
+        let (piece, all) = (cx.block_idx().x, cx.grid_dim().x);
+        let span = Span::of_piece(cx, table, images, patches, piece);
+        let piece_of_image = piece.wrapping_sub(span.piece());
+        if piece_of_image >= span.len().div_ceil(BLOCK) {
+            return;
+        }
+        let first = span.start + piece_of_image * BLOCK;
+        let count = (span.end - first).min(BLOCK);
 
         let weights = cx.shared::<f32>(0);
         let hidden = cx.shared::<f32>(COUPLING * 4);
@@ -186,7 +195,7 @@ kernel! {
         if lane == 0 {
             let most = if warp == 3 { most.max(least_peak) } else { most };
             for (k, v) in [sum, squares, most].into_iter().enumerate() {
-                summaries.set(cx, ((image * 12 + warp * 3 + k as u32) * blocks + block) as usize, v);
+                summaries.set(cx, ((warp * 3 + k as u32) * all + piece) as usize, v);
             }
         }
     }

@@ -54,27 +54,28 @@ impl Patch {
     }
 }
 
-/// The pixels that a token averages.
+/// A token's place among those of its patch.
 #[derive(Clone, Copy)]
-pub(crate) struct Cell {
-    pub(crate) y: u32,
-    pub(crate) x: u32,
-    pub(crate) y_end: u32,
-    pub(crate) x_end: u32,
+pub(crate) struct Token {
+    /// The patch.
+    pub(crate) patch: u32,
+    /// Cells of the patch along each axis.
+    side: u32,
+    /// Which of them, in raster order.
+    cell: u32,
 }
 
-impl Cell {
-    /// The cell of token `t` among the tokens of `count` selected patches; some cell of the image whatever the
-    /// buffers hold.
+impl Token {
+    /// Token `t` among those of `count` selected patches; some token of the `patches` whatever the buffers hold.
     ///
     /// # Safety
     /// `count` is at least 1, `cu_seqlens` has more elements, `patch_id` as many; `sides` has one for each patch.
     #[inline(always)]
-    pub(crate) unsafe fn of_token(
+    pub(crate) unsafe fn find(
         cx: impl Simt,
         t: u32,
         count: u32,
-        [height, width, patch]: [u32; 3],
+        patches: u32,
         sides: In<i32>,
         cu_seqlens: In<i32>,
         patch_id: In<i32>,
@@ -91,23 +92,38 @@ impl Cell {
                 }
             }
             // Clamped, so that no contents of the buffers lead outside the image.
-            let patches = height.div_ceil(patch) * width.div_ceil(patch);
-            let index = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
-            let side = sides.get(cx, index as usize).clamp(1, 255) as u32;
+            let patch = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
+            let side = sides.get(cx, patch as usize).clamp(1, 255) as u32;
             let cell = t.wrapping_sub(cu_seqlens.get(cx, k as usize) as u32).min(side * side - 1);
-
-            let area = Patch::new(index, height, width, patch);
-            let row = divide(cx, cell, side);
-            let column = cell - row * side;
-            Self {
-                y: area.y + row * area.height / side,
-                x: area.x + column * area.width / side,
-                y_end: area.y + ((row + 1) * area.height).div_ceil(side),
-                x_end: area.x + ((column + 1) * area.width).div_ceil(side),
-            }
+            Self { patch, side, cell }
         }
     }
 
+    /// Its pixels in the patch.
+    #[inline(always)]
+    pub(crate) fn cell(self, cx: impl Simt, area: Patch) -> Cell {
+        let Self { side, cell, .. } = self;
+        let row = divide(cx, cell, side);
+        let column = cell - row * side;
+        Cell {
+            y: area.y + row * area.height / side,
+            x: area.x + column * area.width / side,
+            y_end: area.y + ((row + 1) * area.height).div_ceil(side),
+            x_end: area.x + ((column + 1) * area.width).div_ceil(side),
+        }
+    }
+}
+
+/// The pixels that a token averages.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) y: u32,
+    pub(crate) x: u32,
+    pub(crate) y_end: u32,
+    pub(crate) x_end: u32,
+}
+
+impl Cell {
     /// Number of pixels.
     #[inline(always)]
     pub(crate) fn area(self) -> u32 {
@@ -120,7 +136,7 @@ impl Cell {
 /// Exact: (a + 1/2) / b is at least 1/2b from an integer, and the error below a quarter of that. LLVM narrows
 /// a division of numbers that it knows to be small to 16 bits, which ptxas makes a function call.
 #[inline(always)]
-fn divide(cx: impl Simt, a: u32, b: u32) -> u32 {
+pub(crate) fn divide(cx: impl Simt, a: u32, b: u32) -> u32 {
     ((a as f32 + 0.5) * cx.recip(b as f32)) as u32
 }
 

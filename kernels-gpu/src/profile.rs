@@ -26,6 +26,7 @@ use thalweg_simt::{In, Simt, kernel};
 
 use crate::PLANES;
 use crate::block::maxima;
+use crate::layout::fits;
 use crate::patch::pixel;
 use crate::textures::linear_lab;
 
@@ -94,13 +95,6 @@ kernel! {
             textures.set(cx, ((image * PLANES + plane) * PATCHES + first + patch) as usize, mean);
         }
     }
-}
-
-/// Whether an image is one, inside `bytes` bytes.
-#[inline(always)]
-fn fits(start: u32, height: u32, width: u32, bytes: u32) -> bool {
-    let (h, w) = (height.wrapping_sub(1), width.wrapping_sub(1));
-    h < 16384 && w < 16384 && start <= bytes && 3 * (h + 1) * (w + 1) <= bytes - start
 }
 
 /// Pixel (i, j) of the image at 512 x 512, in [0, 1]: bilinear, half-pixel centres, borders replicated.

@@ -18,6 +18,8 @@
 
 use thalweg_simt::{In, Simt};
 
+use crate::patch::Patch;
+
 /// The luma of [`Column`] and [`gradient`] to units of 1: Sobel's eight over 255000.
 pub(crate) const GRADIENT: f32 = 1.0 / (8.0 * 255_000.0);
 /// The square root of [`contrast`] to twice the standard deviation: 2 sqrt(2 / 27) / 255000.
@@ -37,6 +39,12 @@ impl Image {
     #[inline(always)]
     pub(crate) fn is_aligned(self) -> bool {
         self.width.is_multiple_of(4) && self.rgb.as_ptr().addr().is_multiple_of(4)
+    }
+
+    /// Whether the rows of a patch can be read by [`quad`](Self::quad).
+    #[inline(always)]
+    pub(crate) fn has_quads(self, area: Patch) -> bool {
+        self.is_aligned() && (area.x | area.width).is_multiple_of(4)
     }
 
     /// Where row `y` starts, in bytes.

@@ -5,8 +5,8 @@ use thalweg_kernels::{
     textures_f16,
 };
 
-use super::device::{Buffer, Cpu, Random};
-use super::{SIZES, distance, oracle, patches, picture, refused, run_allocate};
+use super::device::{Buffer, Cpu, Error, Random};
+use super::{SIZES, distance, oracle, patches, picture, refused, run_allocate, single};
 
 /// Heights and widths of which some patches are whole quads of pixels, and some in part.
 const QUADS: [(u32, u32); 9] =
@@ -21,6 +21,21 @@ fn fixation(random: &mut Random) -> (f32, f32) {
     if random.below(2) == 0 { (0.5, 0.5) } else { (random.unit(), random.unit()) }
 }
 
+/// [`analyze`] of one image, of which `rgb` holds no more.
+fn run_analyze(
+    cpu: &Cpu,
+    (height, width): (u32, u32),
+    patch: u32,
+    (fy, fx): (f32, f32),
+    rgb: &Buffer<u8>,
+    out: &mut Buffer<f32>,
+    bits: &mut Buffer<f32>,
+) -> Result<(), Error> {
+    let (n, bytes) = (patches(height, width, patch) as u32, 3 * height * width);
+    let table = single(height, width, patch);
+    analyze(cpu, 1, n, bytes, patch, fy, fx, table.slice(), rgb.slice(), out.slice_mut(), bits.slice_mut())
+}
+
 /// Features and entropy, and those of the materialised path, in units that were all written.
 fn check_analyze(sizes: &[(u32, u32)], sides: &[u32]) {
     let (cpu, mut random) = (Cpu::default(), Random(11));
@@ -32,7 +47,7 @@ fn check_analyze(sizes: &[(u32, u32)], sides: &[u32]) {
             let rgb = Buffer::new(&pixels, random.below(8).saturating_sub(4) as usize, 0xcd);
             let (h, w, n) = (height as usize, width as usize, patches(height, width, patch));
             let (mut out, mut bits) = (Buffer::floats(13 * n), Buffer::floats(n));
-            analyze(&cpu, height, width, patch, fy, fx, rgb.slice(), out.slice_mut(), bits.slice_mut()).unwrap();
+            run_analyze(&cpu, (height, width), patch, (fy, fx), &rgb, &mut out, &mut bits).unwrap();
 
             let planes = oracle::textures(h, w, (fy.into(), fx.into()), &pixels);
             let means: Vec<f64> = oracle::patches(h, w, patch as usize)
@@ -82,7 +97,7 @@ fn analysis_of_a_large_constant_patch_does_not_drift() {
     for shift in [0, 1] {
         let rgb = Buffer::new(&pixels, shift, 0);
         let (mut out, mut bits) = (Buffer::floats(13), Buffer::floats(1));
-        analyze(&cpu, side, side, side, 0.5, 0.5, rgb.slice(), out.slice_mut(), bits.slice_mut()).unwrap();
+        run_analyze(&cpu, (side, side), side, (0.5, 0.5), &rgb, &mut out, &mut bits).unwrap();
         let (l, a, b) = oracle::lab(37, 120, 201);
         let rgb = [37.0, 120.0, 201.0].map(|v| v / 255.0);
         let want = [rgb[0], rgb[1], rgb[2], l / 100.0, (a + 128.0) / 255.0, (b + 128.0) / 255.0, 0.0, 0.0, 0.0];
@@ -94,16 +109,30 @@ fn analysis_of_a_large_constant_patch_does_not_drift() {
 #[test]
 fn analysis_refuses_what_would_not_fit() {
     let cpu = Cpu::default();
-    let rgb = Buffer::new(&[0u8; 3 * 64], 0, 0);
+    let (rgb, table) = (Buffer::new(&[0u8; 3 * 64], 0, 0), Buffer::new(&[8, 8, 0, 0, 0, 0, 192, 1, 0], 0, 0));
     let (mut out, mut bits) = (Buffer::floats(13), Buffer::floats(1));
-    let mut run = |h, w, patch| analyze(&cpu, h, w, patch, 0.5, 0.5, rgb.slice(), out.slice_mut(), bits.slice_mut());
-    assert!(run(8, 8, 8).is_ok() && run(8, 8, 9).is_ok());
-    for patch in [4, 7] {
-        assert_eq!(refused(run(8, 8, patch)), "features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch)");
+    let mut run = |images, patches, bytes, patch, table| {
+        let (out, bits) = (out.slice_mut(), bits.slice_mut());
+        analyze(&cpu, images, patches, bytes, patch, 0.5, 0.5, table, rgb.slice(), out, bits)
+    };
+    let whole = table.slice().slice(..8).unwrap();
+    assert!(run(1, 1, 192, 8, whole).is_ok() && run(1, 1, 192, 100, whole).is_ok());
+    for patch in [8, 100] {
+        for (images, patches, bytes, requirement) in [
+            (0, 1, 192, "(1..=65535).contains(&images)"),
+            (65536, 1, 192, "(1..=65535).contains(&images)"),
+            (2, 1, 192, "table.len() == 4 * (images + 1)"),
+            (1, 0, 192, "(1..=268435456).contains(&patches)"),
+            (1, 2, 192, "features.len() == 13 * patches"),
+            (1, 1, 191, "rgb.len() == bytes"),
+        ] {
+            assert_eq!(refused(run(images, patches, bytes, patch, whole)), requirement);
+        }
+        let odd = table.slice().slice(1..).unwrap();
+        assert_eq!(refused(run(1, 1, 192, patch, odd)), "table.is_aligned(16)");
     }
-    assert_eq!(refused(run(0, 8, 8)), "(1..=16384).contains(&height)");
-    assert_eq!(refused(run(8, 12, 8)), "rgb.len() == 3 * height * width");
-    assert_eq!(refused(run(8, 8, 0)), "(1..=16384).contains(&patch)");
+    assert_eq!(refused(run(1, 1, 192, 0, whole)), "(1..=32).contains(&patch)");
+    assert_eq!(refused(run(1, 1, 192, 16385, whole)), "(1..=16384).contains(&patch)");
 }
 
 #[test]
@@ -162,13 +191,15 @@ fn fused_tokens_are_those_of_planes() {
             let (mut tokens, mut position) = (Buffer::floats(n), Buffer::floats(2 * rows));
             compress_fused(
                 &cpu,
-                height,
-                width,
+                1,
+                patches(height, width, patch) as u32,
+                3 * height * width,
                 patch,
                 selected,
                 capacity,
                 fy,
                 fx,
+                single(height, width, patch).slice(),
                 rgb.slice(),
                 sides.slice(),
                 cu_seqlens.slice(),
@@ -187,13 +218,15 @@ fn fused_tokens_are_those_of_planes() {
                 let run = if bf16 { compress_fused_bf16 } else { compress_fused_f16 };
                 run(
                     &cpu,
-                    height,
-                    width,
+                    1,
+                    patches(height, width, patch) as u32,
+                    3 * height * width,
                     patch,
                     selected,
                     capacity,
                     fy,
                     fx,
+                    single(height, width, patch).slice(),
                     rgb.slice(),
                     sides.slice(),
                     cu_seqlens.slice(),
@@ -233,13 +266,15 @@ fn fused_compression_survives_any_contents() {
         let (mut tokens, mut position) = (Buffer::floats(13 * 40), Buffer::floats(2 * 40));
         compress_fused(
             &cpu,
-            height,
-            width,
+            1,
+            patches(height, width, patch) as u32,
+            3 * height * width,
             patch,
             7,
             40,
             0.5,
             0.5,
+            single(height, width, patch).slice(),
             rgb.slice(),
             sides.slice(),
             cu_seqlens.slice(),

@@ -5,7 +5,7 @@ mod fused;
 mod oracle;
 
 use device::{Buffer, Cpu, Error, Random};
-use thalweg_kernels::{allocate, compress, entropy, features, gains, relevance, textures};
+use thalweg_kernels::{Layout, allocate, compress, entropy, features, gains, relevance, textures};
 use thalweg_simt::host::LaunchError;
 
 /// Heights and widths that hurt: 1, and one beside what a thread, a warp or a block covers.
@@ -163,6 +163,16 @@ fn entropy_reaches_one() {
     assert_eq!(out.read(), [1.0]);
 }
 
+/// The table of one image of `n` patches.
+fn line(n: usize) -> Buffer<u32> {
+    Buffer::new(&[1, n as u32, 0, 0, 0, 0, 3 * n as u32, n as u32], 0, 0xdead_beef)
+}
+
+/// The table of one image.
+fn single(height: u32, width: u32, patch: u32) -> Buffer<u32> {
+    Buffer::new(Layout::new(&[[height, width]], patch).unwrap().table(), 0, 0xdead_beef)
+}
+
 #[test]
 fn relevance_balances_and_scales() {
     let (cpu, mut random) = (Cpu::default(), Random(4));
@@ -184,10 +194,13 @@ fn relevance_balances_and_scales() {
             let (mut salience, mut scaled) = (Buffer::floats(n), Buffer::floats(n));
             relevance(
                 &cpu,
+                1,
+                n as u32,
                 n as u32,
                 bias,
                 mix.0,
                 mix.1,
+                line(n).slice(),
                 Buffer::new(&f, 0, 1e30).slice(),
                 Buffer::new(&e, 0, 1e30).slice(),
                 salience.slice_mut(),
@@ -233,20 +246,28 @@ fn run_allocate(cpu: &Cpu, scores: &[f32], gains: &[u32], lo: u32, budget: u64) 
     let mut sides = Buffer::filled(n, -5);
     let (mut cu_seqlens, mut patch_id) = (Buffer::filled(most + 1, -5), Buffer::filled(most, -5));
     let mut counts = Buffer::filled(2, 5u32);
+    let (mut tokens, mut selected) = (Buffer::filled(2, -5), Buffer::filled(2, -5));
     allocate(
         cpu,
+        1,
+        n as u32,
         n as u32,
         lo,
         lo + gains.len() as u32 - 1,
         budget,
+        line(n).slice(),
         Buffer::new(scores, 0, 1e30).slice(),
         Buffer::new(gains, 0, 1).slice(),
         sides.slice_mut(),
         cu_seqlens.slice_mut(),
         patch_id.slice_mut(),
         counts.slice_mut(),
+        tokens.slice_mut(),
+        selected.slice_mut(),
     )
     .unwrap();
+    assert_eq!((tokens.read()[0], tokens.read()[1] as u32), (0, counts.read()[0]));
+    assert_eq!((selected.read()[0], selected.read()[1] as u32), (0, counts.read()[1]));
     Allocation {
         sides: sides.read().to_vec(),
         cu_seqlens: cu_seqlens.read().to_vec(),
@@ -464,19 +485,25 @@ fn launchers_refuse_what_would_not_fit() {
     let steps = Buffer::new(&[65535u32, 50000], 0, 0);
     let (mut sides, mut cu_seqlens, mut patch_id) = (Buffer::filled(4, 0), Buffer::filled(3, 0), Buffer::filled(2, 0));
     let mut counts = Buffer::filled(2, 0u32);
+    let (mut tokens, mut selected, table) = (Buffer::filled(2, 0), Buffer::filled(2, 0), line(4));
     let mut run = |lo, hi, budget| {
         allocate(
             &cpu,
+            1,
+            4,
             4,
             lo,
             hi,
             budget,
+            table.slice(),
             scores.slice(),
             steps.slice(),
             sides.slice_mut(),
             cu_seqlens.slice_mut(),
             patch_id.slice_mut(),
             counts.slice_mut(),
+            tokens.slice_mut(),
+            selected.slice_mut(),
         )
     };
     assert!(run(2, 3, 11).is_ok());
@@ -486,5 +513,5 @@ fn launchers_refuse_what_would_not_fit() {
     assert_eq!(refused(run(4, 5, 15)), "lo * lo <= budget");
     assert_eq!(refused(run(2, 3, 1 << 31)), "budget <= 2147483647");
     assert_eq!(refused(run(2, 4, 8)), "gains.len() == hi - lo + 1");
-    assert_eq!(refused(run(2, 3, 12)), "cu_seqlens.len() > n.min(budget / (lo * lo))");
+    assert_eq!(refused(run(2, 3, 12)), "cu_seqlens.len() > patches.min(images * (budget / (lo * lo)))");
 }

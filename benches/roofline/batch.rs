@@ -1,0 +1,358 @@
+//! The kernels of a batch, a launch for all its images: scores, balance, allocation, the whole path to tokens; and the
+//! reference profile.
+
+use thalweg::vision::kernels::{self, Layout};
+use thalweg::vision::{Head, Layer, Params, Pipeline, Query, allocate_blocking, arr_coc_0_1};
+use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
+
+use crate::Result;
+use crate::bencher::{Bench, Bencher, Buffer, compare};
+use crate::images::Size;
+use crate::kernels::{FIXATION, Scene, TOKENS, analyze_into};
+
+/// Dimension of a query.
+const DIMENSION: usize = 2048;
+
+/// Times the kernels, and chains of them, launch by launch.
+pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
+    stages(bench, scene)?;
+    for (name, query) in [("image to tokens, graph", None), ("image to tokens, query, graph", Some(head()?))] {
+        if bench.wants(name) {
+            graphs(bench, scene, name, query)?;
+        }
+    }
+    profile(bench, scene)
+}
+
+/// The library's own path, replayed: a graph for each of the buffers that take turns.
+fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Query)>) -> Result {
+    let Scene { size: Size { images, height, width, .. }, content, .. } = *scene;
+    let stream = bench.stream;
+    let mut pipeline = Pipeline::new(bench.device, Params { budget: TOKENS as u64, ..Params::default() })?;
+    if let Some((head, query)) = &query {
+        pipeline = pipeline.with_query(head, query)?;
+    }
+    let mut turns = vec![];
+    for i in 0..scene.turns() {
+        let mut rgb = stream.alloc(scene.batch(i).len())?;
+        stream.copy(scene.batch(i), &mut rgb)?;
+        let workspace = pipeline.workspace(&stream, &vec![[height, width]; images])?;
+        let captured = stream.capture((rgb, workspace), |s, (rgb, workspace)| workspace.enqueue(s, rgb))?;
+        turns.push((captured.0, Some(captured.1)));
+    }
+    let n = turns.len();
+    let time = bench.time(1, |i| {
+        let (graph, bundle) = &mut turns[i % n];
+        let whole = bundle.take().ok_or("an earlier replay failed")?;
+        *bundle = Some(stream.replay(graph, whole)?);
+        Ok(())
+    })?;
+    for (_, bundle) in &turns {
+        let (_, workspace) = bundle.as_ref().ok_or("an earlier replay failed")?;
+        let counts = stream.read_blocking(workspace.counts())?;
+        assert!((1..=(images * TOKENS) as u32).contains(&counts[0]), "{counts:?}");
+    }
+    bench.row(name, content, scene.size.name, time, 3 * scene.size.pixels() + 60 * TOKENS * images)
+}
+
+fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
+    let Scene { size: Size { name, .. }, content, .. } = *scene;
+    let (n, stream, image) = (scene.layout.patches() as usize, bench.stream, 3 * scene.size.pixels());
+    // Counted in 4 bytes: what a patch has of features, maps and sides, and the weights. What the kernel before wrote is in
+    // the cache, as it is in the pipeline.
+    let weights = COUPLING + PREDICTOR;
+    let tokens = 60 * TOKENS * scene.size.images;
+    type Step = fn(&mut Work<Bench>, &Stream<Bench>, &Buffer<u8>) -> Result;
+    let steps: [(&str, usize, usize, Step); 8] = [
+        // Of one image it has been measured, and checked, above.
+        ("analyze", 1, image, |w, s, rgb| w.analyze(s, rgb)),
+        ("relevance", 1, 4 * 5 * n, |w, s, _| w.relevance(s)),
+        ("participatory", 1, 4 * (16 * n + COUPLING), |w, s, _| w.participatory(s)),
+        ("balance", 1, 4 * (12 * (n / 64 + scene.size.images) + PREDICTOR), |w, s, _| w.balance(s)),
+        ("relevance_with_query", 1, 4 * 4 * n, |w, s, _| w.relevance_with_query(s)),
+        ("allocate", 1, 4 * 2 * n, |w, s, _| w.allocate(s)),
+        ("scores + balance + allocate", 4, 4 * (22 * n + weights), |w, s, _| {
+            w.query_scores(s)?;
+            w.allocate(s)
+        }),
+        ("image to tokens, fused", 4, image + tokens, |w, s, rgb| w.path(s, rgb)),
+    ];
+    let wanted = |(kernel, ..): &(&str, usize, usize, Step)| {
+        bench.wants(kernel) && !(*kernel == "analyze" && scene.size.images == 1)
+    };
+    let steps: Vec<_> = steps.into_iter().filter(wanted).collect();
+    if steps.is_empty() {
+        return Ok(());
+    }
+    let mut work = Work::new(&stream, scene.layout.clone())?;
+    work.path(&stream, scene.batch(0))?;
+    work.check(&stream)?;
+    work.query_scores(&stream)?;
+    for (kernel, launches, bytes, step) in steps {
+        let time = bench.time(launches, |i| step(&mut work, &stream, scene.batch(i)))?;
+        bench.row(kernel, content, name, time, bytes)?;
+    }
+    Ok(())
+}
+
+/// The reference profile, head with a balancer.
+fn profile(bench: &mut Bencher, scene: &Scene) -> Result {
+    if !bench.wants("arr-coc-0-1") {
+        return Ok(());
+    }
+    let Scene { size: Size { name, images, height, width }, content, .. } = *scene;
+    let stream = bench.stream;
+    let (head, query) = head()?;
+    let profile = arr_coc_0_1::Profile::new(bench.device, &head, &query)?;
+    let start = |b: usize| scene.layout.byte_range(b).start as u32;
+    let table: Vec<u32> = (0..images).flat_map(|b| [start(b), height, width]).collect();
+    let table = stream.upload_blocking(&table)?;
+    let mut maps = profile.alloc(&stream, images)?;
+    let time = bench.time(6, |i| Ok(profile.enqueue(&stream, &table, scene.batch(i), &mut maps)?))?;
+    let best = stream.read_blocking(&maps.topk)?;
+    assert!(best.iter().all(|i| (0..1024).contains(i)), "patches of the profile");
+    // It samples the image.
+    bench.row("arr-coc-0-1", content, name, time, 0)
+}
+
+/// A head with a balancer and a query: any numbers will do.
+fn head() -> Result<(Head, Query)> {
+    let noise = |n: usize, scale: f32| {
+        (0..n).map(move |i| (((i * 7919 + 13) % 2003) as f32 / 1001.5 - 1.0) * scale).collect::<Vec<_>>()
+    };
+    let layer =
+        |outputs: usize, inputs: usize| [noise(outputs * inputs, (inputs as f32).powf(-0.5)), noise(outputs, 0.1)];
+    let [hidden, projection] = [layer(64, 13), layer(DIMENSION, 64)];
+    let balancer = [layer(128, 9 + DIMENSION), layer(128, 128), layer(3, 128)];
+    fn borrow([weight, bias]: &[Vec<f32>; 2]) -> Layer<'_> {
+        Layer { weight, bias }
+    }
+    let head = Head::new(borrow(&hidden), borrow(&projection))?.with_balancer(balancer.each_ref().map(borrow))?;
+    Ok((head, Query::new(&noise(DIMENSION, 1.0))?))
+}
+
+/// Floats of what `Head` makes of its weights and a query.
+const COUPLING: usize = 3400;
+const PREDICTOR: usize = 18179;
+
+/// The buffers of everything after the textures, and a function for each kernel: a batch in each launch.
+struct Work<S: StreamTag> {
+    layout: Layout,
+    params: Params,
+    /// The most patches that can be selected, and tokens.
+    capacity: [usize; 2],
+    table: Owned<S, u32>,
+    features: Owned<S, f32>,
+    entropy: Owned<S, f32>,
+    participatory: Owned<S, f32>,
+    salience: Owned<S, f32>,
+    summaries: Owned<S, f32>,
+    mix: Owned<S, f32>,
+    relevance: Owned<S, f32>,
+    coupling: Owned<S, f32>,
+    predictor: Owned<S, f32>,
+    gains: Owned<S, u32>,
+    sides: Owned<S, i32>,
+    cu_seqlens: Owned<S, i32>,
+    patch_id: Owned<S, i32>,
+    counts: Owned<S, u32>,
+    image_cu_seqlens: Owned<S, i32>,
+    image_cu_patches: Owned<S, i32>,
+    tokens: Owned<S, f32>,
+    position: Owned<S, f32>,
+}
+
+type Owned<S, T> = On<S, DeviceBuffer<T>>;
+
+impl<S: StreamTag> Work<S> {
+    fn new(stream: &Stream<S>, layout: Layout) -> Result<Self> {
+        let (n, images) = (layout.patches() as usize, layout.images() as usize);
+        let params = Params { patch: layout.patch(), budget: TOKENS as u64, ..Params::default() };
+        let (lo, hi) = (*params.sides.start(), *params.sides.end());
+        let capacity = [n.min(images * (TOKENS / (lo * lo) as usize)), images * TOKENS];
+        let (head, query) = head()?;
+        let predictor = head.predictor(&query)?.ok_or("a head with a balancer has a predictor")?;
+        let coupling = head.coupling(&query)?;
+        assert_eq!([coupling.len(), predictor.len()], [COUPLING, PREDICTOR]);
+        Ok(Self {
+            table: stream.upload_blocking(layout.table())?,
+            features: stream.alloc(13 * n)?,
+            entropy: stream.alloc(n)?,
+            participatory: stream.alloc(n)?,
+            salience: stream.alloc(n)?,
+            summaries: stream.alloc(12 * (n / 64 + images))?,
+            mix: stream.alloc(3 * images)?,
+            relevance: stream.alloc(n)?,
+            coupling: stream.upload_blocking(&coupling)?,
+            predictor: stream.upload_blocking(&predictor)?,
+            gains: stream.upload_blocking(&kernels::gains(lo, hi, params.focus))?,
+            sides: stream.alloc(n)?,
+            cu_seqlens: stream.alloc(capacity[0] + 1)?,
+            patch_id: stream.alloc(capacity[0])?,
+            counts: stream.alloc(2)?,
+            image_cu_seqlens: stream.alloc(images + 1)?,
+            image_cu_patches: stream.alloc(images + 1)?,
+            tokens: stream.alloc_zeroed(13 * capacity[1])?,
+            position: stream.alloc_zeroed(2 * capacity[1])?,
+            capacity,
+            params,
+            layout,
+        })
+    }
+
+    fn analyze(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result {
+        analyze_into(stream, &self.layout, &self.table, rgb, &mut self.features, &mut self.entropy)
+    }
+
+    fn relevance(&mut self, stream: &Stream<S>) -> Result {
+        Ok(kernels::relevance(
+            stream,
+            self.layout.images(),
+            self.layout.patches(),
+            self.layout.largest(),
+            0.0,
+            0.5,
+            0.5,
+            &self.table,
+            &self.features,
+            &self.entropy,
+            &mut self.salience,
+            &mut self.relevance,
+        )?)
+    }
+
+    fn participatory(&mut self, stream: &Stream<S>) -> Result {
+        Ok(kernels::participatory(
+            stream,
+            self.layout.images(),
+            self.layout.patches(),
+            kernels::EDGE,
+            0.0,
+            0.0,
+            &self.table,
+            &self.features,
+            &self.entropy,
+            &self.coupling,
+            &mut self.participatory,
+            &mut self.salience,
+            &mut self.summaries,
+        )?)
+    }
+
+    fn balance(&mut self, stream: &Stream<S>) -> Result {
+        let (images, patches) = (self.layout.images(), self.layout.patches());
+        Ok(kernels::balance(stream, images, patches, &self.table, &self.summaries, &self.predictor, &mut self.mix)?)
+    }
+
+    fn relevance_with_query(&mut self, stream: &Stream<S>) -> Result {
+        Ok(kernels::relevance_with_query(
+            stream,
+            self.layout.images(),
+            self.layout.patches(),
+            self.layout.largest(),
+            &self.table,
+            &self.entropy,
+            &self.participatory,
+            &self.summaries,
+            &self.mix,
+            &mut self.salience,
+            &mut self.relevance,
+        )?)
+    }
+
+    /// The three of a query.
+    fn query_scores(&mut self, stream: &Stream<S>) -> Result {
+        self.participatory(stream)?;
+        self.balance(stream)?;
+        self.relevance_with_query(stream)
+    }
+
+    fn allocate(&mut self, stream: &Stream<S>) -> Result {
+        Ok(kernels::allocate(
+            stream,
+            self.layout.images(),
+            self.layout.patches(),
+            self.layout.largest(),
+            *self.params.sides.start(),
+            *self.params.sides.end(),
+            self.params.budget,
+            &self.table,
+            &self.relevance,
+            &self.gains,
+            &mut self.sides,
+            &mut self.cu_seqlens,
+            &mut self.patch_id,
+            &mut self.counts,
+            &mut self.image_cu_seqlens,
+            &mut self.image_cu_patches,
+        )?)
+    }
+
+    fn compress_fused(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result {
+        let [selected, tokens] = self.capacity;
+        Ok(kernels::compress_fused(
+            stream,
+            self.layout.images(),
+            self.layout.patches(),
+            self.layout.bytes(),
+            self.layout.patch(),
+            selected as u32,
+            tokens as u32,
+            FIXATION,
+            FIXATION,
+            &self.table,
+            rgb,
+            &self.sides,
+            &self.cu_seqlens,
+            &self.patch_id,
+            &self.counts,
+            &mut self.tokens,
+            &mut self.position,
+        )?)
+    }
+
+    /// Everything from images to their tokens, without a query.
+    fn path(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result {
+        self.analyze(stream, rgb)?;
+        self.relevance(stream)?;
+        self.allocate(stream)?;
+        self.compress_fused(stream, rgb)
+    }
+
+    /// Compares relevance with that of the CPU device from the same features; and the allocation, bit for bit, with that of each
+    /// image alone from the same relevance.
+    fn check(&self, stream: &Stream<S>) -> Result {
+        let [features, entropy, relevance] =
+            [&self.features, &self.entropy, &self.relevance].map(|map| stream.read_blocking(map));
+        let (features, entropy, relevance) = (features?, entropy?, relevance?);
+        let mut wanted = (vec![], vec![0], vec![]); // sides, offsets, patches
+        let want = Device::cpu()?.per_thread(|cpu| -> Result<_> {
+            let mut work = Work::new(cpu, self.layout.clone())?;
+            cpu.write_blocking(&features, &mut work.features)?;
+            cpu.write_blocking(&entropy, &mut work.entropy)?;
+            work.relevance(cpu)?;
+            for b in 0..self.layout.images() as usize {
+                let patches = self.layout.patch_range(b);
+                let one = allocate_blocking(cpu, &relevance[patches.clone()], &self.params)?;
+                let tokens = wanted.1.last().copied().unwrap_or(0);
+                wanted.0.extend(one.sides);
+                wanted.1.extend(one.cu_seqlens[1..].iter().map(|offset| tokens + offset));
+                wanted.2.extend(one.patch_id.iter().map(|id| patches.start as i32 + id));
+            }
+            Ok(cpu.read_blocking(&work.relevance)?)
+        })??;
+        compare("relevance", &relevance, &want, 1e-3)?;
+        let counts = stream.read_blocking(&self.counts)?;
+        let (tokens, selected) = (counts[0] as usize, counts[1] as usize);
+        let same = stream.read_blocking(&self.sides)? == wanted.0
+            && stream.read_blocking(&self.cu_seqlens)?.get(..=selected) == Some(&wanted.1)
+            && stream.read_blocking(&self.patch_id)?.get(..selected) == Some(&wanted.2);
+        // Red, the first plane of a token, is a mean of channels.
+        let values = stream.read_blocking(&self.tokens)?;
+        let likely = values.chunks(13).take(tokens).all(|token| (0.0..=1.0001).contains(&token[0]));
+        if !same || !likely {
+            return Err("allocation or tokens are wrong: nothing wrong is timed".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The record as a picture for a page: bars, percent of the limit, ours beside others'. Plain SVG, 900 wide.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::Result;
+use crate::record::{Record, Row};
+
+const WIDTH: u32 = 900;
+/// Where bars begin, where they may end, and the percentage that is there.
+const LEFT: f64 = 300.0;
+const RIGHT: f64 = 690.0;
+const FULL: f64 = 115.0;
+/// Where values stand.
+const VALUES: f64 = 706.0;
+/// Of a bar, and from one to the next.
+const BAR: u32 = 17;
+const STEP: u32 = 24;
+
+const OURS: &str = "#0f766e";
+const THEIRS: &str = "#94a3b8";
+const INK: &str = "#1e293b";
+const FAINT: &str = "#64748b";
+
+/// Rows under one heading.
+struct Group<'a> {
+    heading: String,
+    /// What a bar is called, and its row.
+    bars: Vec<(String, &'a Row)>,
+}
+
+pub(crate) fn save(record: &Record, path: &Path) -> Result {
+    let groups = groups(record);
+    if groups.is_empty() {
+        return Err("there is nothing to draw: no row has a limit".into());
+    }
+    std::fs::write(path, draw(record, &groups)).map_err(|e| format!("{}: {e}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}
+
+/// Textures of each size by everyone; the other kernels at the size in the middle; the pipeline.
+fn groups(record: &Record) -> Vec<Group<'_>> {
+    let kernels = || record.rows.iter().filter(|row| row.section == "kernels" && row.percent().is_some());
+    let mut sizes: Vec<&str> = vec![];
+    for row in kernels().filter(|row| row.name == "textures") {
+        if !sizes.contains(&row.size.as_str()) {
+            sizes.push(&row.size);
+        }
+    }
+    let mut groups = vec![];
+    for size in &sizes {
+        let mut bars: Vec<(String, &Row)> = vec![];
+        for row in kernels().filter(|row| row.name == "textures" && row.size == *size) {
+            // One content each: the first, which is noise where there is a choice.
+            if !bars.iter().any(|(by, _)| *by == row.by) {
+                bars.push((row.by.clone(), row));
+            }
+        }
+        let megabytes = bars[0].1.bytes.unwrap_or_default() / 1e6;
+        groups.push(Group { heading: format!("texture array, 13 planes in f32, {size}: {megabytes:.0} MB"), bars });
+    }
+    let largest = ["4K", "1080p"].into_iter().find(|size| sizes.contains(size));
+    if let Some(size) = largest.or(sizes.first().copied()) {
+        let others = ["textures_f16", "features", "textures + features", "entropy", "analyze"];
+        let mut bars: Vec<(String, &Row)> = vec![];
+        for name in others {
+            for row in kernels().filter(|row| row.name == name && row.size == size) {
+                let ours = row.by == "thalweg";
+                let label = if ours { name.to_owned() } else { format!("{name}, {}", row.by) };
+                if !bars.iter().any(|(other, _)| *other == label) {
+                    bars.push((label, row));
+                }
+            }
+        }
+        if !bars.is_empty() {
+            groups.push(Group { heading: format!("other kernels, {size}"), bars });
+        }
+    }
+    let mut bars: Vec<(String, &Row)> = vec![];
+    for row in record.rows.iter().filter(|row| row.section == "pipeline" && row.percent().is_some()) {
+        bars.push((format!("{}, {}", row.by, row.size), row));
+    }
+    if !bars.is_empty() {
+        groups.push(Group { heading: "pinned image to tokens on the host, of the upload's rate".into(), bars });
+    }
+    groups
+}
+
+fn draw(record: &Record, groups: &[Group<'_>]) -> String {
+    let fact = |name: &str| record.machine.get(name).and_then(|v| v.as_str()).unwrap_or_default();
+    let x = |percent: f64| LEFT + (RIGHT - LEFT) * percent.min(FULL) / FULL;
+    let (mut body, mut y) = (String::new(), 84);
+    let text = |body: &mut String, x: f64, y: u32, class: &str, words: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(body, r#"<text x="{x:.0}" y="{y}" class="{class}">{}</text>"#, escape(words));
+    };
+    text(&mut body, 24.0, 34, "title", "Percent of the rate of a copy of as many bytes");
+    let machine = [fact("device"), fact("date"), "the line is 100 %, measured in the same run"];
+    let machine: Vec<&str> = machine.into_iter().filter(|fact| !fact.is_empty()).collect();
+    text(&mut body, 24.0, 56, "faint", &machine.join(" · "));
+    for group in groups {
+        text(&mut body, 24.0, y + 8, "heading", &group.heading);
+        y += 20;
+        let top = y;
+        for (label, row) in &group.bars {
+            let Some(percent) = row.percent() else { continue };
+            let ours = row.by == "thalweg";
+            let (end, colour) = (x(percent).max(LEFT + 1.5), if ours { OURS } else { THEIRS });
+            text(&mut body, LEFT - 10.0, y + 13, if ours { "label ours" } else { "label" }, label);
+            let _ = writeln!(
+                body,
+                r#"<rect x="{LEFT}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#,
+                end - LEFT,
+            );
+            text(&mut body, VALUES, y + 13, "value", &value(row, percent));
+            y += STEP;
+        }
+        let line = x(100.0);
+        let _ = writeln!(body, r#"<path d="M{line:.1} {}V{}" stroke="{INK}"/>"#, top - 4, y - STEP + BAR + 4);
+        y += 18;
+    }
+    let height = y + 4;
+    format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">
+<title>Kernels and pipeline as percent of the measured limit</title>
+<style>
+text {{ font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: {INK}; }}
+.title {{ font-size: 18px; font-weight: 600; }}
+.heading {{ font-weight: 600; }}
+.faint, .value {{ fill: {FAINT}; }}
+.label {{ text-anchor: end; }}
+.ours {{ font-weight: 600; fill: {OURS}; }}
+</style>
+<rect width="{WIDTH}" height="{height}" fill="white"/>
+{body}</svg>
+"#
+    )
+}
+
+fn value(row: &Row, percent: f64) -> String {
+    let time = match row.us {
+        us if us < 100.0 => format!("{us:.1} µs"),
+        us if us < 10_000.0 => format!("{us:.0} µs"),
+        us => format!("{:.0} ms", us / 1e3),
+    };
+    let percent = if percent < 10.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") };
+    match row.images_per_s() {
+        Some(images) => format!("{percent} · {images:.0} images/s"),
+        None => format!("{percent} · {time}"),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
