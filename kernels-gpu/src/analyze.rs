@@ -38,12 +38,12 @@
 use thalweg_simt::host::{DeviceSlice, Launch};
 use thalweg_simt::{Cooperative, Out, Shared, kernel};
 
-use crate::PLANES;
 use crate::layout::Row;
 use crate::patch::{Patch, Sum};
 use crate::texel::{
     CONTRAST, Column, GRADIENT, Image, LINEAR, Place, Walk, contrast, eccentricity, gradient, lab, response,
 };
+use crate::{ECCENTRICITY, PLANES};
 
 /// Bins of the histogram, and entries of the table of linear light.
 const BINS: u32 = 256;
@@ -132,8 +132,10 @@ kernel! {
         };
 
         let place = Place::new(cx, image.height, image.width, fixation_y, fixation_x);
+        keep(cx, total, lane, place, area);
         let near = near(cx, place, area);
-        let mut distance = if lane < 16 && !near { node(cx, place, area, lane) } else { 0.0 };
+        let far = |v: f32| cx.shared_set(total, lane * VALUES + ECCENTRICITY, v);
+        far(if lane < 16 && !near { node(cx, place, area, lane) } else { 0.0 });
         let quads = image.has_quads(area);
         let share = Share::new(area, if quads { area.width / 4 } else { area.width }, lane, 32);
         let (group, top) = share.first();
@@ -144,25 +146,26 @@ kernel! {
             if quads {
                 let x = area.x + 4 * group;
                 if near {
-                    distance = place.distance::<_, 4>(cx, y, end, x);
+                    far(place.distance::<_, 4>(cx, y, end, x));
                 }
                 sums = strip.sums::<_, 4, 6, false>(cx, y, end, x, |start| image.quad(cx, start, x));
             } else {
                 let x = area.x + group;
                 if near {
-                    distance = place.distance::<_, 1>(cx, y, end, x);
+                    far(place.distance::<_, 1>(cx, y, end, x));
                 }
                 sums = strip.sums::<_, 1, 3, false>(cx, y, end, x, |start| image.single(cx, start, x));
             }
         }
-        sums[9] = distance;
         for (k, plane) in SUMMED.into_iter().enumerate() {
-            cx.shared_set(total, lane * VALUES + plane, sums[k]);
+            if plane != ECCENTRICITY {
+                cx.shared_set(total, lane * VALUES + plane, sums[k]);
+            }
         }
         cx.warp_barrier();
-        cx.shared_set(total, lane * VALUES + PLANES, bits(cx, count, area.area()));
+        cx.shared_set(total, lane * VALUES + PLANES, bits(cx, count, kept(cx, total, 11)));
         cx.warp_barrier();
-        finish(cx, total, 32, area, place, n, features, entropy);
+        finish(cx, total, 32, n, features, entropy);
     }
 }
 
@@ -205,6 +208,7 @@ kernel! {
         }
         cx.barrier();
 
+        keep(cx, total, rank, place, area);
         let strip = Strip { image, place, table: linear, count };
         let add = |sums: [f32; 11]| {
             for (k, plane) in SUMMED.into_iter().enumerate() {
@@ -229,12 +233,12 @@ kernel! {
         }
         cx.barrier();
         if rank < 32 {
-            cx.shared_set(total, rank * VALUES + PLANES, bits(cx, count, area.area()));
+            cx.shared_set(total, rank * VALUES + PLANES, bits(cx, count, kept(cx, total, 11)));
         }
         cx.barrier();
         // Asked anew, as in `scan`, or the barrier is copied.
         if cx.thread_idx().x < 32 {
-            finish(cx, total, threads, area, place, n, features, entropy);
+            finish(cx, total, threads, n, features, entropy);
         }
     }
 }
@@ -289,8 +293,8 @@ impl Share {
 /// # Safety
 /// `count` has 256 elements.
 #[inline(always)]
-unsafe fn bits(cx: impl Cooperative, count: Shared<u32>, pixels: u32) -> f32 {
-    let all = cx.log2(pixels as f32);
+unsafe fn bits(cx: impl Cooperative, count: Shared<u32>, pixels: f32) -> f32 {
+    let all = cx.log2(pixels);
     let mut bits = 0.0;
     for k in 0..BINS / 32 {
         // SAFETY: below 256.
@@ -301,18 +305,46 @@ unsafe fn bits(cx: impl Cooperative, count: Shared<u32>, pixels: u32) -> f32 {
     bits * 0.125
 }
 
+/// Where a thread's word lies that its sums leave free.
+const SPARE: u32 = PLANES + 1;
+
+/// Keeps what is known of a patch, in shared memory, because the registers are needed: with thread 9 and 10 the means of y
+/// and x, with thread 11 the number of pixels.
+///
+/// # Safety
+/// `total` has [`VALUES`] words for thread `rank`.
+#[inline(always)]
+unsafe fn keep(cx: impl Cooperative, total: Shared<f32>, rank: u32, place: Place, area: Patch) {
+    let center = |start: u32, extent: u32| (2 * start + extent - 1) as f32 * 0.5;
+    let v = match rank {
+        9 => center(area.y, area.height) * place.scale[0],
+        10 => center(area.x, area.width) * place.scale[1],
+        _ => area.area() as f32,
+    };
+    // SAFETY: the last of the thread's words.
+    unsafe { cx.shared_set(total, rank * VALUES + SPARE, v) };
+}
+
+/// What thread `rank` kept.
+///
+/// # Safety
+/// As for [`keep`], and there was a barrier between.
+#[inline(always)]
+unsafe fn kept(cx: impl Cooperative, total: Shared<f32>, rank: u32) -> f32 {
+    // SAFETY: the last of the thread's words.
+    unsafe { cx.shared_get(total, rank * VALUES + SPARE) }
+}
+
 /// Adds the threads' sums up and writes the means and entropy of patch `n`; for one warp, all of it.
 ///
 /// # Safety
-/// `total` has [`VALUES`] words for each of `threads` threads, a multiple of 32; `features` and `entropy` have patch `n`.
+/// `total` has [`VALUES`] words for each of `threads` threads, a multiple of 32, and what they [`keep`]; `features` and `entropy` have
+/// patch `n`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn finish(
     cx: impl Cooperative,
     total: Shared<f32>,
     threads: u32,
-    area: Patch,
-    place: Place,
     n: u32,
     features: Out<f32>,
     entropy: Out<f32>,
@@ -334,13 +366,9 @@ unsafe fn finish(
             }
         }
         let half = half.total();
-        let mut mean = (half + cx.shuffle_xor(half, 16)) * cx.recip(area.area() as f32);
-        let center = |start: u32, extent: u32| (2 * start + extent - 1) as f32 * 0.5;
-        if lane == 9 {
-            mean = center(area.y, area.height) * place.scale[0];
-        }
-        if lane == 10 {
-            mean = center(area.x, area.width) * place.scale[1];
+        let mut mean = (half + cx.shuffle_xor(half, 16)) * cx.recip(kept(cx, total, 11));
+        if lane == 9 || lane == 10 {
+            mean = kept(cx, total, lane);
         }
         if lane < PLANES {
             features.set(cx, (n * PLANES + lane) as usize, mean);

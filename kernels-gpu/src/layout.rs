@@ -23,24 +23,15 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The last image that is `reached`, given its index and first patch; `reached` is false from some image on.
-    ///
-    /// # Safety
-    /// `table` has `images + 1` rows of 4; `images` is at least 1.
+    /// The last image that is `reached`, given its index and first patch; `reached` is false from some image on. `first` finds
+    /// the first patch of an image below `images`, and that is at least 1.
     #[inline(always)]
-    unsafe fn find(
-        cx: impl Simt,
-        table: In<u32>,
-        images: u32,
-        patches: u32,
-        reached: impl Fn(u32, u32) -> bool,
-    ) -> Self {
+    fn find(images: u32, patches: u32, first: impl Fn(u32) -> u32, reached: impl Fn(u32, u32) -> bool) -> Self {
         let (mut image, mut next) = (0, images);
         let (mut start, mut end) = (0, patches);
         while next - image > 1 {
             let middle = image + (next - image) / 2;
-            // SAFETY: a row below `images`.
-            let first = unsafe { table.get(cx, middle as usize * 4 + 3) };
+            let first = first(middle);
             if reached(middle, first) {
                 (image, start) = (middle, first.max(start));
             } else {
@@ -53,21 +44,21 @@ impl Span {
     /// The patches of image `image`.
     ///
     /// # Safety
-    /// As for `find`.
+    /// `table` has `images + 1` rows of 4; `images` is at least 1.
     #[inline(always)]
     pub(crate) unsafe fn of_image(cx: impl Simt, table: In<u32>, images: u32, patches: u32, image: u32) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::find(cx, table, images, patches, |b, _| b <= image) }
+        // SAFETY: rows below `images`.
+        Self::find(images, patches, |b| unsafe { first(cx, table, b) }, |b, _| b <= image)
     }
 
     /// Those of the image that piece `piece` is of, where an image is cut to pieces of [`PIECE`] patches.
     ///
     /// # Safety
-    /// As for `find`.
+    /// As for [`of_image`](Self::of_image).
     #[inline(always)]
     pub(crate) unsafe fn of_piece(cx: impl Simt, table: In<u32>, images: u32, patches: u32, piece: u32) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::find(cx, table, images, patches, |b, first| first / PIECE + b <= piece) }
+        // SAFETY: rows below `images`.
+        Self::find(images, patches, |b| unsafe { first(cx, table, b) }, |b, first| first / PIECE + b <= piece)
     }
 
     /// Number of patches.
@@ -82,6 +73,16 @@ impl Span {
     pub(crate) fn piece(self) -> u32 {
         self.start / PIECE + self.image
     }
+}
+
+/// The first patch of image `b`.
+///
+/// # Safety
+/// `table` has the row.
+#[inline(always)]
+unsafe fn first(cx: impl Simt, table: In<u32>, b: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { table.get(cx, b as usize * 4 + 3) }
 }
 
 /// Patches that are summarised together.
@@ -105,7 +106,7 @@ impl Row {
     pub(crate) unsafe fn of_patch(cx: impl Simt, table: In<u32>, images: u32, patches: u32, n: u32) -> Self {
         // SAFETY: the caller's promise; a row below `images`.
         unsafe {
-            let Span { image, .. } = Span::find(cx, table, images, patches, |_, first| first <= n);
+            let Span { image, .. } = Span::find(images, patches, |b| first(cx, table, b), |_, first| first <= n);
             let [height, width, byte, patch] = cx.load4(table.as_ptr().add(image as usize * 4));
             Self { height, width, byte, patch }
         }
@@ -320,6 +321,7 @@ mod host {
 
     #[cfg(test)]
     mod tests {
+        use super::super::{PIECE, Span};
         use super::{Layout, LayoutError};
 
         #[test]
@@ -342,6 +344,70 @@ mod host {
                 assert_eq!((layout.patch(), layout.largest() as usize), (patch, largest));
                 assert_eq!(layout.table().len(), 4 * (sizes.len() + 1));
             }
+        }
+
+        /// First patches of images: proper ones, a little wrong, and noise; and how many patches there are.
+        fn firsts(mut random: impl FnMut() -> u32) -> (Vec<u32>, u32) {
+            let images = 1 + random() % 40;
+            let most = [3, 100, 5000][random() as usize % 3];
+            let mut patches = 0;
+            let mut firsts: Vec<u32> = (0..images)
+                .map(|_| {
+                    patches += 1 + random() % most;
+                    patches
+                })
+                .collect();
+            firsts.insert(0, 0);
+            firsts.pop();
+            match random() % 3 {
+                0 => {}
+                1 => firsts[(random() % images) as usize] = random() % (patches + 1),
+                _ => firsts.iter_mut().for_each(|first| *first = random() >> (random() % 32)),
+            }
+            (firsts, patches)
+        }
+
+        #[test]
+        fn images_and_pieces_never_share_a_patch() {
+            let mut state = 1u64;
+            let mut random = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u32
+            };
+            let (mut proper, mut wrong) = (0, 0);
+            for _ in 0..3000 {
+                let (firsts, patches) = firsts(&mut random);
+                let images = firsts.len() as u32;
+                let first = |b: u32| firsts[b as usize];
+                let is_proper = firsts[0] == 0
+                    && firsts.windows(2).all(|pair| pair[0] < pair[1])
+                    && firsts.iter().all(|first| *first < patches);
+                let mut end = 0;
+                for image in 0..images {
+                    let span = Span::find(images, patches, first, |b, _| b <= image);
+                    let apart = span.len() == 0 || end <= span.start;
+                    assert!(span.image == image && span.start <= span.end && apart, "{firsts:?}");
+                    let next = firsts.get(image as usize + 1).copied().unwrap_or(patches);
+                    assert!(!is_proper || (span.start, span.end) == (firsts[image as usize], next));
+                    end = span.end.max(end);
+                }
+                assert!(end <= patches);
+
+                let (mut end, mut covered) = (0, 0);
+                for piece in 0..patches / PIECE + images {
+                    let span = Span::find(images, patches, first, |b, first| first / PIECE + b <= piece);
+                    let k = piece.wrapping_sub(span.piece());
+                    if k < span.len().div_ceil(PIECE) {
+                        let start = span.start + k * PIECE;
+                        assert!(end <= start && start < span.end, "{firsts:?}");
+                        end = span.end.min(start + PIECE);
+                        covered += end - start;
+                    }
+                }
+                assert!(end <= patches && (!is_proper || covered == patches), "{firsts:?}");
+                *(if is_proper { &mut proper } else { &mut wrong }) += 1;
+            }
+            assert!(proper > 500 && wrong > 500);
         }
 
         #[test]

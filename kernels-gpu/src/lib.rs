@@ -1,19 +1,30 @@
-//! The kernels of thalweg: from an sRGB image to a variable number of tokens, six launches an image, or eight with a query.
+//! The kernels of thalweg: from sRGB images to a variable number of tokens, four launches for a batch of images, six with a query and a
+//! balancer, and one more for a batch of more than one.
+//!
+//! | kernel | from | to | threads |
+//! |---|---|---|---|
+//! | [`analyze`] | `rgb` u8 | `features` f32 [N, 13], `entropy` f32 \[N\] | a warp or a block a patch |
+//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | a block an image |
+//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 2 for a patch |
+//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 [B, 3] | a block an image |
+//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | a block an image |
+//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | a block an image |
+//! | [`compress_fused`] | `rgb`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | 2 for a token |
+//!
+//! The images of a batch may differ in size: a [`Layout`] says where they are in `rgb`, and the kernels take its table. Maps hold
+//! them one after another; each image is scaled, and has its budget, alone. Tokens are packed over the batch. A batch of one gives
+//! the same bits as a part of a larger one.
+//!
+//! The same for one image by way of its texture array, for who wants that:
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
 //! | [`textures`] | `rgb` u8 [H, W, 3] | `planes` f32 [13, H, W] | 4 pixels each |
 //! | [`features`] | `planes` | `features` f32 [N, 13] | a block a patch |
 //! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block a patch |
-//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | one block |
-//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 2 for a patch |
-//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 \[3\] | one block |
-//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | one block |
-//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | one block |
 //! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | a token's plane each |
 //!
-//! The same without planes in memory: [`analyze`] makes `features` and `entropy` of `rgb`, and [`compress_fused`] tokens of
-//! `rgb`. Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
+//! Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
 //!
 //! [`profile_sample`], [`profile_scale`] and [`top`] are what the reference profile `arr-coc-0-1` has of its own.
 //!
