@@ -471,7 +471,7 @@ impl Pipeline {
 }
 
 /// Salience and relevance of an image with a query; its participatory score and the weights of the three scores.
-#[expect(clippy::type_complexity, reason = "two buffers")]
+#[expect(clippy::type_complexity, clippy::too_many_arguments, reason = "buffers")]
 fn couple<S: StreamTag>(
     stream: &Stream<S>,
     query: &Coupled,
