@@ -29,9 +29,9 @@
 //!   words hold 8, so that neither order meets in a bank; more wait in `sides`.
 //! - **A launch between images**: where an image's tokens start depends on all before it. Its block writes its own list, to where it
 //!   cannot meet another's: image b from min(its first patch, b c) on, which leaves room for as many as it can select. The last block to
-//!   finish could move the lists together, but it would know itself by a counter in memory, which must be right before; the end of a
-//!   launch cannot be wrong, costs 1 us a batch, and nothing for a batch of one. Lists only move down, so one block moves them
-//!   in place.
+//!   finish could move the lists together, but it would know itself by a counter in memory, and where that was wrong before the launch,
+//!   lists would be moved while others are written. The end of a launch cannot be wrong; a batch of one has no second. Lists
+//!   only move down, so one block moves them in place: it reads as many as it has threads, waits, and writes them.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use thalweg_simt::host::{DeviceSlice, Launch};
