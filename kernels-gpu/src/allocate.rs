@@ -29,9 +29,9 @@
 //!   words hold 8, so that neither order meets in a bank; more wait in `sides`.
 //! - **A launch between images**: where an image's tokens start depends on all before it. Its block writes its own list, to where it
 //!   cannot meet another's: image b from min(its first patch, b c) on, which leaves room for as many as it can select. The last block to
-//!   finish could move the lists together, but it would know itself by a counter in memory, which must be right before; the end of a
-//!   launch cannot be wrong, costs 1 us a batch, and nothing for a batch of one. Lists only move down, so one block moves them
-//!   in place.
+//!   finish could move the lists together, but it would know itself by a counter in memory, and where that was wrong before the launch,
+//!   lists would be moved while others are written. The end of a launch cannot be wrong; a batch of one has no second. Lists
+//!   only move down, so one block moves them in place: it reads as many as it has threads, waits, and writes them.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use thalweg_simt::host::{DeviceSlice, Launch};
@@ -59,8 +59,8 @@ const PATCHES: u32 = COSTS + 2 * 32 * 4;
 /// `gains` [hi - lo + 1] are [`gains`]`(lo, hi, focus)`. With K patches selected and
 /// C = min(N, images * (budget / lo^2)) the most that could be, `cu_seqlens` [C + 1 or more] receives the K + 1
 /// token offsets, and T in every element of the first C + 1 that follows; `patch_id` [C or more] the K indices among the N
-/// patches, ascending, and -1 in the rest of the first C; `counts` [2] T and K. `image_cu_seqlens` and `image_cu_patches` [images
-/// \+ 1] receive the tokens and the selected patches before each image, and T and K.
+/// patches, ascending, and -1 in the rest of the first C; `counts` \[2\] T and K. `image_cu_seqlens` and `image_cu_patches`
+/// [images + 1] receive the tokens and the selected patches before each image, and T and K.
 ///
 /// # Errors
 /// As for a kernel: sides that are not 1 <= `lo` <= `hi` <= 255, a budget below `lo`^2, one of which there could be 2^31 tokens
@@ -150,6 +150,8 @@ kernel! {
         let counter = cx.shared::<u32>(COUNTER);
         let q = Map { held: n <= HELD * threads, first: span.start, few: cx.shared::<u16>(PATCHES), many: sides };
 
+        // On its way while the others are.
+        let early = gains.get(cx, cx.lane().min(hi - lo) as usize);
         let mut i = rank;
         while i < n {
             let r: [f32; HELD as usize] = core::array::from_fn(|k| {
@@ -163,7 +165,7 @@ kernel! {
             }
             i += HELD * threads;
         }
-        let steps = Steps::load(cx, gains, lo, hi);
+        let steps = Steps::load(cx, gains, early, lo, hi);
         let mut i = rank;
         while i < 2 * 256 {
             cx.shared_set(histogram(0), i, 0);
@@ -555,22 +557,21 @@ struct Steps {
 }
 
 impl Steps {
-    /// The steps with `gains` in the first 1020 bytes of shared memory, valid after a barrier.
+    /// The steps with `gains` in the first 1020 bytes of shared memory, valid after a barrier; `early` is the lane's gain, or the last.
     ///
     /// # Safety
     /// `gains` has `hi - lo + 1` elements, at most 255.
     #[inline(always)]
-    unsafe fn load<C: Cooperative>(cx: C, gains: In<u32>, lo: u32, hi: u32) -> Self {
+    unsafe fn load<C: Cooperative>(cx: C, gains: In<u32>, early: u32, lo: u32, hi: u32) -> Self {
         // SAFETY: 255 words at most, from 0.
         unsafe {
             let steps = Self { gains: cx.shared::<u32>(0), count: hi - lo + 1, lo };
             if cx.warp() == 0 {
                 // Never rising is true of what `gains` makes; the search and 32-bit products below rely on it for any contents.
-                let mut least = 65535;
-                let mut base = 0;
-                while base < steps.count {
+                let (mut least, mut gain, mut base) = (65535, early, 0);
+                loop {
                     let k = base + cx.lane();
-                    let mut gain = gains.get(cx, k.min(steps.count - 1) as usize).min(least);
+                    gain = gain.min(least);
                     let mut delta = 1;
                     while delta < 32 {
                         gain = gain.min(cx.shuffle_up(gain, delta));
@@ -581,6 +582,10 @@ impl Steps {
                     }
                     least = cx.shuffle(gain, 31);
                     base += 32;
+                    if base >= steps.count {
+                        break;
+                    }
+                    gain = gains.get(cx, (base + cx.lane()).min(steps.count - 1) as usize);
                 }
             }
             steps

@@ -97,8 +97,8 @@ pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     // SAFETY: as in `reduce`.
     unsafe {
         if lane == 31 {
-            for k in 0..K {
-                cx.shared_set(window, k as u32 * WINDOW + warp, sums[k]);
+            for (k, sum) in sums.into_iter().enumerate() {
+                cx.shared_set(window, k as u32 * WINDOW + warp, sum);
             }
         }
         cx.barrier();

@@ -334,7 +334,7 @@ mod host {
                     let n = (height.div_ceil(patch) * width.div_ceil(patch)) as usize;
                     let range = layout.byte_range(b);
                     assert_eq!((layout.size(b), range.len()), ([height, width], (3 * height * width) as usize));
-                    assert!(range.start % 16 == 0 && (bytes..bytes + 16).contains(&range.start));
+                    assert!(range.start.is_multiple_of(16) && (bytes..bytes + 16).contains(&range.start));
                     assert_eq!(layout.patch_range(b), patches..patches + n);
                     assert_eq!(layout.grid(b).iter().product::<u32>() as usize, n);
                     (bytes, patches, largest) = (range.end, patches + n, n.max(largest));
@@ -425,7 +425,7 @@ mod host {
             }
             let whole = [[16384, 16384]; 6];
             assert!(Layout::new(&whole[..5], 32).is_ok());
-            assert_eq!(Layout::new(&whole, 32), Err(LayoutError::Bytes(6 * 3 << 28)));
+            assert_eq!(Layout::new(&whole, 32), Err(LayoutError::Bytes(6 * (3 << 28))));
             assert!(Layout::new(&whole[..1], 1).is_ok());
             assert_eq!(Layout::new(&[[16384, 16384], [1, 1]], 1), Err(LayoutError::Patches((1 << 28) + 1)));
         }
