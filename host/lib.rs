@@ -83,6 +83,7 @@ mod error;
 mod event;
 mod kernel;
 mod lane;
+pub mod loader;
 mod memory;
 pub mod overlap;
 mod reclaim;

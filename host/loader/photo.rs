@@ -1,0 +1,166 @@
+//! PNG and JPEG files to upright 8-bit RGB.
+//!
+//! - The format is told by content, never by the extension.
+//! - Gray is replicated; a palette is looked up; alpha is dropped, not blended, so the colour under transparent pixels
+//!   counts.
+//! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
+//! - CMYK and YCCK become RGB by the JPEG decoder's own formula. ICC profiles, gamma and chromaticities are ignored:
+//!   samples are taken as sRGB.
+//! - The EXIF orientation (of a JPEG, or of a PNG's `eXIf` chunk) is applied.
+//! - A file that stops before its end marker is an error, even where a viewer would show the part that is there.
+
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+use image::codecs::{jpeg::JpegDecoder, png::PngDecoder};
+use image::metadata::Orientation;
+use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
+
+use super::{Canvas, DecodeError};
+
+/// The largest height and width.
+const MAX_SIDE: u32 = 16384;
+
+/// No file of an image of that size is larger: 16384 x 16384 pixels of 8 bytes, and as much again for metadata.
+const MAX_FILE: u64 = 4 << 30;
+
+/// What a decoder may allocate beside the image: rows, a palette, a colour profile.
+const MAX_SCRATCH: u64 = 64 << 20;
+
+/// Reads and decodes one photograph: PNG or JPEG, told by content, of 1 to 16384 pixels a side, to upright 8-bit RGB.
+///
+/// Gray is replicated, alpha dropped, 16 bits a sample are rounded to 8, the EXIF orientation is applied; colour profiles and gamma are
+/// ignored. 8-bit RGB that is upright is decoded straight into the canvas.
+///
+/// # Errors
+/// The file cannot be read, is no PNG or JPEG, is broken, or ends early (even where a viewer would show the part that is there).
+pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
+    let mut bytes = Vec::new();
+    // The first bytes decide, before a device or a film is read into memory.
+    let failed = |e| format!("cannot read it: {e}");
+    (&mut file).take(64).read_to_end(&mut bytes).map_err(failed)?;
+    let format = format(&bytes)?;
+    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(failed)?;
+    decode(format, &bytes, canvas)
+}
+
+/// As [`read_photo`], from memory.
+///
+/// # Errors
+/// As [`read_photo`].
+pub fn decode_photo(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    decode(format(bytes)?, bytes, canvas)
+}
+
+fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
+    if bytes.is_empty() {
+        return Err("the file is empty; expected a PNG or JPEG image".into());
+    }
+    match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => Ok(format),
+        Ok(other) => {
+            let name = other.extensions_str().join("/").to_uppercase();
+            Err(format!("this is a {name} file; expected PNG or JPEG").into())
+        }
+        Err(_) => Err("not an image this program reads; expected PNG or JPEG".into()),
+    }
+}
+
+fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let (name, whole) = match format {
+        ImageFormat::Png => ("PNG", png_is_whole(bytes)),
+        _ => ("JPEG", jpeg_is_whole(bytes)),
+    };
+    if !whole {
+        return Err(format!("truncated: the file ends before the {name} image does").into());
+    }
+    match format {
+        ImageFormat::Png => {
+            let mut limits = Limits::no_limits();
+            limits.max_alloc = Some(MAX_SCRATCH);
+            upright(PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?, canvas)
+        }
+        _ => upright(JpegDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
+    }
+}
+
+fn broken(error: ImageError) -> String {
+    format!("broken image: {error}")
+}
+
+/// Decodes to RGB and turns it as the EXIF orientation says.
+fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let (width, height) = decoder.dimensions();
+    let allowed = 1..=MAX_SIDE;
+    if !allowed.contains(&width) || !allowed.contains(&height) {
+        return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side").into());
+    }
+    let orientation = decoder.orientation().map_err(broken)?;
+    let color = decoder.color_type();
+    if color == ColorType::Rgb8 && orientation == Orientation::NoTransforms {
+        decoder.read_image(canvas.rgb(height, width)?).map_err(broken)?;
+        return Ok(());
+    }
+    // The sides are at most 2^14 and a pixel at most 8 bytes.
+    let mut samples = vec![0; decoder.total_bytes() as usize];
+    decoder.read_image(&mut samples).map_err(broken)?;
+    let narrow = |pair: &[u8]| {
+        let v = u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
+        ((v * 255 + 32767) / 65535) as u8
+    };
+    let rgb = match color {
+        ColorType::Rgb8 => samples,
+        ColorType::Rgba8 => samples.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        ColorType::L8 => samples.iter().flat_map(|&v| [v; 3]).collect(),
+        ColorType::La8 => samples.chunks_exact(2).flat_map(|p| [p[0]; 3]).collect(),
+        ColorType::Rgb16 => samples.chunks_exact(2).map(narrow).collect(),
+        ColorType::Rgba16 => {
+            samples.chunks_exact(8).flat_map(|p| [narrow(p), narrow(&p[2..]), narrow(&p[4..])]).collect()
+        }
+        ColorType::L16 => samples.chunks_exact(2).flat_map(|p| [narrow(p); 3]).collect(),
+        ColorType::La16 => samples.chunks_exact(4).flat_map(|p| [narrow(p); 3]).collect(),
+        other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits").into()),
+    };
+    let mut image = RgbImage::from_raw(width, height, rgb).map(DynamicImage::ImageRgb8).ok_or("too few pixels")?;
+    image.apply_orientation(orientation);
+    let image = image.into_rgb8();
+    canvas.rgb(image.height(), image.width())?.copy_from_slice(image.as_raw());
+    Ok(())
+}
+
+/// Whether the chunks of a PNG reach `IEND`. The decoder alone is content once it has all pixels.
+fn png_is_whole(bytes: &[u8]) -> bool {
+    let mut rest = bytes.get(8..).unwrap_or_default();
+    while let Some((head, body)) = rest.split_at_checked(8) {
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let Some(next) = body.get(length.saturating_add(4)..) else { return false };
+        if &head[4..] == b"IEND" {
+            return true;
+        }
+        rest = next;
+    }
+    false
+}
+
+/// Whether the segments of a JPEG reach the end-of-image marker. The decoder alone fills what is missing with gray.
+/// Within coded data a byte 0xFF is followed by 0 or a restart marker, so any other marker ends it.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(found) =
+        bytes.get(at..).and_then(|rest| rest.windows(2).position(|w| w[0] == 0xFF && !matches!(w[1], 0 | 0xFF)))
+    {
+        let marker = bytes[at + found + 1];
+        at += found + 2;
+        match marker {
+            0xD9 => return true,
+            0x01 | 0xD0..=0xD8 => {} // without a segment
+            _ => {
+                let Some(length) = bytes.get(at..at + 2) else { return false };
+                at += usize::from(u16::from_be_bytes([length[0], length[1]]));
+            }
+        }
+    }
+    false
+}
