@@ -208,6 +208,16 @@ pub enum Error {
         /// What the system said, or what was expected.
         reason: String,
     },
+    /// A sample that a loader could not load.
+    #[error("sample {index} ({name}): {cause}")]
+    Sample {
+        /// Its index in the source.
+        index: u64,
+        /// Its name.
+        name: String,
+        /// What its decoder returned, or an [`Error`] of this crate, such as [`Error::PinnedBudget`]; `downcast_ref` tells.
+        cause: std::sync::Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// A parameter outside its range.
     #[error("{name} is {given}, expected {expected}")]
     Parameter {

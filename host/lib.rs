@@ -85,6 +85,7 @@ mod event;
 mod graph;
 mod kernel;
 mod lane;
+pub mod loader;
 mod memory;
 pub mod overlap;
 mod reclaim;

@@ -5,7 +5,6 @@
 //! (`heatmap`) and says what it did (`report`).
 
 mod args;
-mod decode;
 mod devices;
 mod engine;
 mod heatmap;

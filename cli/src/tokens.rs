@@ -1,18 +1,16 @@
 //! `thalweg tokens`.
 //!
-//! A background thread decodes the next chunk of photographs while this one runs the pipeline on the current chunk and
-//! writes its results, so at most two chunks are in memory.
+//! A loader's threads decode the next photographs while this one runs the pipeline on a chunk of them and writes its results.
 
 use std::fs;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
+use thalweg::loader::{Loader, Options, Source, Upload, read_photo};
 use thalweg::vision::{Head, Image, Query};
 use thalweg::{Device, DeviceKind, Error};
 
@@ -20,18 +18,21 @@ use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Input, gather};
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters};
-use crate::{decode, heatmap, output};
+use crate::{heatmap, output};
 
 /// A chunk is closed once it holds so many images or bytes.
 const CHUNK_IMAGES: usize = 16;
 const CHUNK_BYTES: usize = 256 << 20;
 
+/// The most memory that photographs wait in for their turn: more than one of the largest takes.
+const AHEAD_BYTES: usize = 1 << 30;
+
 /// Decoded photographs, with their places in the list of inputs.
+#[derive(Default)]
 struct Chunk {
     images: Vec<Image>,
     inputs: Vec<usize>,
     failures: Vec<(usize, String)>,
-    decoding: Duration,
 }
 
 /// Runs the subcommand. An error is one that stops the run; failures of single images are listed and give exit code 1.
@@ -82,35 +83,39 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             bar.set_style(style);
         }
     }
-    let (mut decoding, mut writing) = (Duration::ZERO, Duration::ZERO);
+    let options = Options {
+        batch: 1,
+        prefetch: CHUNK_IMAGES,
+        pinned_budget: AHEAD_BYTES,
+        upload: Upload::Off, // the pipeline does that
+        ..Options::default()
+    };
+    let photos = Source::files(inputs.iter().map(|input| &input.path), read_photo);
+    let mut loader = Loader::new(runner.device, photos, options).map_err(|e| e.to_string())?;
+    let mut writing = Duration::ZERO;
     let mut fail = |index: usize, error| report.failures.push(Failure { path: inputs[index].path.clone(), error });
-    thread::scope(|scope| {
-        let (send, receive) = sync_channel(0);
-        scope.spawn(move || read_chunks(inputs, args.textures, &send));
-        for chunk in receive {
-            decoding += chunk.decoding;
-            bar.inc(chunk.failures.len() as u64);
-            chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
-            let outcomes = runner.engine.run(&chunk.images);
-            for ((index, image), outcome) in chunk.inputs.into_iter().zip(&chunk.images).zip(outcomes) {
-                let input = &inputs[index];
-                bar.set_message(input.path.display().to_string());
-                let outcome = runner.rescue(image, outcome, |error| {
-                    bar.suspend(|| eprintln!("thalweg: {}: {error}; done on the CPU device", input.path.display()));
-                });
-                let begin = Instant::now();
-                let outcome = outcome.map_err(|e| e.to_string());
-                match outcome.and_then(|(device, outcome)| write(args, device, input, image, &outcome)) {
-                    Ok(done) => report.done.push(done),
-                    Err(error) => fail(index, error),
-                }
-                writing += begin.elapsed();
-                bar.inc(1);
+    while let Some(chunk) = read_chunk(&mut loader, args.textures)? {
+        bar.inc(chunk.failures.len() as u64);
+        chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
+        let outcomes = runner.engine.run(&chunk.images);
+        for ((index, image), outcome) in chunk.inputs.into_iter().zip(&chunk.images).zip(outcomes) {
+            let input = &inputs[index];
+            bar.set_message(input.path.display().to_string());
+            let outcome = runner.rescue(image, outcome, |error| {
+                bar.suspend(|| eprintln!("thalweg: {}: {error}; done on the CPU device", input.path.display()));
+            });
+            let begin = Instant::now();
+            let outcome = outcome.map_err(|e| e.to_string());
+            match outcome.and_then(|(device, outcome)| write(args, device, input, image, &outcome)) {
+                Ok(done) => report.done.push(done),
+                Err(error) => fail(index, error),
             }
+            writing += begin.elapsed();
+            bar.inc(1);
         }
-    });
+    }
     bar.finish_and_clear();
-    report.stages = vec![("decode", decoding)];
+    report.stages = vec![("decode", loader.stats().decode)];
     report.stages.extend(runner.stages());
     report.stages.push(("write", writing));
     Ok(())
@@ -185,33 +190,28 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Decodes everything in order, a chunk at a time; waits while the last one has not been taken.
-fn read_chunks(inputs: &[Input], textures: bool, send: &SyncSender<Chunk>) {
+/// The next chunk in order, `None` after the last; waits until its photographs are decoded.
+fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chunk>, String> {
     let bytes_per_pixel = if textures { 3 + 13 * 4 } else { 3 };
-    let mut rest = inputs.iter().enumerate().peekable();
-    while rest.peek().is_some() {
-        let begin = Instant::now();
-        let mut chunk =
-            Chunk { images: Vec::new(), inputs: Vec::new(), failures: Vec::new(), decoding: Duration::ZERO };
-        let mut bytes = 0;
-        while chunk.images.len() < CHUNK_IMAGES
-            && bytes < CHUNK_BYTES
-            && let Some((index, input)) = rest.next()
-        {
-            match decode::read(&input.path) {
-                Ok(image) => {
-                    bytes += image.rgb().len() / 3 * bytes_per_pixel;
-                    chunk.images.push(image);
-                    chunk.inputs.push(index);
-                }
-                Err(error) => chunk.failures.push((index, error)),
+    let (mut chunk, mut bytes) = (Chunk::default(), 0);
+    while chunk.images.len() < CHUNK_IMAGES
+        && bytes < CHUNK_BYTES
+        && let Some(item) = loader.next()
+    {
+        match item {
+            Ok(batch) => {
+                let batch = batch.synchronize().map_err(|r| r.to_string())?;
+                let ([height, width], pixels) = (batch.sizes[0], batch.pixels(0));
+                bytes += pixels.len() / 3 * bytes_per_pixel;
+                chunk.images.push(Image::new(height, width, pixels.to_vec()).map_err(|e| e.to_string())?);
+                chunk.inputs.push(batch.indices[0] as usize);
             }
-        }
-        chunk.decoding = begin.elapsed();
-        if send.send(chunk).is_err() {
-            return; // the other side is gone
+            Err(Error::Sample { index, cause, .. }) => chunk.failures.push((index as usize, cause.to_string())),
+            Err(error) => return Err(error.to_string()),
         }
     }
+    let empty = chunk.images.is_empty() && chunk.failures.is_empty();
+    Ok((!empty).then_some(chunk))
 }
 
 fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcome: &Outcome) -> Result<Done, String> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Plain, Timeline};
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Plain, Timeline, Trace};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -19,6 +19,12 @@ pub struct Arguments {
 impl Arguments {
     /// Reads the command line. `--help` prints `purpose`, one line, and ends the program; so does what nobody understands.
     pub fn parse(purpose: &str) -> Self {
+        Self::parse_with(purpose, "", |_| false)
+    }
+
+    /// As [`parse`](Self::parse), for an example with arguments of its own: lines for `--help`, and what to do with one; whether it
+    /// was one.
+    pub fn parse_with(purpose: &str, own: &str, mut take: impl FnMut(&str) -> bool) -> Self {
         let mut parsed = Self { timeline: None, device: None };
         let mut arguments = std::env::args().skip(1);
         let refuse = |why: String| -> ! {
@@ -32,11 +38,12 @@ impl Arguments {
                 "--device" => parsed.device = Some(value()),
                 "--help" | "-h" => {
                     println!(
-                        "{purpose}\n\n  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt\n  \
+                        "{purpose}\n\n{own}  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt\n  \
                          --device DEVICE  auto, cpu or cuda:N (default: THALWEG_DEVICE, else auto)"
                     );
                     exit(0)
                 }
+                own if take(own) => {}
                 _ => refuse(format!("unknown argument `{argument}`")),
             }
         }
@@ -61,8 +68,12 @@ impl Arguments {
 
     /// Saves the timeline, if one was asked for, and says where and what it shows.
     pub fn finish(&self, timeline: &Timeline) -> Result<(), Error> {
+        if self.timeline.is_some() { self.save(&timeline.finish()?) } else { Ok(()) }
+    }
+
+    /// As [`finish`](Self::finish), for a trace that is at hand.
+    pub fn save(&self, trace: &Trace) -> Result<(), Error> {
         if let Some(path) = &self.timeline {
-            let trace = timeline.finish()?;
             trace.save(path)?;
             println!("{}\ntimeline: {}", trace.metrics(), path.display());
         }

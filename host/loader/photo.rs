@@ -14,8 +14,10 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 
 use image::codecs::{jpeg::JpegDecoder, png::PngDecoder};
+use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
-use thalweg::vision::Image;
+
+use super::{Canvas, DecodeError};
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
@@ -26,47 +28,62 @@ const MAX_FILE: u64 = 4 << 30;
 /// What a decoder may allocate beside the image: rows, a palette, a colour profile.
 const MAX_SCRATCH: u64 = 64 << 20;
 
-/// Reads and decodes one photograph.
-pub(crate) fn read(path: &Path) -> Result<Image, String> {
+/// Reads and decodes one photograph: PNG or JPEG, told by content, of 1 to 16384 pixels a side, to upright 8-bit RGB.
+///
+/// Gray is replicated, alpha dropped, 16 bits a sample are rounded to 8, the EXIF orientation is applied; colour profiles and gamma are
+/// ignored. 8-bit RGB that is upright is decoded straight into the canvas.
+///
+/// # Errors
+/// The file cannot be read, is no PNG or JPEG, is broken, or ends early (even where a viewer would show the part that is there).
+pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut bytes = Vec::new();
     // The first bytes decide, before a device or a film is read into memory.
     let failed = |e| format!("cannot read it: {e}");
     (&mut file).take(64).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.is_empty() {
-        return Err("the file is empty; expected a PNG or JPEG image".to_owned());
-    }
-    let format = match image::guess_format(&bytes) {
-        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
-        Ok(other) => {
-            return Err(format!(
-                "this is a {} file; expected PNG or JPEG",
-                other.extensions_str().join("/").to_uppercase()
-            ));
-        }
-        Err(_) => return Err("not an image this program reads; expected PNG or JPEG".to_owned()),
-    };
+    let format = format(&bytes)?;
     file.take(MAX_FILE).read_to_end(&mut bytes).map_err(failed)?;
-    decode(format, &bytes)
+    decode(format, &bytes, canvas)
 }
 
-fn decode(format: ImageFormat, bytes: &[u8]) -> Result<Image, String> {
+/// As [`read_photo`], from memory.
+///
+/// # Errors
+/// As [`read_photo`].
+pub fn decode_photo(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    decode(format(bytes)?, bytes, canvas)
+}
+
+fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
+    if bytes.is_empty() {
+        return Err("the file is empty; expected a PNG or JPEG image".into());
+    }
+    match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => Ok(format),
+        Ok(other) => {
+            let name = other.extensions_str().join("/").to_uppercase();
+            Err(format!("this is a {name} file; expected PNG or JPEG").into())
+        }
+        Err(_) => Err("not an image this program reads; expected PNG or JPEG".into()),
+    }
+}
+
+fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (name, whole) = match format {
         ImageFormat::Png => ("PNG", png_is_whole(bytes)),
         _ => ("JPEG", jpeg_is_whole(bytes)),
     };
     if !whole {
-        return Err(format!("truncated: the file ends before the {name} image does"));
+        return Err(format!("truncated: the file ends before the {name} image does").into());
     }
-    let image = match format {
+    match format {
         ImageFormat::Png => {
             let mut limits = Limits::no_limits();
             limits.max_alloc = Some(MAX_SCRATCH);
-            upright(PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?)
+            upright(PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?, canvas)
         }
-        _ => upright(JpegDecoder::new(Cursor::new(bytes)).map_err(broken)?),
-    }?;
-    Image::new(image.height(), image.width(), image.into_raw()).map_err(|e| e.to_string())
+        _ => upright(JpegDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
+    }
 }
 
 fn broken(error: ImageError) -> String {
@@ -74,14 +91,18 @@ fn broken(error: ImageError) -> String {
 }
 
 /// Decodes to RGB and turns it as the EXIF orientation says.
-fn upright(mut decoder: impl ImageDecoder) -> Result<RgbImage, String> {
+fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (width, height) = decoder.dimensions();
     let allowed = 1..=MAX_SIDE;
     if !allowed.contains(&width) || !allowed.contains(&height) {
-        return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side"));
+        return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side").into());
     }
     let orientation = decoder.orientation().map_err(broken)?;
     let color = decoder.color_type();
+    if color == ColorType::Rgb8 && orientation == Orientation::NoTransforms {
+        decoder.read_image(canvas.rgb(height, width)?).map_err(broken)?;
+        return Ok(());
+    }
     // The sides are at most 2^14 and a pixel at most 8 bytes.
     let mut samples = vec![0; decoder.total_bytes() as usize];
     decoder.read_image(&mut samples).map_err(broken)?;
@@ -100,11 +121,13 @@ fn upright(mut decoder: impl ImageDecoder) -> Result<RgbImage, String> {
         }
         ColorType::L16 => samples.chunks_exact(2).flat_map(|p| [narrow(p); 3]).collect(),
         ColorType::La16 => samples.chunks_exact(4).flat_map(|p| [narrow(p); 3]).collect(),
-        other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits")),
+        other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits").into()),
     };
     let mut image = RgbImage::from_raw(width, height, rgb).map(DynamicImage::ImageRgb8).ok_or("too few pixels")?;
     image.apply_orientation(orientation);
-    Ok(image.into_rgb8())
+    let image = image.into_rgb8();
+    canvas.rgb(image.height(), image.width())?.copy_from_slice(image.as_raw());
+    Ok(())
 }
 
 /// Whether the chunks of a PNG reach `IEND`. The decoder alone is content once it has all pixels.

@@ -1,0 +1,225 @@
+//! Photographs from disk to the scores of their patches: five stages, each at work on other images.
+//!
+//! ```text
+//! decode 0..n | jpeg 0..3 | jpeg 4..7 | jpeg 8..11 | ...         a thread a core, into page-locked memory
+//! upload      |           | 0..3      | 4..7       | ...
+//! compute     |                       | 0..3       | 4..7 | ...
+//! download    |                                    | 0..3 | ...
+//! ```
+//!
+//! ```text
+//! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: the decoders bind)
+//! cargo run --release --example disk_pipeline -- --raw                    (no decoding: disk or bus binds)
+//! cargo run --release --example disk_pipeline -- ~/photographs
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use thalweg::loader::{
+    BatchOn, Canvas, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm,
+};
+use thalweg::vision::kernels;
+use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+
+stream_tags!(Compute, Download);
+
+const PATCH: u32 = 32;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut raw, mut folder) = (false, None);
+    let args = support::Arguments::parse_with(
+        "Photographs from disk to the scores of their patches.",
+        "  --raw            frames that need no decoder (binary PPM) instead of JPEG\n  \
+         FOLDER           photographs of your own (default: files made of assets/photos)\n",
+        |argument| match argument {
+            "--raw" => {
+                raw = true;
+                true
+            }
+            path => !path.starts_with('-') && folder.replace(PathBuf::from(path)).is_none(),
+        },
+    );
+    let gpu = args.device()?;
+    let (files, [height, width], total, batch) =
+        support::sized(gpu, (32, [2160, 3840], 512, 8), (6, [200, 300u32], 36, 4));
+    let made = if folder.is_none() { Some(Made::new(files, height, width, raw)?) } else { None };
+    let folder = folder.as_deref().or(made.as_ref().map(|made| made.0.as_path())).unwrap_or(Path::new("."));
+    let endings: &[&str] = if raw { &["ppm"] } else { &["jpg", "jpeg", "png"] };
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut paths: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    paths.retain(|path| path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)));
+    paths.sort();
+    if paths.is_empty() {
+        return Err(format!("{}: no *.{}", folder.display(), endings.join(", *.")).into());
+    }
+    let read: Read = if raw { read_ppm } else { read_photo };
+    let all: Vec<_> = paths.iter().cycle().take(total.max(paths.len())).cloned().collect();
+
+    // Serial: one thread decodes a file, then it is uploaded, then scored, then downloaded. The first epoch, here and below, is not counted: it
+    // page-locks memory, loads kernels, and brings files into the page cache.
+    let options = Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, ..Options::default() };
+    let mut loader = Loader::new(gpu, Source::files(&paths, read), options)?;
+    score_all(gpu, &mut loader, &Timeline::off(), 0)?;
+    let start = Instant::now();
+    loader.restart();
+    let serial = score_all(gpu, &mut loader, &Timeline::off(), 0)?;
+    let serial_rate = paths.len() as f64 / start.elapsed().as_secs_f64();
+
+    // What the disk and the decoders can do alone, and the bus.
+    let options = Options { batch, upload: Upload::Off, ..Options::default() };
+    let mut loader = Loader::new(gpu, Source::files(&all, read), options.clone())?;
+    loader.by_ref().try_for_each(|batch| batch.map(drop))?;
+    let image_bytes = loader.stats().bytes as f64 / all.len() as f64;
+    let start = Instant::now();
+    loader.restart();
+    loader.by_ref().try_for_each(|batch| batch.map(drop))?;
+    let decode_rate = all.len() as f64 / start.elapsed().as_secs_f64();
+    drop(loader);
+    let upload_rate = support::upload_limit(gpu, batch * image_bytes as usize)? / image_bytes;
+
+    // All stages at once.
+    let timeline = Timeline::new(gpu)?; // always on: a few us an image
+    let options = Options { upload: Upload::Auto, timeline: timeline.clone(), ..options };
+    let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
+    let warm = score_all(gpu, &mut loader, &timeline, 2)?;
+    timeline.finish()?;
+    let start = Instant::now();
+    loader.restart();
+    let scores = score_all(gpu, &mut loader, &timeline, 2)?;
+    let rate = all.len() as f64 / start.elapsed().as_secs_f64();
+    assert!(warm == serial && scores == serial, "every image has the scores that the serial run gave it");
+
+    let trace = timeline.finish()?;
+    let threads = loader.threads();
+    let wall = trace.metrics().wall.as_secs_f64();
+    let busy = |activity| {
+        let spans = trace.spans().iter().filter(|span| span.activity == activity);
+        spans.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall
+    };
+    let (first, alone) = if raw { ("read", "reading alone") } else { ("decode", "decoding alone") };
+    let stages = [
+        (first, busy(Activity::Host) / threads as f64, format!("{alone}: {decode_rate:.0} images/s")),
+        ("upload", busy(Activity::Upload), format!("at the bus's rate: {upload_rate:.0} images/s")),
+        ("kernels", busy(Activity::Compute), String::new()),
+        ("download", busy(Activity::Download), String::new()),
+    ];
+    if let Some(decision) = loader.decision() {
+        let how = if decision.streams { "on a stream of the loader's own" } else { "in turn" };
+        println!("uploads {how}: {}", decision.reason);
+    }
+    println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
+    println!("pipeline {rate:8.1} images/s, {:.2} GB/s, {threads} threads", rate * image_bytes / 1e9);
+    for (stage, share, note) in &stages {
+        println!("  {stage:<8} busy {:3.0} %   {note}", 100.0 * share);
+    }
+    let (binds, share, _) = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).ok_or("no stages")?;
+    let limit = decode_rate.min(upload_rate);
+    println!(
+        "{binds} binds, {:.0} % busy; {:.0} % of the smaller of {alone} and uploading alone",
+        100.0 * share,
+        100.0 * rate / limit
+    );
+    args.save(&trace)?;
+    Ok(())
+}
+
+type Read = fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError>;
+
+/// Scores of each file, with up to `ahead` batches under way past their upload.
+fn score_all(
+    gpu: Device,
+    loader: &mut Loader<PathBuf>,
+    timeline: &Timeline,
+    ahead: usize,
+) -> Result<HashMap<PathBuf, Vec<f32>>, Error> {
+    let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
+    let mut scores = HashMap::new();
+    let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
+        let all = timeline.wait("main", "scores", || event.synchronize())?;
+        let mut rest = &all[..];
+        for (size, path) in sizes.into_iter().zip(paths) {
+            let (own, others) = rest.split_at(14 * patches(size));
+            let known = scores.entry(path).or_insert_with(|| own.to_vec());
+            assert!(known == own, "a file has the same scores each time");
+            rest = others;
+        }
+        Ok::<_, Error>(())
+    };
+    let mut under_way = VecDeque::new();
+    while let Some(batch) = timeline.wait("main", "batch", || loader.next()) {
+        let batch = compute.wait(batch?)?;
+        let own = timeline.span(&compute, Activity::Compute, "scores", || score(&compute, &batch))?;
+        let about = (batch.sizes.clone(), batch.meta.clone());
+        loader.recycle(compute.record(batch)?);
+        let own = compute.hand(own, &download)?;
+        let mut host = download.bind(gpu.pinned(own.len())?)?;
+        timeline.span(&download, Activity::Download, "scores", || download.copy_to_host(&own, &mut host))?;
+        under_way.push_back((about, download.record(host)?));
+        while under_way.len() > ahead
+            && let Some(((sizes, paths), event)) = under_way.pop_front()
+        {
+            keep(sizes, paths, event)?;
+        }
+    }
+    under_way.into_iter().try_for_each(|((sizes, paths), event)| keep(sizes, paths, event))?;
+    Ok(scores)
+}
+
+fn patches([height, width]: [u32; 2]) -> usize {
+    height.div_ceil(PATCH) as usize * width.div_ceil(PATCH) as usize
+}
+
+/// For each image of a batch, 13 means a patch and its entropy.
+fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> Result<On<Compute, DeviceBuffer<f32>>, Error> {
+    let mut scores = s.alloc(batch.sizes.iter().map(|&size| 14 * patches(size)).sum())?;
+    let mut at = 0;
+    for (&[height, width], bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {
+        let (rgb, n) = (batch.rgb.slice(bytes)?, patches([height, width]));
+        let mut planes = s.alloc(13 * height as usize * width as usize)?;
+        kernels::textures(s, height, width, 0.5, 0.5, rgb, &mut planes)?;
+        kernels::features(s, height, width, PATCH, &planes, scores.slice_mut(at..at + 13 * n)?)?;
+        kernels::entropy(s, height, width, PATCH, rgb, scores.slice_mut(at + 13 * n..at + 14 * n)?)?;
+        at += 14 * n;
+    }
+    Ok(scores)
+}
+
+/// Files made for this run, which take them away when it ends.
+struct Made(PathBuf);
+
+impl Made {
+    /// `count` images, each tiled with one of the photographs of `assets/photos`.
+    fn new(count: usize, height: u32, width: u32, raw: bool) -> Result<Self, Box<dyn std::error::Error>> {
+        let made = Self(std::env::temp_dir().join(format!("thalweg-disk-pipeline-{}", std::process::id())));
+        fs::create_dir_all(&made.0)?;
+        let names = ["astronaut", "chelsea", "coffee"];
+        for n in 0..count {
+            let photo = image::open(format!("assets/photos/{}.png", names[n % names.len()]))?.into_rgb8();
+            let image = image::RgbImage::from_fn(width, height, |x, y| {
+                *photo.get_pixel((x + 7 * n as u32) % photo.width(), y % photo.height())
+            });
+            if raw {
+                let mut file = File::create(made.0.join(format!("{n:03}.ppm")))?;
+                writeln!(file, "P6 {width} {height} 255")?;
+                file.write_all(&image)?;
+            } else {
+                let file = std::io::BufWriter::new(File::create(made.0.join(format!("{n:03}.jpg")))?);
+                image::codecs::jpeg::JpegEncoder::new_with_quality(file, 90).encode_image(&image)?;
+            }
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

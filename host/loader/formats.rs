@@ -1,0 +1,63 @@
+//! Images that need no decoder.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use super::{Canvas, DecodeError};
+
+/// Reads a binary PPM (`P6`, 8 bits): a line of text and the pixels, straight from the file into page-locked memory.
+///
+/// # Errors
+/// The file cannot be read, is none of these, or ends before its pixels do.
+pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let mut file = BufReader::with_capacity(4096, File::open(path).map_err(|e| format!("cannot open it: {e}"))?);
+    let (height, width) = ppm_header(&mut file)?;
+    // Whatever is buffered, and past that from the file, without another copy.
+    file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
+    Ok(())
+}
+
+/// Height and width; leaves the reader at the pixels.
+fn ppm_header(file: &mut impl BufRead) -> Result<(u32, u32), DecodeError> {
+    const EXPECTED: &str = "not a binary PPM of 8 bits: expected `P6`, width, height and 255";
+    let mut words = Vec::new();
+    while words.len() < 4 {
+        let mut word = Vec::new();
+        loop {
+            let mut byte = [0];
+            file.read_exact(&mut byte).map_err(|_| EXPECTED)?;
+            match byte[0] {
+                b'#' => drop(file.skip_until(b'\n')?), // a comment
+                b if b.is_ascii_whitespace() => {
+                    if !word.is_empty() {
+                        break;
+                    }
+                }
+                _ if word.len() == 10 => return Err(EXPECTED.into()),
+                b => word.push(b),
+            }
+        }
+        words.push(word);
+    }
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u32>().ok();
+    match (&words[0][..], number(&words[1]), number(&words[2]), &words[3][..]) {
+        (b"P6", Some(width), Some(height), b"255") => Ok((height, width)),
+        _ => Err(EXPECTED.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ppm_header;
+
+    #[test]
+    fn headers() {
+        let mut text = &b"P6\n# a comment\n3  2\n255\nabc"[..];
+        assert_eq!(ppm_header(&mut text).unwrap(), (2, 3));
+        assert_eq!(text, b"abc");
+        for wrong in ["", "P6", "P5 1 1 255 ", "P6 1 1 65535 ", "P6 -1 1 255 ", "P6 1 1 255", "P6 99999999999 1 255 "] {
+            assert!(ppm_header(&mut wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What only a look inside can provoke: streams and page-locking that fail, and a bad environment.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+/// Nine images of mixed sizes, of bytes that their index decides.
+fn source() -> Source<u64> {
+    Source::indexed(9, |index| {
+        Sample::new(format!("image {index}"), index, move |canvas| {
+            let bytes = canvas.rgb(1 + index as u32 % 4, 1 + (index * 7) as u32 % 23)?;
+            bytes.iter_mut().zip(0u64..).for_each(|(byte, i)| *byte = (31 * i + 17 * index) as u8);
+            Ok(())
+        })
+    })
+}
+
+fn options(upload: Upload) -> Options {
+    let options = Options { batch: 4, threads: 3, upload, ..Options::default() };
+    options.settle(|_| None).unwrap()
+}
+
+/// Device bytes of each image, and what came with it.
+fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
+    let device = loader.device;
+    let mut all = Vec::new();
+    for batch in loader {
+        device
+            .per_thread(|s| {
+                let batch = s.wait(batch.unwrap()).unwrap();
+                let bytes = s.read_blocking(&batch.rgb).unwrap();
+                for ((range, size), meta) in byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).zip(&batch.meta) {
+                    all.push((*size, bytes[range].to_vec(), *meta));
+                }
+            })
+            .unwrap();
+    }
+    all
+}
+
+fn expected(device: Device) -> Vec<([u32; 2], Vec<u8>, u64)> {
+    let all = everything(Loader::new(device, source(), options(Upload::Sequential)).unwrap());
+    assert_eq!(all.iter().map(|(.., meta)| *meta).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
+    all
+}
+
+fn cannot_pin(_: &PinnedPool, _: usize) -> Result<PinnedBuffer<u8>> {
+    Err(Error::Cuda {
+        call: "cuMemHostAlloc",
+        code: 2,
+        name: "CUDA_ERROR_OUT_OF_MEMORY".into(),
+        meaning: "none".into(),
+    })
+}
+
+fn pins_every_third(pool: &PinnedPool, bytes: usize) -> Result<PinnedBuffer<u8>> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    if COUNT.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) { pool.take(bytes) } else { cannot_pin(pool, bytes) }
+}
+
+#[test]
+fn without_a_stream_the_result_is_the_same() {
+    for device in Device::all() {
+        let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
+        let options = options(Upload::Streams);
+        let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), no_stream).unwrap();
+        let first = loader.next().unwrap().unwrap();
+        assert!(first.is_ready().unwrap(), "uploaded in `next`");
+        let decision = loader.decision().unwrap();
+        assert!(!decision.streams && decision.reason.contains("no stream"), "{decision:?}");
+        loader.restart();
+        assert_eq!(everything(loader), expected(device));
+    }
+}
+
+#[test]
+fn without_page_locked_memory_the_result_is_the_same() {
+    for device in Device::all() {
+        for pin in [cannot_pin, pins_every_third] {
+            for upload in [Upload::Streams, Upload::Sequential] {
+                let loader = Loader::with(device, source(), options(upload), pin, AnyStream::new).unwrap();
+                assert_eq!(everything(loader), expected(device), "{upload:?}");
+            }
+            let mut loader = Loader::with(device, source(), options(Upload::Off), pin, AnyStream::new).unwrap();
+            let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
+            assert!(batch.rgb.is_empty());
+            for (image, (_, bytes, _)) in expected(device).iter().take(4).enumerate() {
+                assert_eq!(batch.pixels(image), bytes);
+            }
+            drop(loader.next());
+            assert!(loader.stats().pageable > 0);
+        }
+    }
+}
+
+#[test]
+fn a_pinned_budget_is_not_worked_around() {
+    let spent: Pin = |_, wanted| Err(Error::PinnedBudget { wanted, in_use: 1, budget: 1 });
+    let cpu = Device::cpu().unwrap();
+    let loader = Loader::with(cpu, source(), options(Upload::Auto), spent, AnyStream::new).unwrap();
+    let errors: Vec<Error> = loader.map(|batch| batch.unwrap_err()).collect();
+    assert_eq!(errors.len(), 9);
+    for error in errors {
+        let Error::Sample { cause, .. } = &error else { panic!("{error}") };
+        assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { budget: 1, .. })), "{error}");
+    }
+}
+
+#[test]
+fn the_environment_overrides_and_is_checked() {
+    let settle = |name: &'static str, value: &'static str| {
+        Options { threads: 7, ..Options::default() }.settle(move |asked| (asked == name).then(|| value.into()))
+    };
+    assert_eq!(settle("OTHER", "1").unwrap().threads, 7);
+    assert_eq!(settle("THALWEG_LOADER_THREADS", "3").unwrap().threads, 3);
+    assert_eq!(settle("THALWEG_LOADER_STREAM_BYTES", " 0 ").unwrap().stream_bytes, 0);
+    for (name, value) in [
+        ("THALWEG_LOADER_THREADS", "0"),
+        ("THALWEG_LOADER_THREADS", "many"),
+        ("THALWEG_LOADER_THREADS", ""),
+        ("THALWEG_LOADER_STREAM_BYTES", "-1"),
+        ("THALWEG_LOADER_STREAM_BYTES", "1e6"),
+        ("THALWEG_LOADER_STREAM_BYTES", "99999999999999999999999"),
+    ] {
+        let error = settle(name, value).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(&format!("`{value}` in the environment")), "{error}");
+    }
+}
+
+#[test]
+fn options_are_checked() {
+    let refused = |options: Options, name: &str| {
+        let error = options.settle(|_| None).unwrap_err();
+        assert!(matches!(error, Error::Parameter { name: n, .. } if n == name), "{error}");
+    };
+    refused(Options { batch: 0, ..Options::default() }, "batch");
+    refused(Options { prefetch: 0, ..Options::default() }, "prefetch");
+    refused(Options { shard: (1, 1), ..Options::default() }, "shard");
+    refused(Options { shard: (0, 0), ..Options::default() }, "shard");
+    refused(Options { device_warning: f64::NAN, ..Options::default() }, "device_warning");
+    let endless = Source::from_fn(dot);
+    let error = Loader::new(Device::cpu().unwrap(), endless, Options { shuffle: Some(1), ..Options::default() });
+    assert!(matches!(error.unwrap_err(), Error::Parameter { name: "shuffle", .. }));
+}
+
+fn dot(index: u64) -> Option<Sample<()>> {
+    Some(Sample::new(index.to_string(), (), |canvas| {
+        canvas.rgb(1, 1)?.fill(1);
+        Ok(())
+    }))
+}
+
+/// What the loader logged, kept by a logger of the tests.
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn decisions_fall_backs_and_skipped_samples_are_logged() {
+    struct Keep;
+    impl log::Log for Keep {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            lock(&LOGGED).push(format!("{} {}", record.level(), record.args()));
+        }
+        fn flush(&self) {}
+    }
+    static KEEP: Keep = Keep;
+    log::set_logger(&KEEP).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+
+    let cpu = Device::new_cpu().unwrap(); // its name tells this test's lines from those of others
+    let samples = Source::indexed(3, |index| {
+        Sample::new(format!("log-{index}"), (), move |canvas| {
+            canvas.rgb(100, 100)?.fill(0);
+            if index == 1 { Err("broken".into()) } else { Ok(()) }
+        })
+    });
+    let options = Options { batch: 1, skip_errors: true, pinned_warning: 29_999, ..options(Upload::Auto) };
+    let loader = Loader::with(cpu, samples, options, |pool, bytes| pool.take(bytes), AnyStream::new).unwrap();
+    assert_eq!(loader.map(Result::unwrap).count(), 2);
+    let logged = lock(&LOGGED).join("\n");
+    let decided =
+        format!("INFO batches for {cpu} one after another, in `next`: the CPU device shares the host's memory");
+    assert_eq!(logged.matches(&decided).count(), 1, "{logged}");
+    assert!(logged.contains("WARN skipped: sample 1 (log-1): broken"), "{logged}");
+    assert!(logged.contains("bytes of pinned memory, more than 29999"), "{logged}");
+
+    let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
+    let mut loader = Loader::with(cpu, source(), self::options(Upload::Streams), cannot_pin, no_stream).unwrap();
+    drop(loader.next().unwrap().unwrap());
+    let logged = lock(&LOGGED).join("\n");
+    assert!(logged.contains(&format!("INFO batches for {cpu} one after another, in `next`: streams cannot be used")));
+    assert!(logged.contains("bytes cannot be page-locked"), "{logged}");
+}
