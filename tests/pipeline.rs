@@ -191,6 +191,7 @@ fn tokens_in_half_precision() {
                     let ulp = bound * want.abs().max(2f32.powi(-14));
                     assert!((got - want).abs() <= ulp, "{got} for {want} in {precision:?} on {device}");
                 }
+                assert_eq!(got.halves.take().unwrap().len(), want.tokens.len());
                 got.tokens.clone_from(&want.tokens);
                 assert!(got == *want);
             }

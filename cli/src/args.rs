@@ -39,7 +39,8 @@ Results:
   a grid of gh x gw = N:
 
   tokens      f32 [T, 13]     means over a cell: R G B, L* a* b*, Gx Gy edge,
-                              y x eccentricity, local contrast
+                              y x eccentricity, local contrast; f16 or bf16
+                              with --precision
   cu_seqlens  i32 [K + 1]     where in tokens each selected patch starts
   patch_id    i32 [K]         raster index of each selected patch
   position    f32 [T, 2]      centre of each cell, (y, x) from 0 to 1
@@ -144,6 +145,10 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "Y,X", default_value = "0.5,0.5", allow_hyphen_values = true, value_parser = fixation)]
     fixation: [f32; 2],
 
+    /// How tokens are stored: 32-bit floats, IEEE halves or bfloat16
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    pub(crate) precision: Precision,
+
     /// Weights of a head, in safetensors: with --query, how well a patch meets it becomes part of its relevance
     #[arg(long, value_name = "FILE", requires = "query")]
     pub(crate) weights: Option<PathBuf>,
@@ -158,7 +163,7 @@ pub(crate) struct TokensArgs {
 
     /// Compute what another project does: `arr-coc-0-1` is the published PyTorch ARR-COC 0.1
     #[arg(long, value_name = "NAME", requires = "query", conflicts_with_all = [
-        "patch", "budget", "focus", "sides", "foveal_bias", "fixation", "mix", "textures", "heatmap",
+        "patch", "budget", "focus", "sides", "foveal_bias", "fixation", "precision", "mix", "textures", "heatmap",
     ])]
     pub(crate) profile: Option<Profile>,
 
@@ -182,6 +187,35 @@ pub(crate) struct Mix(Vec<f32>);
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.iter().map(f32::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// How tokens are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Precision {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Precision {
+    /// The name of the format in a safetensors file.
+    pub(crate) fn dtype(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+        }
+    }
+}
+
+impl From<Precision> for thalweg::vision::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::F16 => Self::F16,
+            Precision::Bf16 => Self::Bf16,
+        }
     }
 }
 

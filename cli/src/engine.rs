@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use thalweg::vision::{Head, Image, Pipeline, Query, TokenSet, arr_coc_0_1};
 use thalweg::{Device, Result};
 
-use crate::args::TokensArgs;
-use crate::output::Data::{F32, I32};
+use crate::args::{Precision, TokensArgs};
+use crate::output::Data::{F32, Half, I32};
 use crate::output::Tensor;
 
 /// The head and the query that the flags name, if they name any.
@@ -49,7 +49,10 @@ impl Engine {
                 Ok(Self::Profile(arr_coc_0_1::Profile::new(device, head, query)?, Duration::ZERO))
             }
             _ => {
-                let mut pipeline = Pipeline::new(device, args.params())?.with_textures(args.textures);
+                let mut pipeline = Pipeline::new(device, args.params())?
+                    .with_textures(args.textures)
+                    .with_precision(args.precision.into())
+                    .with_stages(true);
                 if let Some((head, query)) = query {
                     pipeline = pipeline.with_query(head, query)?;
                 }
@@ -93,7 +96,7 @@ impl Engine {
 
 impl Outcome {
     /// What is written, in order of name.
-    pub(crate) fn tensors(&self, image: &Image) -> Vec<Tensor<'_>> {
+    pub(crate) fn tensors(&self, image: &Image, precision: Precision) -> Vec<Tensor<'_>> {
         match self {
             Self::Tokens(set) => {
                 let [gh, gw] = set.grid.map(|n| n as usize);
@@ -118,7 +121,11 @@ impl Outcome {
                     let [height, width] = [image.height(), image.width()].map(|n| n as usize);
                     tensors.push(("textures", F32(planes), vec![13, height, width]));
                 }
-                tensors.push(("tokens", F32(&set.tokens), vec![count, 13]));
+                let tokens = match &set.halves {
+                    Some(bits) => Half(precision.dtype(), bits),
+                    None => F32(&set.tokens),
+                };
+                tensors.push(("tokens", tokens, vec![count, 13]));
                 tensors
             }
             Self::Maps(maps) => {

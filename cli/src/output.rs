@@ -84,6 +84,8 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 pub(crate) enum Data<'a> {
     F32(&'a [f32]),
     I32(&'a [i32]),
+    /// The bits of halves, of the format of this name.
+    Half(&'static str, &'a [u16]),
 }
 
 /// A tensor's name, elements and shape.
@@ -92,17 +94,18 @@ pub(crate) type Tensor<'a> = (&'static str, Data<'a>, Vec<usize>);
 /// Writes the safetensors format: the header's length (u64), the header in JSON, the tensors back to back, all
 /// little-endian. Keys are sorted, so equal inputs give equal bytes.
 fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String, Value>) -> io::Result<()> {
-    use Data::{F32, I32};
+    use Data::{F32, Half, I32};
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), Value::Object(metadata));
     let mut offset = 0;
     for (name, data, shape) in tensors {
-        let (dtype, len) = match data {
-            F32(values) => ("F32", values.len()),
-            I32(values) => ("I32", values.len()),
+        let (dtype, len, size) = match data {
+            F32(values) => ("F32", values.len(), 4),
+            I32(values) => ("I32", values.len(), 4),
+            Half(dtype, values) => (*dtype, values.len(), 2),
         };
         debug_assert_eq!(len, shape.iter().product::<usize>(), "{name}");
-        let end = offset + 4 * len;
+        let end = offset + size * len;
         header.insert((*name).to_owned(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] }));
         offset = end;
     }
@@ -117,6 +120,7 @@ fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String
         match data {
             F32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
             I32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
+            Half(_, values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
         }
     }
     Ok(())

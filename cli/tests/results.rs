@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
 
+use safetensors::Dtype;
 use serde_json::Value;
 
 mod support;
@@ -55,6 +56,34 @@ fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> 
         }
     }
     steps.iter().map(|&n| if n == 0 { 0 } else { (lo + n - 1) as i32 }).collect()
+}
+
+/// Halves are the floats, rounded; all else is the same.
+#[test]
+fn tokens_in_half_precision() {
+    let path = photo("eye.png");
+    let run = |precision: &str| {
+        let bench = Bench::new();
+        bench.tokens([path.to_str().expect("a name"), "--precision", precision]).expect(0, &[]);
+        bench.read("eye")
+    };
+    let (whole, f16, bf16) = (run("f32"), run("f16"), run("bf16"));
+    let (shape, values) = whole.f32("tokens");
+    let (f16_shape, f16_bits) = f16.halves("tokens", Dtype::F16);
+    let (bf16_shape, bf16_bits) = bf16.halves("tokens", Dtype::BF16);
+    assert_eq!((f16_shape, bf16_shape), (shape, shape));
+    for ((v, half), brain) in values.iter().zip(f16_bits).zip(bf16_bits) {
+        let nearest = f32::from_bits(u32::from(brain) << 16);
+        assert!((nearest - v).abs() <= v.abs() / 256.0, "{nearest} for {v}");
+        // Of a normal half the exponent is 112 less, and 13 bits fewer are kept.
+        if v.abs() > 1e-4 {
+            let nearest = f32::from_bits((u32::from(half & 0x7fff) << 13) + (112 << 23));
+            assert!((nearest - v.abs()).abs() <= v.abs() / 2048.0, "{nearest} for {v}");
+            assert_eq!(half >> 15 == 1, *v < 0.0);
+        }
+    }
+    assert_eq!(f16.i32("sides"), whole.i32("sides"));
+    assert_eq!((whole.metadata["precision"].as_str(), f16.metadata["precision"].as_str()), ("f32", "f16"));
 }
 
 #[test]

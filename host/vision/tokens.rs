@@ -23,6 +23,8 @@ pub struct TokenSet {
     /// `[T, 13]`: the mean of each plane over a token's cell, selected patches one after another in raster order,
     /// cells of a patch in raster order. Where the pipeline makes halves, these are their exact values.
     pub tokens: Vec<f32>,
+    /// `[T, 13]`: the bits of the same numbers, where the pipeline makes halves.
+    pub halves: Option<Vec<u16>>,
     /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
     pub cu_seqlens: Vec<i32>,
     /// `[K]`: raster index of each selected patch.
@@ -195,6 +197,10 @@ impl Tokens {
             patch: plan.params.patch,
             grid: plan.layout.grid(i),
             tokens: values.to_f32(),
+            halves: match values {
+                TokenValues::F32(_) => None,
+                TokenValues::F16(bits) | TokenValues::Bf16(bits) => Some(bits.to_vec()),
+            },
             cu_seqlens: self.cu_seqlens()[selected.start..=selected.end].iter().map(|at| at - first_token).collect(),
             patch_id: self.patch_id()[selected].iter().map(|id| id - first_patch).collect(),
             position: self.position()[2 * tokens.start..2 * tokens.end].to_vec(),

@@ -164,6 +164,14 @@ impl Tokens {
         (shape, bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
+    /// The bits of halves.
+    #[track_caller]
+    pub(crate) fn halves(&self, name: &str, format: Dtype) -> (&[usize], Vec<u16>) {
+        let (dtype, shape, bytes) = &self.tensors[name];
+        assert_eq!(*dtype, format, "{name}");
+        (shape, bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect())
+    }
+
     #[track_caller]
     pub(crate) fn i32(&self, name: &str) -> (&[usize], Vec<i32>) {
         let (dtype, shape, bytes) = &self.tensors[name];
