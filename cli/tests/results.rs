@@ -194,7 +194,7 @@ fn metadata_holds_what_made_the_file() {
         assert_eq!(metadata[key], value, "{key}");
     }
     assert!(metadata["device"].starts_with("cpu (") || metadata["device"].starts_with("cuda:"), "{metadata:?}");
-    assert_eq!(metadata.len(), 13);
+    assert_eq!(metadata.len(), 14);
 }
 
 #[test]
