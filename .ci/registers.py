@@ -30,7 +30,7 @@ LAUNCH = {
     "entropy": (32, 256 * 4 + 33 * 4),
     "analyze_small": (128, 1024 + 4 * (1024 + 32 * 15 * 4)),
     "analyze_large": (128, 2048 + 128 * 15 * 4 * 2),  # patches of 64
-    "participatory": (128, (3400 + 65 * 64 + 2 * 4 * 64) * 4),
+    "participatory": (256, (3400 + 65 * 64 + 2 * 8 * 64 + 13 * 64) * 4),
     "balance": (512, (12 + 128 + 4 * 128 + 128 + 4) * 4),
     "relevance": (1024, 2 * 33 * 4),
     "relevance_with_query": (1024, 2 * 33 * 4),
