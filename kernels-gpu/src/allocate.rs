@@ -7,26 +7,36 @@
 //!     t*      = the smallest t >= 1 with sum of side(i, t)^2 <= budget
 //!     then, in raster order, the steps that t* - 1 would add, until the first that does not fit
 //! cu_seqlens, patch_id = prefix sums over the patches with a side, image after image
+//!
+//! t* is found so, a key being q[i] * gain of a step:
+//!     Q       = the start of a bin of q that more than budget / lo^2 patches reach, so t* > Q * gain of the first step
+//!     list    = the patches with q >= Q                                           (each warp of its own)
+//!     between Q * gain and the largest key, until one key is left or t* - 1 alone:
+//!         cost of the steps in each of 256 equal ranges of keys                   (a histogram)
+//!         the range in which the sum from the top passes the budget is the next to be divided
 //! ```
 //!
 //! Launch: `allocate_each` takes a block an image, a thread for every 8 patches of the largest, at most 1024. Of more than
 //! one image, `pack` then moves what was selected together, in one block. The function [`allocate`] launches both.
-//! Memory: 4 bytes read and 4 written a patch, and 8 a selected patch.
+//! Memory: 4 bytes read and 4 written a patch, and 12 a selected patch.
 //!
-//! - **Integers throughout**, so every device gives the same allocation for the same relevance. `q` is
-//!   computed from the float's mantissa: in floats, `65535 r + 0.5` rounds up just below a half.
-//! - **Few can be selected**, at most c = budget / lo^2: if c + 1 patches have q of Q or more, t* is above Q * gain of the
-//!   first step. Two histograms in shared memory, of the high bytes of q and of the low ones, give the largest such Q, and
-//!   at most c patches have more: for the default budget 64 of some thousands.
-//! - **A threshold a warp**: a round of the search asks for the cost at as many thresholds as there are warps, each of which goes
-//!   through the few patches that are left. With 32 warps that is 7 rounds of one barrier, not 32 of two.
-//! - **Bisection while they are many**, a threshold a round for the whole block: only budgets for more than 1024
-//!   patches come here.
+//! For one image of 8160 patches and the default budget it takes 8 us on an H200, of which a launch alone is more than 1; for 32400
+//! patches 14 us. Bisecting t*, 32 rounds over all patches, took 43 and 147; a search among the few that two full
+//! histograms leave, with a threshold a warp, 22 and 108.
+//!
+//! - **Integers throughout**, so every device gives the same allocation for the same relevance. `q` is rounded once, from the
+//!   exact product: in floats, `65535 r + 0.5` rounds up just below a half.
+//! - **Few can be selected**, at most c = budget / lo^2: if more than c patches have q of Q or more, t* is above Q * gain of the
+//!   first step, and nobody below Q matters. For Q the largest of each thread's patches are enough to count while c is
+//!   below half the threads, one addition in shared memory instead of 8; with more to select all are counted.
+//! - **Lists are a warp's own**, of its 256 neighbours: no counts travel between warps before they are made, and they are
+//!   in raster order, as the offsets at the end need it. A warp with more patches and too many of them on its list goes without
+//!   one, and reads relevance again.
+//! - **A histogram of costs** narrows t* by 8 bits for two barriers. The default budget leaves some 100 keys, and after one or
+//!   two histograms a bin with a single key, which does not fit and so ends the search and makes the tail empty.
+//! - **What repeats waits**: a thread adds steps of one bin together, or an image of one colour would queue at one word.
 //! - **Sums that saturate**: the question is only whether a sum passes the budget, which is below 2^31, so 32 bits
-//!   that stick at the top answer it for any number of patches.
-//! - **Two orders**: rounds take every nth patch (whole lines a load), the tail takes runs of
-//!   neighbours, so that raster order is one scan over the block. Up to 8 patches a thread wait in shared memory meanwhile, of which 5
-//!   words hold 8, so that neither order meets in a bank; more wait in `sides`.
+//!   that stick at the top answer it for any number of patches. A bin sticks, too: what finds it past 2^31 takes itself back.
 //! - **A launch between images**: where an image's tokens start depends on all before it. Its block writes its own list, to where it
 //!   cannot meet another's: image b from min(its first patch, b c) on, which leaves room for as many as it can select. The last block to
 //!   finish could move the lists together, but it would know itself by a counter in memory, and where that was wrong before the launch,
@@ -35,22 +45,21 @@
 
 #[cfg(not(target_arch = "nvptx64"))]
 use thalweg_simt::host::{DeviceSlice, Launch};
-use thalweg_simt::{Cooperative, In, InOut, Shared, kernel};
+use thalweg_simt::{Cooperative, In, InOut, Shared, Simt, kernel};
 
-use crate::block::{WINDOW, reduce, scan, through};
+use crate::block::{scan, through};
 use crate::layout::Span;
 
-/// Patches of a thread that wait in shared memory.
-const HELD: u32 = 8;
-/// Halves of a word that 8 patches take there.
-const STRIDE: u32 = 10;
-/// Where shared memory holds what, in bytes: the gains, two histograms, windows, a counter, costs of thresholds, then for each
-/// thread 20 bytes of its patches and a word of the few that are left.
-const HISTOGRAMS: u32 = 1024;
-const WINDOWS: u32 = HISTOGRAMS + 2 * 1024;
-const COUNTER: u32 = WINDOWS + 4 * WINDOW * 4;
-const COSTS: u32 = COUNTER + 16;
-const PATCHES: u32 = COSTS + 2 * 32 * 4;
+/// Bins of a histogram.
+const BINS: u32 = 256;
+/// Patches that a warp reads at once, and that it can list.
+const TILE: u32 = 256;
+/// Where shared memory holds what, in bytes: the gains; costs and counters of bins; what was found; sums of warps; lists of warps.
+const COSTS: u32 = 1024;
+const COUNTERS: u32 = COSTS + BINS * 4;
+const FOUND: u32 = COUNTERS + BINS * 4;
+const TOTALS: u32 = FOUND + 16;
+const LISTS: u32 = TOTALS + 3 * 32 * 4;
 
 /// Token allocation for the patches of a batch: `relevance` \[N\] to `sides` \[N\], and the packed order of the tokens. Each image
 /// has a budget of its own.
@@ -140,223 +149,246 @@ kernel! {
     }
     grid(images)
     block(largest.div_ceil(256).min(32) * 32)
-    shared(1024 + 2 * 1024 + 4 * 33 * 4 + 16 + 2 * 32 * 4 + largest.div_ceil(256).min(32) * 32 * 24)
+    shared(1024 + 2 * 1024 + 16 + 3 * 32 * 4 + largest.div_ceil(256).min(32) * 1024)
     {
         let (rank, threads, image) = (cx.thread_idx().x, cx.block_dim().x, cx.block_idx().x);
+        let (lane, warps) = (cx.lane(), threads / 32);
         let span = Span::of_image(cx, table, images, patches, image);
         let n = span.len();
-        let windows = cx.shared::<u32>(WINDOWS);
-        let histogram = |k: u32| cx.shared::<u32>(HISTOGRAMS + k * 1024);
-        let counter = cx.shared::<u32>(COUNTER);
-        let q = Map { held: n <= HELD * threads, first: span.start, few: cx.shared::<u16>(PATCHES), many: sides };
+        let (costs, counters) = (cx.shared::<u32>(COSTS), cx.shared::<u32>(COUNTERS));
+        let found = cx.shared::<u32>(FOUND);
+        let totals = |k: u32| cx.shared::<u32>(TOTALS + k * 32 * 4);
 
-        // On its way while the others are.
-        let early = gains.get(cx, cx.lane().min(hi - lo) as usize);
+        // All loads are under way while shared memory is made ready.
+        let mut own = Own::new(cx, span, relevance, sides);
+        let ahead = own.load(cx, own.start);
+        let gain = gains.get(cx, lane.min(hi - lo) as usize);
         let mut i = rank;
-        while i < n {
-            let r: [f32; HELD as usize] = core::array::from_fn(|k| {
-                relevance.get(cx, (span.start + (i + k as u32 * threads).min(n - 1)) as usize)
-            });
-            for (k, v) in r.map(quantise).into_iter().enumerate() {
-                let i = i + k as u32 * threads;
-                if i < n {
-                    q.set(cx, i, v);
-                }
-            }
-            i += HELD * threads;
-        }
-        let steps = Steps::load(cx, gains, early, lo, hi);
-        let mut i = rank;
-        while i < 2 * 256 {
-            cx.shared_set(histogram(0), i, 0);
+        while i < 2 * BINS {
+            cx.shared_set(costs, i, 0);
             i += threads;
         }
-        if rank == 0 {
-            cx.shared_set(counter, 0, 0);
-        }
         cx.barrier();
-        let first = cx.shared_get(steps.gains, 0);
+        let steps = Steps { gains: cx.shared::<u32>(0), count: hi - lo + 1, lo };
+        if cx.warp() == 0 {
+            steps.store(cx, gains, gain);
+        }
 
-        // The cost at `fits` is within the budget: no key is so large. At `bursts` it is not, or that is 0.
+        // Q. Fewer than all may tell it, not more: those past the last are counted as 0, which tells nothing.
         let budget = budget as u32;
         let each = budget / (lo * lo);
-        let (mut bursts, mut fits, mut spent) = (0, 65535 * first + 1, 0);
-        let mut left = n;
-        if each < n {
-            // The high byte of Q and how many patches have a higher one; then the low byte, among those that share it.
-            let (mut high, mut above) = (0, 0);
-            for low in [false, true] {
-                let counts = histogram(u32::from(low));
-                // Equal ones at once, or those of an image of one colour would queue.
-                let (mut last, mut times) = (0, 0);
-                let mut i = rank;
-                while i < n {
-                    let q = q.get(cx, i);
-                    if !low || q >> 8 == high {
-                        let byte = if low { q & 255 } else { q >> 8 };
-                        if byte != last && times > 0 {
-                            cx.shared_add(counts, last, times);
-                            times = 0;
-                        }
-                        (last, times) = (byte, times + 1);
-                    }
-                    i += threads;
-                }
-                if times > 0 {
-                    cx.shared_add(counts, last, times);
-                }
-                cx.barrier();
-                let (byte, more) = bin(cx, counts, each - above);
-                (high, above) = (high << 8 | byte, above + more);
+        let few = each < threads / 2;
+        let mut q = own.begin(cx, own.start, ahead);
+        let mut largest = 0;
+        let mut at = own.start;
+        loop {
+            for q in q {
+                largest = largest.max(q);
             }
-            (bursts, left) = (high * first, above);
+            if !few {
+                for q in q {
+                    cx.shared_add(counters, q >> 8, 1);
+                }
+            }
+            at += TILE;
+            if at >= own.end {
+                break;
+            }
+            q = own.begin(cx, at, own.load(cx, at));
         }
-
-        // All patches, a threshold at a time, until no more can be above `bursts` than there are threads.
-        while left > threads && fits - bursts > 1 {
-            let t = bursts + (fits - bursts) / 2;
-            let mut cost = 0u32;
-            let mut i = rank;
-            while i < n {
-                let q = q.get(cx, i);
-                if q * first >= t {
-                    cost = cost.saturating_add(steps.tokens(steps.taken(cx, q, t, 1, steps.count)));
-                }
-                i += threads;
-            }
-            let cost = reduce(cx, windows, 0, cost, u32::saturating_add);
-            if cost <= budget {
-                (fits, spent) = (t, cost);
-            } else {
-                bursts = t;
-            }
-            let mut mine = 0;
-            let mut i = rank;
-            while i < n {
-                mine += u32::from(q.get(cx, i) * first > bursts);
-                i += threads;
-            }
-            left = reduce(cx, windows, 0, mine, u32::wrapping_add);
+        if few {
+            cx.shared_add(counters, largest >> 8, 1);
         }
-        // Those, in any order.
-        let list = cx.shared::<u32>(PATCHES + threads * 2 * STRIDE);
-        if left <= threads {
-            let mut i = rank;
-            while i < n {
-                let q = q.get(cx, i);
-                if q * first > bursts {
-                    cx.shared_set(list, cx.shared_add(counter, 0, 1), q);
-                }
-                i += threads;
+        cx.barrier();
+        if cx.warp() == 0 {
+            let (bin, _, over) = highest(cx, counters, 0, each);
+            clear(cx, costs);
+            if cx.lane() == 0 {
+                cx.shared_set(found, 0, if over { bin << 8 } else { 0 });
             }
         }
         cx.barrier();
-        // A threshold a warp.
-        let warps = threads / 32;
-        let mut costs = cx.shared::<u32>(COSTS);
-        let mut other = cx.shared::<u32>(COSTS + 32 * 4);
-        while fits - bursts > 1 {
-            let step = (fits - bursts - 1) / (warps + 1) + 1;
-            let threshold = |warp: u32| bursts.saturating_add((warp + 1) * step).min(fits);
-            let t = threshold(cx.warp());
-            let mut cost = 0;
-            let mut i = cx.lane();
-            while i < left {
-                let q = cx.shared_get(list, i);
-                if q * first >= t {
-                    cost += steps.tokens(steps.taken(cx, q, t, 1, steps.count));
+        let least = cx.shared_get(found, 0);
+        let first = cx.shared_get(steps.gains, 0);
+        own.keep(cx, least, q);
+
+        // The cost at `fits` is within the budget: no key is so large. At `bursts` it is not, or that is 0. Once `single`, one step
+        // is between.
+        let (mut bursts, mut fits, mut spent, mut single) = (least * first, 65535 * first + 1, 0, 0);
+        // Where no bin can reach 2^31, none is asked whether it has. Else at most 2^20 + 255^2 a thread are being added at once, to
+        // what is less than that above 2^31: no sum wraps.
+        let large = u64::from(n) * u64::from(hi * hi) >= 1 << 31;
+        while fits - bursts > 1 && single == 0 {
+            let shift = (32 - (fits - bursts - 2).leading_zeros()).saturating_sub(8);
+            let add = |bin: u32, cost: u32, count: u32| {
+                let before = cx.shared_add(costs, bin, cost);
+                if large && before >= 1 << 31 {
+                    cx.shared_add(costs, bin, cost.wrapping_neg());
                 }
-                i += 32;
+                cx.shared_add(counters, bin, count);
+            };
+            // Those of a bin at once, or those of an image of one colour would queue.
+            let (mut bin, mut cost, mut count) = (0, 0, 0);
+            let mut slot = lane;
+            while slot < own.items {
+                let (q, _) = own.get(cx, slot);
+                if q * first > bursts {
+                    let mut k = if q * first < fits { 0 } else { steps.taken(cx, q, fits, 1, steps.count) };
+                    while k < steps.count {
+                        let key = q * cx.shared_get(steps.gains, k);
+                        if key <= bursts {
+                            break;
+                        }
+                        let its = (key - bursts - 1) >> shift;
+                        if its != bin || cost > 1 << 20 {
+                            if count > 0 {
+                                add(bin, cost, count);
+                            }
+                            (bin, cost, count) = (its, 0, 0);
+                        }
+                        cost += steps.cost(k);
+                        count += 1;
+                        k += 1;
+                    }
+                }
+                slot += 32;
             }
-            let cost = cx.warp_sum_u32(cost);
-            if cx.lane() == 0 {
-                cx.shared_set(costs, cx.warp(), cost);
+            if count > 0 {
+                add(bin, cost, count);
             }
             cx.barrier();
-            let cost = cx.shared_get(costs, cx.lane().min(warps - 1));
-            let within = cx.ballot(cost <= budget && cx.lane() < warps).trailing_zeros();
-            let cost = cx.shuffle(cost, within.min(31));
-            let lower = if within > 0 { threshold(within.min(warps) - 1) } else { bursts };
-            if within < warps {
-                (fits, spent) = (threshold(within), cost);
-            }
-            bursts = lower;
-            (costs, other) = (other, costs);
-        }
-
-        // What a patch has at t*, and what it would have at t* - 1.
-        let below = (fits - 1).max(1);
-        let range = |q: u32| {
-            if q * first < below {
-                return (0, 0);
-            }
-            let most = steps.taken(cx, q, below, 1, steps.count);
-            (steps.side(steps.taken(cx, q, fits, 0, most)), steps.side(most))
-        };
-        let run = if q.held { HELD } else { n.div_ceil(threads) };
-        let (start, end) = ((rank * run).min(n), (rank * run + run).min(n));
-        let mut wanted = 0u32;
-        for i in start..end {
-            let (side, next) = range(q.get(cx, i));
-            wanted = wanted.saturating_add(next * next - side * side);
-        }
-        let rest = budget - spent;
-        // Saturated or not, it exceeds `rest` once a step before this run did not fit.
-        let ([mut taken], _) = scan(cx, windows, [wanted]);
-        let (mut tokens, mut selected) = (0u32, 0u32);
-        for i in start..end {
-            let (mut side, next) = range(q.get(cx, i));
-            while side < next && taken <= rest {
-                let higher = if side == 0 { lo } else { side + 1 };
-                taken += higher * higher - side * side;
-                if taken <= rest {
-                    side = higher;
+            if cx.warp() == 0 {
+                let (bin, above, over) = highest(cx, costs, spent, budget);
+                // As there may be 2^32 + 1 of them, by its cost, too.
+                let one = over && cx.shared_get(counters, bin) == 1 && cx.shared_get(costs, bin) <= 255 * 255;
+                let from = bursts + 1 + (bin << shift);
+                let next = if over {
+                    [from, from + (fits - from).min(1 << shift), above, u32::from(one)]
+                } else {
+                    [bursts, bursts + 1, above, 0]
+                };
+                cx.warp_barrier();
+                clear(cx, costs);
+                if cx.lane() == 0 {
+                    cx.shared_set4(found, 0, next);
                 }
             }
-            q.set(cx, i, side);
-            tokens += side * side;
-            selected += u32::from(side > 0);
+            cx.barrier();
+            [bursts, fits, spent, single] = cx.shared_get4(found, 0);
         }
-        let windows = cx.shared::<u32>(WINDOWS + 2 * WINDOW * 4);
-        let ([mut offset, mut k], [total, count]) = scan(cx, windows, [tokens, selected]);
 
+        // What an item has at t*, and what it would have at t* - 1.
+        let below = bursts.max(1);
+        let mut wanted = 0u32;
+        let mut slot = lane;
+        while slot < own.items {
+            let (q, _) = own.get(cx, slot);
+            let (mut taken, mut next) = (0, 0);
+            if q * first >= below {
+                if q * first >= fits {
+                    taken = steps.taken(cx, q, fits, 1, steps.count);
+                }
+                next = taken;
+                while next < steps.count && q * cx.shared_get(steps.gains, next) >= below {
+                    next += 1;
+                }
+            }
+            let (side, next) = (steps.side(taken), steps.side(next));
+            own.put(cx, slot, side << 8 | next);
+            wanted = wanted.saturating_add(next * next - side * side);
+            slot += 32;
+        }
+        // What the patches before would still take. Saturated or not, it exceeds `rest` once a step before did not fit.
+        let rest = budget - spent;
+        let mut taken = u32::MAX;
+        if single == 0 {
+            let wanted = through(cx, wanted);
+            if lane == 31 {
+                cx.shared_set(totals(0), cx.warp(), wanted);
+            }
+            cx.barrier();
+            let before = through(cx, if lane < cx.warp() { cx.shared_get(totals(0), lane) } else { 0 });
+            taken = cx.shuffle(before, 31);
+        }
+        let (mut tokens, mut selected) = (0u32, 0u32);
+        let mut row = 0;
+        while row < own.items {
+            let slot = row + lane;
+            let (pair, _) = if slot < own.items { own.got(cx, slot) } else { (0, 0) };
+            let (mut side, next) = (pair >> 8, pair & 255);
+            if taken <= rest {
+                let more = next * next - side * side;
+                let wanted = through(cx, more);
+                let mut mine = taken.saturating_add(wanted - more);
+                while side < next && mine <= rest {
+                    let higher = if side == 0 { lo } else { side + 1 };
+                    mine += higher * higher - side * side;
+                    if mine <= rest {
+                        side = higher;
+                    }
+                }
+                taken = taken.saturating_add(cx.shuffle(wanted, 31));
+            }
+            if slot < own.items {
+                own.put(cx, slot, side);
+            }
+            tokens += side * side;
+            selected += cx.ballot(side > 0).count_ones();
+            row += 32;
+        }
+        let tokens = cx.warp_sum_u32(tokens);
+        if lane == 0 {
+            cx.shared_set(totals(1), cx.warp(), tokens);
+            cx.shared_set(totals(2), cx.warp(), selected);
+        }
+        cx.barrier();
+
+        let last = cx.warp() + 1 == warps;
+        if selected == 0 && !last {
+            return;
+        }
+        let before = |k: u32| cx.warp_sum_u32(if lane < cx.warp() { cx.shared_get(totals(k), lane) } else { 0 });
+        let (mut offset, mut k) = (before(1), before(2));
         // The image's list starts where it will stay, if it is the only one.
         let room = Room::new(span, each);
-        for i in start..end {
-            let side = q.get(cx, i);
+        let mut row = 0;
+        while row < own.items {
+            let slot = row + lane;
+            let (side, i) = if slot < own.items { own.got(cx, slot) } else { (0, 0) };
+            let chosen = cx.ballot(side > 0);
+            let area = through(cx, side * side);
             if side > 0 {
-                cu_seqlens.set(cx, (room.start + k) as usize, offset as i32);
-                patch_id.set(cx, (room.start + k) as usize, (span.start + i) as i32);
-                offset += side * side;
-                k += 1;
+                let at = (room.start + k + (chosen & ((1 << lane) - 1)).count_ones()) as usize;
+                cu_seqlens.set(cx, at, (offset + area - side * side) as i32);
+                patch_id.set(cx, at, i as i32);
+                sides.set(cx, i as usize, side as i32);
             }
+            offset += cx.shuffle(area, 31);
+            k += chosen.count_ones();
+            row += 32;
         }
-        if q.held {
-            let mut i = rank;
-            while i < n {
-                sides.set(cx, (span.start + i) as usize, q.get(cx, i) as i32);
-                i += threads;
-            }
+        if !last {
+            return;
         }
-        if images == 1 {
-            let mut k = count + rank;
-            while k <= room.len {
-                cu_seqlens.set(cx, k as usize, total as i32);
-                if k < room.len {
-                    patch_id.set(cx, k as usize, -1);
-                }
-                k += threads;
-            }
-        }
-        if rank == 0 {
+        if lane == 0 {
             // Where they stay too; of more images what is each one's, until they are packed.
-            image_cu_seqlens.set(cx, image as usize + 1, total as i32);
-            image_cu_patches.set(cx, image as usize + 1, count as i32);
+            image_cu_seqlens.set(cx, image as usize + 1, offset as i32);
+            image_cu_patches.set(cx, image as usize + 1, k as i32);
             if images == 1 {
                 image_cu_seqlens.set(cx, 0, 0);
                 image_cu_patches.set(cx, 0, 0);
-                counts.set(cx, 0, total);
-                counts.set(cx, 1, count);
+                counts.set(cx, 0, offset);
+                counts.set(cx, 1, k);
+            }
+        }
+        if images == 1 {
+            let mut at = k + lane;
+            while at <= room.len {
+                cu_seqlens.set(cx, at as usize, offset as i32);
+                if at < room.len {
+                    patch_id.set(cx, at as usize, -1);
+                }
+                at += 32;
             }
         }
     }
@@ -461,90 +493,222 @@ impl Room {
     }
 }
 
-/// A number below 2^16 for each patch of an image.
+/// A warp's patches, neighbours, and which of them matter.
 #[derive(Clone, Copy)]
-struct Map {
-    /// Whether they are in shared memory.
-    held: bool,
-    first: u32,
-    few: Shared<u16>,
-    many: InOut<i32>,
+struct Own {
+    relevance: In<f32>,
+    sides: InOut<i32>,
+    start: u32,
+    end: u32,
+    /// Where the list of those that matter is: q, then the side, in the high half, and the distance from `start`.
+    list: Shared<u32>,
+    listed: bool,
+    /// Those on the list, or all, were it too long.
+    items: u32,
 }
 
-impl Map {
-    /// That of patch `i`.
+impl Own {
+    /// Those of an image; before `keep` none matter.
     ///
     /// # Safety
-    /// The image has the patch.
+    /// `relevance` and `sides` have the patches of `span`, shared memory 1 KiB from `LISTS` for each warp.
     #[inline(always)]
-    unsafe fn get(self, cx: impl Cooperative, i: u32) -> u32 {
+    unsafe fn new<C: Cooperative>(cx: C, span: Span, relevance: In<f32>, sides: InOut<i32>) -> Self {
+        let tiles = cx.block_dim().x / 32;
+        // No division before the first load.
+        let run = if span.len() <= tiles * TILE { TILE } else { span.len().div_ceil(tiles * TILE) * TILE };
+        let start = (span.start + cx.warp() * run).min(span.end);
+        // SAFETY: 1 KiB for each warp.
+        let list = unsafe { cx.shared::<u32>(LISTS + cx.warp() * TILE * 4) };
+        Self { relevance, sides, start, end: (start + run).min(span.end), list, listed: false, items: 0 }
+    }
+
+    /// Relevances of the patches from `at` on, those past the last being the last.
+    ///
+    /// # Safety
+    /// The promise of `new`; so below.
+    #[inline(always)]
+    unsafe fn load(self, cx: impl Cooperative, at: u32) -> [f32; 8] {
+        if self.start == self.end {
+            return [0.0; 8];
+        }
+        // SAFETY: patches of the image.
+        core::array::from_fn(|k| unsafe {
+            self.relevance.get(cx, (at + cx.lane() + k as u32 * 32).min(self.end - 1) as usize)
+        })
+    }
+
+    /// q of these patches, and 0 past the last.
+    #[inline(always)]
+    fn quantised(self, cx: impl Cooperative, at: u32, r: [f32; 8]) -> [u32; 8] {
+        let at = at + cx.lane();
+        core::array::from_fn(|k| {
+            let q = quantise(cx, r[k]);
+            if at + k as u32 * 32 < self.end { q } else { 0 }
+        })
+    }
+
+    /// As `quantised`; and none of them has a side yet.
+    ///
+    /// # Safety
+    /// As for `load`.
+    #[inline(always)]
+    unsafe fn begin(self, cx: impl Cooperative, at: u32, r: [f32; 8]) -> [u32; 8] {
+        for k in 0..8 {
+            let i = at + cx.lane() + k * 32;
+            if i < self.end {
+                // SAFETY: patches of the image.
+                unsafe { self.sides.set(cx, i as usize, 0) };
+            }
+        }
+        self.quantised(cx, at, r)
+    }
+
+    /// Lists the patches with q of `least` or more; `q` is that of the first tile, if there is no other.
+    ///
+    /// # Safety
+    /// As for `load`.
+    #[inline(always)]
+    unsafe fn keep(&mut self, cx: impl Cooperative, least: u32, mut q: [u32; 8]) {
+        let (lane, several) = (cx.lane(), self.end - self.start > TILE);
+        let mut kept = 0;
+        let mut at = self.start;
+        // SAFETY: slots below the list's length.
+        unsafe {
+            while at < self.end {
+                if several {
+                    q = self.quantised(cx, at, self.load(cx, at));
+                }
+                for (k, q) in q.into_iter().enumerate() {
+                    let keep = q >= least.max(1);
+                    let those = cx.ballot(keep);
+                    if those != 0 {
+                        let slot = kept + (those & ((1 << lane) - 1)).count_ones();
+                        if keep && slot < TILE {
+                            cx.shared_set(self.list, slot, q << 16 | (at - self.start + k as u32 * 32 + lane) & 0xffff);
+                        }
+                        kept += those.count_ones();
+                    }
+                }
+                at += TILE;
+            }
+            cx.warp_barrier();
+        }
+        self.listed = kept <= TILE && self.end - self.start <= 1 << 16;
+        self.items = if self.listed { kept } else { self.end - self.start };
+    }
+
+    /// q and index of an item.
+    ///
+    /// # Safety
+    /// There was `keep`, and `slot` is below `items`; so below.
+    #[inline(always)]
+    unsafe fn get(self, cx: impl Cooperative, slot: u32) -> (u32, u32) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.held {
-                u32::from(cx.shared_get(self.few, i / HELD * STRIDE + i % HELD))
+            if self.listed {
+                self.got(cx, slot)
             } else {
-                self.many.get(cx, (self.first + i) as usize) as u32
+                let i = self.start + slot;
+                (quantise(cx, self.relevance.get(cx, i as usize)), i)
             }
         }
     }
 
-    /// Sets it.
+    /// Leaves a number below 2^16 with an item, in place of its q.
     ///
     /// # Safety
-    /// The image has the patch, and it is this thread's.
+    /// As for `get`; this lane alone accesses the item.
     #[inline(always)]
-    unsafe fn set(self, cx: impl Cooperative, i: u32, v: u32) {
+    unsafe fn put(self, cx: impl Cooperative, slot: u32, v: u32) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.held {
-                cx.shared_set(self.few, i / HELD * STRIDE + i % HELD, v as u16);
+            if self.listed {
+                let word = cx.shared_get(self.list, slot);
+                cx.shared_set(self.list, slot, v << 16 | word & 0xffff);
             } else {
-                self.many.set(cx, (self.first + i) as usize, v as i32);
+                self.sides.set(cx, (self.start + slot) as usize, v as i32);
+            }
+        }
+    }
+
+    /// That number and the index of an item.
+    ///
+    /// # Safety
+    /// As for `put`.
+    #[inline(always)]
+    unsafe fn got(self, cx: impl Cooperative, slot: u32) -> (u32, u32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.listed {
+                let word = cx.shared_get(self.list, slot);
+                (word >> 16, self.start + (word & 0xffff))
+            } else {
+                let i = self.start + slot;
+                (self.sides.get(cx, i as usize) as u32, i)
             }
         }
     }
 }
 
-/// The highest bin that, with those above it, counts more than `rank`; and what those above it count.
+/// The highest bin from which on the bins, with `spent`, come to more than `limit`; what those above come to; and whether there is one. If
+/// not, what all come to. The first warp calls it.
 ///
 /// # Safety
-/// `counts` has 256 elements on 16 bytes, which sum to more than `rank`.
+/// There are 256 bins, which nobody writes meanwhile.
 #[inline(always)]
-unsafe fn bin(cx: impl Cooperative, counts: Shared<u32>, rank: u32) -> (u32, u32) {
-    // Every warp for itself: 8 bins a lane, from the top down.
-    let top = 255 - 8 * cx.lane();
-    // SAFETY: 8 bins a lane are all of them.
-    let (b, a) = unsafe { (cx.shared_get4(counts, top - 3), cx.shared_get4(counts, top - 7)) };
-    let bins = [b[3], b[2], b[1], b[0], a[3], a[2], a[1], a[0]];
-    let all = bins.into_iter().sum();
-    let through = through(cx, all);
-    let lane = cx.ballot(through > rank).trailing_zeros() % 32;
-    let (mut bin, mut above) = (0, through - all);
-    let mut done = false;
-    for count in bins {
-        done |= above + count > rank;
-        if !done {
-            (bin, above) = (bin + 1, above + count);
+unsafe fn highest(cx: impl Cooperative, bins: Shared<u32>, spent: u32, limit: u32) -> (u32, u32, bool) {
+    // Eight for each lane, the highest for the first; their sums in a tree, so that few operations wait for one another.
+    let lowest = (31 - cx.lane()) * 8;
+    // SAFETY: there are 256.
+    let (low, high) = unsafe { (cx.shared_get4(bins, lowest), cx.shared_get4(bins, lowest + 4)) };
+    let pairs = |[a, b, c, d]: [u32; 4]| [a.saturating_add(b), c.saturating_add(d)];
+    let (low_pairs, high_pairs) = (pairs(low), pairs(high));
+    let fours = [low_pairs[0].saturating_add(low_pairs[1]), high_pairs[0].saturating_add(high_pairs[1])];
+    let before = cx.shuffle_up(through(cx, fours[0].saturating_add(fours[1])), 1);
+    let mut above = spent.saturating_add(if cx.lane() == 0 { 0 } else { before });
+    let all = above.saturating_add(fours[0]).saturating_add(fours[1]);
+    let over = cx.ballot(all > limit);
+
+    // Down the tree, from the higher half wherever that is not enough.
+    let mut bin = lowest;
+    let mut descend = |half: u32, width: u32| {
+        let within = above.saturating_add(half);
+        let higher = within > limit;
+        if higher {
+            bin += width;
+        } else {
+            above = within;
         }
+        higher
+    };
+    let (pairs, four) = if descend(fours[1], 4) { (high_pairs, high) } else { (low_pairs, low) };
+    let two = if descend(pairs[1], 2) { [four[2], four[3]] } else { [four[0], four[1]] };
+    descend(two[1], 1);
+    let above = if over == 0 { all } else { above };
+    let lane = over.trailing_zeros().min(31);
+    (cx.shuffle(bin, lane), cx.shuffle(above, lane), over != 0)
+}
+
+/// Clears both kinds of bins; the first warp calls it.
+///
+/// # Safety
+/// There are twice 256 from `bins` on, which nobody else accesses until the next barrier.
+#[inline(always)]
+unsafe fn clear(cx: impl Cooperative, bins: Shared<u32>) {
+    for k in 0..2 * BINS / 128 {
+        // SAFETY: there are as many.
+        unsafe { cx.shared_set4(bins, k * 128 + cx.lane() * 4, [0; 4]) };
     }
-    (cx.shuffle(top.wrapping_sub(bin), lane), cx.shuffle(above, lane))
 }
 
 /// floor(65535 r + 1/2) of exactly the value of `r`, clamped to 1..=65535.
 #[inline(always)]
-fn quantise(r: f32) -> u32 {
-    if r >= 1.0 {
-        return 65535;
-    }
-    // So small that the result rounds to 0, or negative, or no number.
-    if r < 1e-6 || r.is_nan() {
-        return 1;
-    }
-    // r = mantissa / 2^shift, with shift from 24 to 43.
-    let mantissa = u64::from(r.to_bits() & 0x7f_ffff | 0x80_0000);
-    let shift = 150 - (r.to_bits() >> 23);
-    let rounded = (65535 * mantissa + (1 << (shift - 1))) >> shift;
-    (rounded as u32).max(1)
+fn quantise(cx: impl Simt, r: f32) -> u32 {
+    // A half is only there for 1/2, which goes to the even 32768.
+    #[expect(clippy::manual_clamp, reason = "NaN becomes 0")]
+    let r = r.max(0.0).min(1.0);
+    cx.nearest(r, 65535.0).max(1)
 }
 
 /// The steps a patch may rise by: from 0 to `lo`, then one at a time to `hi`.
@@ -557,38 +721,34 @@ struct Steps {
 }
 
 impl Steps {
-    /// The steps with `gains` in the first 1020 bytes of shared memory, valid after a barrier; `early` is the lane's gain, or the last.
+    /// Puts the gains into shared memory, for use after a barrier; `gain` is that of the lane, or the last. The first warp calls it.
     ///
     /// # Safety
-    /// `gains` has `hi - lo + 1` elements, at most 255.
+    /// `gains` has `count` elements, at most 255, and shared memory as many words from `self.gains` on.
     #[inline(always)]
-    unsafe fn load<C: Cooperative>(cx: C, gains: In<u32>, early: u32, lo: u32, hi: u32) -> Self {
-        // SAFETY: 255 words at most, from 0.
+    unsafe fn store(self, cx: impl Cooperative, gains: In<u32>, mut gain: u32) {
+        // Never rising and at most 65535 is what `gains` makes them; the search and 32-bit products rely on it for any contents.
+        let mut least = 65535;
+        let mut row = 0;
+        // SAFETY: below `count`, which is at most 255.
         unsafe {
-            let steps = Self { gains: cx.shared::<u32>(0), count: hi - lo + 1, lo };
-            if cx.warp() == 0 {
-                // Never rising is true of what `gains` makes; the search and 32-bit products below rely on it for any contents.
-                let (mut least, mut gain, mut base) = (65535, early, 0);
-                loop {
-                    let k = base + cx.lane();
-                    gain = gain.min(least);
-                    let mut delta = 1;
-                    while delta < 32 {
-                        gain = gain.min(cx.shuffle_up(gain, delta));
-                        delta *= 2;
-                    }
-                    if k < steps.count {
-                        cx.shared_set(steps.gains, k, gain);
-                    }
-                    least = cx.shuffle(gain, 31);
-                    base += 32;
-                    if base >= steps.count {
-                        break;
-                    }
-                    gain = gains.get(cx, (base + cx.lane()).min(steps.count - 1) as usize);
+            while row < self.count {
+                let k = row + cx.lane();
+                if row > 0 {
+                    gain = gains.get(cx, k.min(self.count - 1) as usize);
                 }
+                let mut v = gain.min(least);
+                let mut delta = 1;
+                while delta < 32 {
+                    v = v.min(cx.shuffle_up(v, delta));
+                    delta *= 2;
+                }
+                if k < self.count {
+                    cx.shared_set(self.gains, k, v);
+                }
+                least = cx.shuffle(v, 31);
+                row += 32;
             }
-            steps
         }
     }
 
@@ -598,16 +758,16 @@ impl Steps {
         if taken == 0 { 0 } else { self.lo + taken - 1 }
     }
 
-    /// The tokens after so many steps.
+    /// The tokens that step `k` adds.
     #[inline(always)]
-    fn tokens(self, taken: u32) -> u32 {
-        self.side(taken) * self.side(taken)
+    fn cost(self, k: u32) -> u32 {
+        if k == 0 { self.lo * self.lo } else { 2 * (self.lo + k) - 1 }
     }
 
     /// How many of the first steps have `q * gain >= t`, known to be from `least` to `most`; `q` is at most 65535.
     ///
     /// # Safety
-    /// There was a barrier since `load`, and `most` is at most `count`.
+    /// There was a barrier since `store`, and `most` is at most `count`.
     #[inline(always)]
     unsafe fn taken(self, cx: impl Cooperative, q: u32, t: u32, least: u32, most: u32) -> u32 {
         let (mut taken, mut end) = (least, most);
@@ -642,26 +802,4 @@ pub fn gains(lo: u32, hi: u32, focus: f64) -> Vec<u32> {
         least
     });
     std::iter::once(65535).chain(rest).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quantise;
-
-    /// Around every half, where rounding in f32 would err; in f64 the product and the sum are exact.
-    #[test]
-    fn quantise_rounds_the_exact_value() {
-        let exact = |r: f32| (65535.0 * f64::from(r) + 0.5).floor().clamp(1.0, 65535.0) as u32;
-        for half in 0..=65536u32 {
-            let middle = ((f64::from(half) + 0.5) / 65535.0) as f32;
-            for step in -3..=3 {
-                let r = f32::from_bits(middle.to_bits().wrapping_add_signed(step));
-                assert_eq!(quantise(r), exact(r), "{r:e}");
-            }
-        }
-        for bits in (0..=u32::MAX).step_by(65521) {
-            let r = f32::from_bits(bits);
-            assert_eq!(quantise(r), if r.is_nan() { 1 } else { exact(r) }, "{r:e}");
-        }
-    }
 }

@@ -5,49 +5,10 @@
 //! - **The first warp takes the warps' values together**, and all threads read a word or two: were each to read all of
 //!   them, a block of 32 warps would spend 1024 shared accesses there, several times what the second barrier costs.
 
-use thalweg_simt::{Cooperative, Shared, Word};
+use thalweg_simt::{Cooperative, Shared};
 
 /// Words of a window: one for each warp of the largest block, and the result.
 pub(crate) const WINDOW: u32 = 33;
-
-/// `op` over the values of all threads, in every thread; `identity` changes no value.
-///
-/// # Safety
-/// `window` has [`WINDOW`] words, which no thread accesses until the next barrier.
-#[inline(always)]
-pub(crate) unsafe fn reduce<T: Word, C: Cooperative>(
-    cx: C,
-    window: Shared<T>,
-    identity: T,
-    v: T,
-    op: impl Fn(T, T) -> T,
-) -> T {
-    let butterfly = |mut v: T| {
-        let mut mask = 16;
-        while mask > 0 {
-            v = op(v, cx.shuffle_xor(v, mask));
-            mask /= 2;
-        }
-        v
-    };
-    let v = butterfly(v);
-    // SAFETY: a word for each warp, written before a barrier and read after; likewise the last word.
-    unsafe {
-        if cx.lane() == 0 {
-            cx.shared_set(window, cx.warp(), v);
-        }
-        cx.barrier();
-        if cx.warp() == 0 {
-            let present = cx.lane() < cx.block_dim().x / 32;
-            let v = butterfly(if present { cx.shared_get(window, cx.lane()) } else { identity });
-            if cx.lane() == 0 {
-                cx.shared_set(window, WINDOW - 1, v);
-            }
-        }
-        cx.barrier();
-        cx.shared_get(window, WINDOW - 1)
-    }
-}
 
 /// The largest of each of `K` values over all threads, in every thread.
 ///
@@ -57,7 +18,7 @@ pub(crate) unsafe fn reduce<T: Word, C: Cooperative>(
 pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Shared<f32>, v: [f32; K]) -> [f32; K] {
     let warps = cx.block_dim().x / 32;
     let v = v.map(|v| cx.warp_max(v));
-    // SAFETY: as in `reduce`.
+    // SAFETY: a word for each warp, written before a barrier and read after; likewise the last word.
     unsafe {
         if cx.lane() == 0 {
             for (k, v) in v.into_iter().enumerate() {
@@ -94,7 +55,7 @@ pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     let (lane, warp, warps) = (cx.lane(), cx.warp(), cx.block_dim().x / 32);
     let sums = v.map(|v| through(cx, v));
     let previous = sums.map(|sum| cx.shuffle_up(sum, 1));
-    // SAFETY: as in `reduce`.
+    // SAFETY: as in `maxima`.
     unsafe {
         if lane == 31 {
             for (k, sum) in sums.into_iter().enumerate() {

@@ -96,6 +96,13 @@ pub trait Simt: Copy {
         v as f32 * scale
     }
 
+    /// The integer nearest to `v * scale`, ties to even, of exactly their product; that is within 0 to 2^22.
+    #[inline(always)]
+    fn nearest(self, v: f32, scale: f32) -> u32 {
+        // The product is exact; its last place after the sum with 2^52 is 1.
+        (f64::from(v) * f64::from(scale) + 4_503_599_627_370_496.0).to_bits() as u32
+    }
+
     /// The IEEE half nearest to `v`, ties to even; from 65520 on infinite; NaN stays one.
     #[inline(always)]
     fn to_f16_bits(self, v: f32) -> u16 {

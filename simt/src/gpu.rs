@@ -178,6 +178,11 @@ impl Simt for Gpu {
         self.fma(f32::from_bits(v | 0x4b00_0000), scale, -8_388_608.0 * scale)
     }
     #[inline(always)]
+    fn nearest(self, v: f32, scale: f32) -> u32 {
+        // The last place of the sum is 1, and it is rounded once.
+        self.fma(v, scale, 8_388_608.0).to_bits() & 0x7f_ffff
+    }
+    #[inline(always)]
     fn to_f16_bits(self, v: f32) -> u16 {
         let bits;
         // SAFETY: arithmetic.

@@ -410,6 +410,39 @@ fn dot_products_wrap() {
 }
 
 kernel! {
+    unsafe fn round(cx: impl Simt, n: u32, scale: f32, v: In<f32>, out: Out<u32>)
+    require { v.len() == n, out.len() == n }
+    grid(n.div_ceil(64)) block(64)
+    {
+        let i = cx.global_x();
+        if i < n {
+            out.set(cx, i as usize, cx.nearest(v.get(cx, i as usize), scale));
+        }
+    }
+}
+
+/// Around every half of the numbers that allocation rounds, where a product rounded first would go wrong; in f64 it is exact.
+#[test]
+fn nearest_rounds_the_exact_product() {
+    let mut noise = noise(10);
+    for scale in [65535.0, 1.0, 0.1, 4_194_303.0] {
+        let mut v: Vec<f32> = (0..65535u32)
+            .flat_map(|half| {
+                let middle = ((f64::from(half) + 0.5) / f64::from(scale)) as f32;
+                (-3..=3).map(move |step| f32::from_bits(middle.to_bits().wrapping_add_signed(step)))
+            })
+            .chain((0..10000).map(|_| f32::from_bits(noise() >> 2)))
+            .filter(|v| f64::from(*v) * f64::from(scale) < 4_194_304.0)
+            .collect();
+        let mut out = vec![0; v.len()];
+        round(&Here::default(), v.len() as u32, scale, slice(&mut v), slice_mut(&mut out)).unwrap();
+        for (v, got) in v.into_iter().zip(out) {
+            assert_eq!(got, (f64::from(v) * f64::from(scale)).round_ties_even() as u32, "{v:e} * {scale}");
+        }
+    }
+}
+
+kernel! {
     /// Threads from `n` on return before the barrier.
     unsafe fn early_return(cx: impl Cooperative, n: u32)
     grid(3) block(64)

@@ -335,6 +335,60 @@ fn allocation_is_the_greedy_one() {
     }
 }
 
+/// Every way through the search: few candidates and many, listed or too many for a warp's list; ties where the first bound falls, at the
+/// threshold, everywhere; one tile a warp and several.
+#[test]
+fn allocation_takes_every_path() {
+    let (cpu, mut random) = (Cpu::default(), Random(15));
+    for n in [255u32, 256, 257, 8191, 8192, 8193, 20000] {
+        let noise = random.units(n as usize);
+        let step = |levels: f32| noise.iter().map(|v| (v * levels).floor() / levels).collect::<Vec<f32>>();
+        let maps = [
+            noise.clone(),
+            // One far above the rest, which share few bins.
+            noise.iter().enumerate().map(|(i, v)| if i == 100 { 1.0 } else { v * v * 0.01 }).collect(),
+            // The relevant ones are neighbours, so one warp has them all.
+            (0..n)
+                .map(|i| if (200..700).contains(&i) { 1.0 - i as f32 / 1e4 } else { noise[i as usize] * 0.5 })
+                .collect(),
+            step(300.0),
+            step(3.0),
+            vec![1.0; n as usize],
+            vec![0.0; n as usize],
+        ];
+        for (map, scores) in maps.iter().enumerate() {
+            for (lo, hi) in [(8, 20), (8, 8), (3, 255)] {
+                let least = u64::from(lo * lo);
+                let all = u64::from(n) * least;
+                for budget in [least, 64 * least, 64 * least + 17, all / 5, all, 2 * all, i32::MAX as u64] {
+                    // Long lists of steps take the oracle seconds.
+                    if (hi == 255 && n > 300) || budget < least {
+                        continue;
+                    }
+                    let gains = gains(lo, hi, 0.8);
+                    let allocation = run_allocate(&cpu, scores, &gains, lo, budget);
+                    let expected = oracle::allocate(scores, &gains, lo, budget);
+                    assert!(
+                        allocation.sides.iter().zip(&expected).all(|(a, b)| *a as u32 == *b),
+                        "n = {n}, map {map}, sides {lo}..{hi}, budget {budget}"
+                    );
+                    allocation.check(budget);
+                }
+            }
+        }
+    }
+}
+
+/// More neighbours for a warp than 16 bits tell apart.
+#[test]
+fn allocation_of_two_million_patches() {
+    let scores = Random(16).units((1 << 21) + 1000);
+    let allocation = run_allocate(&Cpu::default(), &scores, &gains(8, 9, 0.8), 8, 4096);
+    let expected = oracle::allocate(&scores, &gains(8, 9, 0.8), 8, 4096);
+    assert!(allocation.sides.iter().zip(&expected).all(|(a, b)| *a as u32 == *b));
+    allocation.check(4096);
+}
+
 /// Gains that rise or overflow, relevance that is no number: still within the budget and the buffers.
 #[test]
 fn allocation_survives_any_contents() {
