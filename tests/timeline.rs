@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use support::devices::devices;
@@ -10,6 +11,12 @@ use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurr
 
 /// What times from a GPU may be off by: its timed events resolve about half of this.
 const ROUNDING: Duration = Duration::from_micros(2);
+
+/// One test at a time on the devices: a stream that stands at a gate keeps other threads' calls into the driver waiting.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The only span of this label.
 #[track_caller]
@@ -30,6 +37,7 @@ fn in_turn(trace: &Trace, first: &str, second: &str) {
 
 #[test]
 fn spans_are_ordered_as_the_streams_order_them() {
+    let _alone = alone();
     for &device in devices() {
         let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
         let timeline = Timeline::new(device).unwrap();
@@ -64,6 +72,7 @@ fn spans_are_ordered_as_the_streams_order_them() {
 
 #[test]
 fn threads_record_one_timeline() {
+    let _alone = alone();
     const THREADS: usize = 4;
     const SPANS: usize = 200;
     for &device in devices() {
@@ -100,6 +109,7 @@ fn threads_record_one_timeline() {
 
 #[test]
 fn more_spans_are_pending_than_events_were_made() {
+    let _alone = alone();
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         let timeline = Timeline::new(device).unwrap();
@@ -124,6 +134,7 @@ fn more_spans_are_pending_than_events_were_made() {
 
 #[test]
 fn nested_spans_lie_inside() {
+    let _alone = alone();
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         let timeline = Timeline::new(device).unwrap();
@@ -150,6 +161,7 @@ fn nested_spans_lie_inside() {
 
 #[test]
 fn a_span_that_fails_is_not_recorded() {
+    let _alone = alone();
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         let timeline = Timeline::new(device).unwrap();
@@ -167,6 +179,7 @@ fn a_span_that_fails_is_not_recorded() {
 
 #[test]
 fn off_runs_and_records_nothing() {
+    let _alone = alone();
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         let timeline = Timeline::off();
@@ -411,6 +424,7 @@ fn saves_by_extension() {
 
 #[test]
 fn one_stream_is_not_concurrent_with_itself() {
+    let _alone = alone();
     for &device in devices() {
         let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
         a.enter(|a| {

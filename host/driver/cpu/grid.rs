@@ -1,13 +1,14 @@
 //! The blocks of a launch.
 
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Mutex;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use thalweg_simt::cpu::{BlockError, Workspace, run_block};
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 use super::Cpu;
+use crate::lock;
 
 /// Work below which waking the pool costs more than it gains, in threads of a kernel.
 const INLINE: usize = 8192;
@@ -15,9 +16,32 @@ const INLINE: usize = 8192;
 /// How much longer a thread is that meets others, roughly.
 const COOPERATIVE: usize = 16;
 
-thread_local! {
-    /// The stacks and the shared memory of the blocks that this OS thread runs.
-    static WORKSPACE: RefCell<Workspace> = const { RefCell::new(Workspace::new()) };
+/// Workspaces that nobody uses. Not one for each OS thread: a stream has a thread, streams are never destroyed, and a
+/// workspace can hold a thousand stacks, of two mappings each.
+static IDLE: Mutex<Vec<Workspace>> = Mutex::new(Vec::new());
+
+/// Workspaces that are kept; what more threads use at once is given back to the system.
+const KEPT: usize = 16;
+
+/// The stacks and the shared memory of the blocks that an OS thread runs, from and back to the idle ones.
+struct Lent(Workspace);
+
+impl Lent {
+    fn take() -> Self {
+        Self(lock(&IDLE).pop().unwrap_or_default())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let workspace = std::mem::take(&mut self.0);
+        let mut idle = lock(&IDLE);
+        if idle.len() < KEPT {
+            idle.push(workspace);
+        } else {
+            drop(idle); // unmapping takes a while
+        }
+    }
 }
 
 /// Blocks of a grid. A shape with a zero extent has none.
@@ -38,25 +62,25 @@ pub(super) unsafe fn run(
     range: Range<usize>,
 ) -> Result<(), BlockError> {
     let [gx, gy, _] = shape.grid.map(|n| n as usize);
-    let run = |i: usize| {
+    let run = |lent: &mut Lent, i: usize| {
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];
-        // A block runs on one OS thread from start to end and starts no other, so the borrow is never
-        // nested.
         // SAFETY: the caller's promise.
-        let run = |workspace: &mut Workspace| unsafe { run_block(kernel, shape, idx, slots, workspace) };
-        // A destructor of another thread-local may get here after the workspace's own.
-        WORKSPACE.try_with(|w| run(&mut w.borrow_mut())).unwrap_or_else(|_| run(&mut Workspace::new()))
+        unsafe { run_block(kernel, shape, idx, slots, &mut lent.0) }
     };
 
     if cpu.scheduler().is_some() {
         let (n, stride) = (blocks(shape), scatter(blocks(shape)));
-        return range.into_iter().try_for_each(|i| run((i as u128 * stride as u128 % n as u128) as usize));
+        let mut lent = Lent::take();
+        return range.into_iter().try_for_each(|i| run(&mut lent, (i as u128 * stride as u128 % n as u128) as usize));
     }
     let threads = shape.block.iter().product::<u32>() as usize;
     let work = (range.len()).saturating_mul(threads * if kernel.cooperative() { COOPERATIVE } else { 1 });
     match cpu.pool().filter(|_| range.len() > 1 && work > INLINE) {
-        Some(pool) => pool.install(|| range.into_par_iter().try_for_each(run)),
-        None => range.into_iter().try_for_each(run),
+        Some(pool) => pool.install(|| range.into_par_iter().try_for_each_init(Lent::take, run)),
+        None => {
+            let mut lent = Lent::take();
+            range.into_iter().try_for_each(|i| run(&mut lent, i))
+        }
     }
 }
 
