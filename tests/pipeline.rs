@@ -110,6 +110,20 @@ proptest! {
     }
 }
 
+/// More patches than the threads of a block hold in registers, and not a multiple of anything.
+#[test]
+fn images_of_many_patches() {
+    let _alone = alone();
+    let params = Params { patch: 1, budget: 64, ..Params::default() };
+    for (height, width) in [(64, 128), (73, 127), (128, 129), (129, 127), (250, 131)] {
+        let image = ImageSpec { height, width, content: Content::Gradient, saturated: false, seed: 0 }.build();
+        for &device in devices() {
+            let run = pipeline(device, params.clone()).run(&[(&image).into()]).remove(0).unwrap();
+            check_run(&format!("{height} x {width} on {device}"), &image, &params, &run);
+        }
+    }
+}
+
 #[test]
 fn a_batch_equals_its_images_one_by_one() {
     let _alone = alone();

@@ -222,7 +222,10 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
         heatmap = Some(path);
     }
     let picture = heatmap.as_deref().zip(picture.as_deref());
-    output::write((&output, &outcome.tensors(image, args.precision), metadata(args, device, &input.path, image, outcome)), picture)?;
+    output::write(
+        (&output, &outcome.tensors(image, args.precision), metadata(args, device, &input.path, image, outcome)),
+        picture,
+    )?;
     let (grid, selected, tokens) = outcome.counts();
     Ok(Done {
         device,

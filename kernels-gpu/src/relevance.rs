@@ -236,11 +236,12 @@ impl Part {
                 let next: [_; FEW] = self.tile(at, &load);
                 for v in next {
                     let (score, v) = raw(v);
+                    // What stands for a patch that is not there is the last one, which its thread may have divided already.
                     if at < self.end {
                         salience.set(cx, at as usize, score);
                         relevance.set(cx, at as usize, v);
+                        (least, most) = (least.min(v), most.max(v));
                     }
-                    (least, most) = (least.min(v), most.max(v));
                     at += self.threads;
                 }
             }
