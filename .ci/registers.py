@@ -87,6 +87,9 @@ def main():
     print("|---|---|---|" + "---|" * len(LIMITS))
     for kernel in sorted(registers["sm_75"]):
         threads, shared = LAUNCH[kernel]
+        for arch in LIMITS:
+            if occupancy(arch, registers[arch][kernel], threads, shared) == 0:
+                raise SystemExit(f"{arch}: a block of {kernel} has more registers or shared memory than a multiprocessor")
         cells = [f"{registers[arch][kernel]} / {occupancy(arch, registers[arch][kernel], threads, shared)}" for arch in LIMITS]
         print(f"| `{kernel}` | {threads} | {shared} | " + " | ".join(cells) + " |")
 

@@ -112,7 +112,7 @@ fn main() -> Result<(), Error> {
     unsafe {
         check(sys::cuEventCreate(&mut event, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32));
         check(sys::cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
-        let entry = c"relevance__u32_f32_f32_f32_rf32_rf32_wf32_xf32";
+        let entry = c"relevance__u32_u32_u32_f32_f32_f32_ru32_rf32_rf32_xf32_xf32";
         check(sys::cuModuleGetFunction(&mut function, module, entry.as_ptr()));
         let mut props: sys::CUmemPoolProps = std::mem::zeroed();
         props.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -60,6 +60,12 @@
 //! run time; a [`Graph`] is work captured once and enqueued by one call. Forgetting any of these leaks, and can never race or
 //! dangle.
 //!
+//! # Overlap, and seeing it
+//!
+//! [`overlap`] has the patterns: copies beside kernels, stages beside stages, disk beside device. [`loader`] decodes and uploads ahead of
+//! its consumer. [`Timeline`] draws what ran when and says what binds; [`Device::tally`] lists the calls that made the host wait;
+//! [`concurrency_check`] measures whether two streams run at once. [`vision`] turns photographs into adaptive visual tokens.
+//!
 //! # Devices
 //!
 //! [`Device::best`] is the first GPU, through the NVIDIA driver alone (no CUDA toolkit), else the CPU device, which runs the

@@ -47,6 +47,9 @@ fn spans_are_ordered_as_the_streams_order_them() {
                 timeline.name(a, "first");
                 timeline.name(b, "second");
                 let mut x = a.alloc::<u32>(1 << 16).unwrap();
+                // A driver may load its kernel at the first fill, and wait for the device.
+                a.fill(&mut x, 0).unwrap();
+                a.synchronize().unwrap();
                 gate.hold(a);
                 timeline.span(a, Activity::Compute, "fill on a", || a.fill(&mut x, 1)).unwrap();
                 let mut x = a.hand(x, b).unwrap();
@@ -117,16 +120,17 @@ fn more_spans_are_pending_than_events_were_made() {
             let mut x = s.alloc::<u32>(64).unwrap();
             let gate = Gate::closed(device);
             gate.hold(s);
-            for i in 0..600 {
+            // More events than were made, and no more work than a stream of a GPU takes before the host must wait, about 1000.
+            for i in 0..300 {
                 timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, i)).unwrap();
             }
             gate.open();
-            for i in 0..600 {
+            for i in 0..300 {
                 timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, i)).unwrap();
             }
         });
         let trace = timeline.finish().unwrap();
-        assert_eq!(trace.spans().len(), 1200, "{device}");
+        assert_eq!(trace.spans().len(), 600, "{device}");
         assert!(trace.spans().iter().all(|span| span.start <= span.end));
         assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + ROUNDING));
     }
