@@ -6,7 +6,7 @@
 //! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within a budget.
 //! 4. **Compression**: a selected patch's planes averaged over `n` x `n` cells, packed one patch after another.
 //!
-//! [`Pipeline`] runs them on three streams, the stages of successive images side by side; [`kernels`] are the launchers it uses.
+//! [`Pipeline`] runs them batch after batch, each on a stream of its own, so that batches overlap; [`kernels`] are the launchers it uses.
 //! [`arr_coc_0_1`] computes what the published PyTorch project of that version does.
 //! The numbers are defined in `docs/spec.md` of the repository, exactly enough that another implementation agrees.
 //!
