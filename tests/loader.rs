@@ -375,6 +375,18 @@ fn device_memory_comes_back_too() {
     }
 }
 
+/// Its memory was kept for a later batch, and the loader failed when it met that.
+#[test]
+fn a_batch_of_another_device_is_not_kept() {
+    for upload in [Upload::Streams, Upload::Sequential] {
+        let devices = [Device::new_cpu().unwrap(), Device::new_cpu().unwrap()];
+        let sized = |_| Source::indexed(20, |i| Sample::new("same", "", move |c| Ok(c.rgb(3, 5)?.fill(i as u8))));
+        let [here, mut there] = devices.map(|d| Loader::new(d, sized(d), options(4, 3, upload)).unwrap());
+        here.recycle(there.next().unwrap().unwrap());
+        assert_eq!(here.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 20);
+    }
+}
+
 #[test]
 fn epochs_use_the_same_threads_and_buffers() {
     for &device in devices() {

@@ -446,7 +446,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 }
 
 /// What a panic said. The payload is the user's, and dropping it may panic again; it leaks.
-fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+pub(super) fn message(panic: Box<dyn std::any::Any + Send>) -> String {
     let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(s), _) => (*s).to_owned(),
         (_, Some(s)) => s.clone(),
