@@ -453,7 +453,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
         let mut state = lock(&self.queue.state);
         state.spare.push_back(rgb);
         // As many as there can be: ready, in the making, and in the consumer's hands.
-        let surplus = (state.spare.len() > self.queue.options.prefetch + 2).then(|| state.spare.pop_front());
+        let surplus =
+            (state.spare.len() > self.queue.options.prefetch.saturating_add(2)).then(|| state.spare.pop_front());
         drop(state);
         drop(surplus);
     }

@@ -407,7 +407,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
-                Ok(Pixels::Pageable(vec![0; bytes]))
+                // Asked first, because `vec!` ends the process where there is no memory.
+                match Vec::<u8>::new().try_reserve_exact(bytes) {
+                    Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
+                    Err(_) => Err(error),
+                }
             }
             Err(error) => Err(error),
         };
