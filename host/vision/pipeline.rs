@@ -464,7 +464,8 @@ impl Pipeline {
         WorkspaceOn::new(stream, &self.params, sizes, self.precision, &self.gains, self.coupling.as_ref())
     }
 
-    /// Starts a batch on its way, and returns without waiting for it.
+    /// Starts a batch on its way, and returns without waiting for it. A frame of another pipeline goes the way that one would
+    /// send it.
     ///
     /// # Errors
     /// The device has failed.
