@@ -184,10 +184,10 @@ pub enum Error {
         /// What it is now.
         given: String,
     },
-    /// A thread could not be started.
-    #[error("cannot start a thread: {reason}")]
+    /// A thread could not be started, or cannot go on.
+    #[error("a thread failed: {reason}")]
     Thread {
-        /// What the system said.
+        /// What the system said, or the panic that ended it.
         reason: String,
     },
     /// Weights or a query that are missing, of another shape, or no numbers.

@@ -375,6 +375,48 @@ fn device_memory_comes_back_too() {
     }
 }
 
+/// Its memory was kept for a later batch, and the loader failed when it met that.
+#[test]
+fn a_batch_of_another_device_is_not_kept() {
+    for upload in [Upload::Streams, Upload::Sequential] {
+        let devices = [Device::new_cpu().unwrap(), Device::new_cpu().unwrap()];
+        let sized = |_| Source::indexed(20, |i| Sample::new("same", "", move |c| Ok(c.rgb(3, 5)?.fill(i as u8))));
+        let [here, mut there] = devices.map(|d| Loader::new(d, sized(d), options(4, 3, upload)).unwrap());
+        here.recycle(there.next().unwrap().unwrap());
+        assert_eq!(here.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 20);
+    }
+}
+
+/// An image for which there is no memory at all ended the process; the largest numbers overflowed.
+#[test]
+fn numbers_may_be_as_large_as_they_like() {
+    let sample = |index: u64| {
+        Sample::new("sample", index, move |canvas: &mut Canvas<'_>| {
+            let (height, width) = if index == 3 { (1_000_000, 100_000_000) } else { (2, 3) };
+            Ok(canvas.rgb(height, width)?.fill(1))
+        })
+    };
+    let all = Options { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, Upload::Auto) };
+    let one = Options { shard: (u64::MAX - 1, u64::MAX), ..all.clone() };
+    let cpu = Device::new_cpu().unwrap();
+    let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
+    let (mut batches, mut errors) = (0, Vec::new());
+    while let Some(batch) = loader.next() {
+        match batch {
+            Ok(batch) => {
+                batches += 1;
+                loader.recycle(batch);
+            }
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    assert_eq!((batches, errors.len()), (4, 1));
+    assert!(errors[0].starts_with("sample 3") && errors[0].contains("memory"), "{errors:?}");
+    let loader = Loader::new(cpu, Source::from_fn(move |index| Some(sample(index))), one).unwrap();
+    let indices = loader.map(|batch| batch.unwrap().synchronize().unwrap().indices);
+    assert_eq!(indices.collect::<Vec<_>>(), [[u64::MAX - 1]]);
+}
+
 #[test]
 fn epochs_use_the_same_threads_and_buffers() {
     for &device in devices() {
@@ -588,12 +630,14 @@ fn files_and_folders() {
     }
     write("3.ppm", b"P6 2 2 255 short");
     write("4.ppm", b"P3 2 2 255 1 2 3");
+    write("5.ppm", b"P6 1000000 100000000 255 few");
     write(".hidden.ppm", b"");
     write("notes.txt", b"");
     for &device in devices() {
         let samples = Source::folder(&folder, &["ppm"], read_ppm).unwrap();
         let mut loader = Loader::new(device, samples, options(8, 2, Upload::Auto)).unwrap();
-        for (name, message) in [("3.ppm", "cannot read its pixels"), ("4.ppm", "not a binary PPM")] {
+        let wrong = [("3.ppm", "cannot read its pixels"), ("4.ppm", "not a binary PPM"), ("5.ppm", "truncated")];
+        for (name, message) in wrong {
             let error = loader.next().unwrap().unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(message), "{error}");
         }

@@ -759,6 +759,30 @@ fn nothing_leaks() {
     }
 }
 
+/// Free slots held on to the pipeline's list of them, and so to themselves: a pipeline that was dropped gave nothing back.
+#[test]
+fn a_dropped_pipeline_gives_its_slots_back() {
+    let device = Device::new_cpu().unwrap();
+    device.limit_memory(Some(64 << 20));
+    let free = device.free_memory().unwrap();
+    let image = Image::from(&noise(40, 50));
+    let (first, second) = (pipeline(device, small_params()), pipeline(device, small_params()));
+    let kept = submit(&first, &image).unwrap();
+    for other in [&first, &second] {
+        unwrap_all(other.run(&vec![image.clone(); 6]));
+    }
+    drop((first, second));
+    let kept = kept.synchronize().unwrap();
+    assert!(!kept.is_empty() && device.free_memory().unwrap() < free);
+    drop(kept);
+    device.per_thread(|s| s.synchronize()).unwrap().unwrap();
+    let begin = Instant::now();
+    while device.free_memory().unwrap() != free {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {free}", device.free_memory().unwrap());
+        std::thread::yield_now();
+    }
+}
+
 /// Forgetting an image leaks it, and harms no other.
 #[test]
 fn forgetting_an_image_harms_no_other() {

@@ -15,6 +15,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use thalweg::loader::{Loader, Options, Sample, Source, Upload};
 use thalweg::simt::host::LaunchError;
 use thalweg::{
     Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, PinnedBuffer, PinnedPool, Resource, Stream, StreamTag, kernel,
@@ -522,6 +523,38 @@ fn a_graph_dropped_in_a_host_function_is_destroyed_elsewhere() {
 }
 
 // --- threads ---------------------------------------------------------------------------------------------------
+
+/// Metadata that panics where an upload fails and drops it: the loader waited for that batch for ever.
+#[test]
+fn metadata_that_panics_ends_a_loader() {
+    struct Bomb(Arc<AtomicBool>);
+    impl Clone for Bomb {
+        fn clone(&self) -> Self {
+            Self(self.0.clone())
+        }
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0.swap(false, Ordering::Relaxed), "on purpose");
+        }
+    }
+
+    guarded(|| {
+        for upload in [Upload::Sequential, Upload::Streams] {
+            let device = Device::new_cpu().unwrap();
+            let armed = Arc::new(AtomicBool::new(false));
+            let own = armed.clone();
+            let source =
+                Source::indexed(8, move |_| Sample::new("bomb", Bomb(own.clone()), |c| Ok(c.rgb(2, 2)?.fill(1))));
+            let mut loader = Loader::new(device, source, Options { batch: 8, upload, ..Options::default() }).unwrap();
+            device.per_thread(|s| fails(s).and_then(|()| s.synchronize())).unwrap().unwrap_err();
+            armed.store(true, Ordering::Relaxed);
+            let error = loader.next().unwrap().map(drop).unwrap_err();
+            assert!(error.to_string().contains("panicked: on purpose"), "{error}");
+            assert!(loader.next().is_none());
+        }
+    });
+}
 
 /// A waker whose destructor panics ended the thread that wakes all others.
 #[test]

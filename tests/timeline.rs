@@ -313,7 +313,8 @@ fn metrics_of_traces_with_known_answers() {
 #[test]
 fn empty_and_momentary_traces_export() {
     let moment: Trace =
-        [made("up", Activity::Upload, 5, 5), made("gpu", Activity::Compute, 5, 5)].into_iter().collect();
+        [made("up", Activity::Upload, 5, 5), made("gpu", Activity::Compute, 5, 3)].into_iter().collect();
+    assert!(moment.spans().iter().all(|span| span.end == span.start), "none ends before it starts");
     for trace in [Trace::default(), moment] {
         let metrics = trace.metrics();
         assert_eq!((metrics.wall, metrics.overlap, metrics.speed_up), (Duration::ZERO, 0.0, 0.0));

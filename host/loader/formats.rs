@@ -1,6 +1,6 @@
 //! Images that need no decoder.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -13,6 +13,11 @@ use super::{Canvas, DecodeError};
 pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = BufReader::with_capacity(4096, File::open(path).map_err(|e| format!("cannot open it: {e}"))?);
     let (height, width) = ppm_header(&mut file)?;
+    // Memory is for what is there, not for what a broken header says; a pipe does not tell.
+    let there = file.get_ref().metadata().ok().filter(Metadata::is_file).map(|file| u128::from(file.len()));
+    if there.is_some_and(|bytes| bytes < 3 * u128::from(height) * u128::from(width)) {
+        return Err(format!("truncated: the file ends before {width} x {height} pixels do").into());
+    }
     // Whatever is buffered, and past that from the file, without another copy.
     file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
     Ok(())

@@ -60,6 +60,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -437,7 +438,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     }
 
     /// Takes a batch back, so that a later one of as many bytes can use its device memory, once the event is complete. A batch that
-    /// is dropped instead frees it, for the device's own pool.
+    /// is dropped instead frees it, for the device's own pool; and so does one on another device than the loader's.
     pub fn recycle(&self, batch: Event<Batch<M>>) {
         let (batch, event) = batch.into_parts();
         let Batch { rgb, images, .. } = batch;
@@ -446,10 +447,14 @@ impl<M: Clone + Send + 'static> Loader<M> {
             None => (Event::ready(rgb), Event::ready(images)),
         };
         drop(images);
+        if rgb.value().device() != self.device {
+            return;
+        }
         let mut state = lock(&self.queue.state);
         state.spare.push_back(rgb);
         // As many as there can be: ready, in the making, and in the consumer's hands.
-        let surplus = (state.spare.len() > self.queue.options.prefetch + 2).then(|| state.spare.pop_front());
+        let surplus =
+            (state.spare.len() > self.queue.options.prefetch.saturating_add(2)).then(|| state.spare.pop_front());
         drop(state);
         drop(surplus);
     }
@@ -488,7 +493,12 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
             }
             let Some(front) = state.pop() else { continue };
             drop(state);
-            let (errors, outcome) = self.upload(front);
+            // Metadata may panic where it is dropped. As in the thread that uploads, nothing more comes after that.
+            let uploaded = catch_unwind(AssertUnwindSafe(|| self.upload(front)));
+            let (errors, outcome) = uploaded.unwrap_or_else(|panic| {
+                let reason = format!("an upload panicked: {}", queue::message(panic));
+                (Vec::new(), Outcome::Failed(Error::Thread { reason }))
+            });
             state = lock(&queue.state);
             state.uploading = false;
             errors.into_iter().for_each(|error| state.push(Err(error)));

@@ -407,7 +407,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
-                Ok(Pixels::Pageable(vec![0; bytes]))
+                // Asked first, because `vec!` ends the process where there is no memory.
+                match Vec::<u8>::new().try_reserve_exact(bytes) {
+                    Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
+                    Err(_) => Err(error),
+                }
             }
             Err(error) => Err(error),
         };
@@ -446,7 +450,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 }
 
 /// What a panic said. The payload is the user's, and dropping it may panic again; it leaks.
-fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+pub(super) fn message(panic: Box<dyn std::any::Any + Send>) -> String {
     let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(s), _) => (*s).to_owned(),
         (_, Some(s)) => s.clone(),

@@ -141,7 +141,7 @@ impl Order {
         if self.len.is_some_and(|len| position >= len) {
             return None;
         }
-        let place = self.rank + position * self.world;
+        let place = position.checked_mul(self.world)?.checked_add(self.rank)?;
         Some(self.shuffled.as_ref().map_or(place, |order| order[place as usize]))
     }
 }

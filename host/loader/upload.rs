@@ -204,7 +204,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         match stream.alloc(bytes) {
             // Buffers of other sizes may be in the way.
             Err(Error::OutOfMemory { .. }) => {
-                drop(std::mem::take(&mut lock(&self.state).spare));
+                let spare = std::mem::take(&mut lock(&self.state).spare);
+                drop(spare); // not under the lock
                 stream.synchronize()?;
                 stream.alloc(bytes)
             }

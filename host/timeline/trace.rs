@@ -79,6 +79,8 @@ impl FromIterator<Span> for Trace {
 
 impl Trace {
     pub(super) fn new(mut spans: Vec<Span>, device: String, alignment: Duration) -> Self {
+        // A span may be made by anybody; here none ends before it starts.
+        spans.iter_mut().for_each(|span| span.end = span.end.max(span.start));
         spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
         Self { spans, device, alignment }
     }

@@ -12,7 +12,7 @@
 //! only with them, so their memory is sized by the budget.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::device::Device;
@@ -141,21 +141,27 @@ impl Slots {
     }
 }
 
-/// A slot's place among as many as the pipeline is deep.
+/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none of them alive.
 #[derive(Debug)]
-struct Place(Arc<Slots>);
+struct Place(Weak<Slots>);
 
 impl Place {
     fn take(slots: &Arc<Slots>, state: &mut State) -> Self {
         state.count += 1;
-        Self(slots.clone())
+        Self(Arc::downgrade(slots))
+    }
+
+    fn is_of(&self, slots: &Arc<Slots>) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(slots))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.0.state).count -= 1;
-        self.0.returned.notify_one();
+        if let Some(slots) = self.0.upgrade() {
+            lock(&slots.state).count -= 1;
+            slots.returned.notify_one();
+        }
     }
 }
 
@@ -458,7 +464,8 @@ impl Pipeline {
         WorkspaceOn::new(stream, &self.params, sizes, self.precision, &self.gains, self.coupling.as_ref())
     }
 
-    /// Starts a batch on its way, and returns without waiting for it.
+    /// Starts a batch on its way, and returns without waiting for it. A frame of another pipeline goes the way that one would
+    /// send it.
     ///
     /// # Errors
     /// The device has failed.
@@ -495,7 +502,7 @@ impl Pipeline {
     /// Takes a batch's memory back for a later one. Tokens of another pipeline are dropped.
     pub fn recycle(&self, tokens: Tokens) {
         let slot = tokens.slot;
-        if !Arc::ptr_eq(&slot.lane.place.0, &self.slots) {
+        if !slot.lane.place.is_of(&self.slots) {
             return;
         }
         let mut state = lock(&self.slots.state);
