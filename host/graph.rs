@@ -175,6 +175,7 @@ impl<S: Brand> Stream<S> {
         let leaves = leaves(&*idle);
         let mut aliases = idle.__alias(stream, Token::new());
         let bundle = ManuallyDrop::into_inner(idle).__bind(self, Token::new());
+        let capturing = capturing; // should `f` panic, the capture ends before the bundle's memory goes
 
         let captured = f(&stream, &mut aliases).and_then(|()| capturing.end());
         match captured {

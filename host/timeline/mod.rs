@@ -10,7 +10,8 @@ mod trace;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 pub use concurrency::{Concurrency, concurrency_check};
@@ -62,7 +63,7 @@ impl Activity {
 /// Records labelled spans on streams and on the host, and aligns them on one axis. A handle; clones record the same timeline.
 ///
 /// Recording waits for nothing. A span on a stream costs two event records and two short locks of host time (`benches/timeline.rs` says how
-/// much). Until [`finish`](Timeline::finish), it keeps 40 bytes a span (80 while its list grows), its label once, and two events for each span that the device has
+/// much); a thread of the timeline's own asks the device for the times. Until [`finish`](Timeline::finish), it keeps 40 bytes a span (80 while its list grows), its label once, and two events for each span that the device has
 /// not finished; those events are used again.
 ///
 /// ```
@@ -112,10 +113,20 @@ struct Inner {
     /// Zero of the axis.
     origin: Instant,
     state: Mutex<State>,
+    /// Held by whoever has spans in hand that are neither pending nor done.
+    resolving: Mutex<()>,
+    /// Wakes the thread that resolves spans aside: asking a GPU for two times takes longer than the rest of a span.
+    wake: Option<SyncSender<()>>,
 }
 
 /// Timed events made in advance: two a span, until the first ones can be used again.
-const EVENTS: usize = 512;
+const EVENTS: usize = 1024;
+
+/// Spans that are resolved at once, and after so many another batch is asked for.
+const BATCH: usize = 64;
+
+/// Pending spans from which on a new one resolves old ones itself, so that a thread that falls behind costs time and not memory.
+const BEHIND: usize = 8192;
 
 /// How long device times are taken from one base: up to 4096 ms, a 32-bit float resolves 0.25 us.
 const REBASE: Duration = Duration::from_secs(4);
@@ -174,7 +185,7 @@ struct Done {
 const _: () = assert!(size_of::<Done>() == 40, "what the documentation says a span takes");
 
 impl Timeline {
-    /// A timeline of `device` and of the host; the axis begins now. Waits for the device to pass some marks and makes its events: under a
+    /// A timeline of `device` and of the host; the axis begins now. Waits for the device to pass some marks and makes its events: about a
     /// millisecond.
     ///
     /// # Errors
@@ -185,7 +196,8 @@ impl Timeline {
 
     fn with(device: Device, rebase: Duration) -> Result<Self> {
         let marks = Untyped::of(device.take_stream(StreamOptions::default())?);
-        let mut inner = Inner { device, marks, rebase, origin: Instant::now(), state: Mutex::default() };
+        let (origin, state) = (Instant::now(), Mutex::default());
+        let mut inner = Inner { device, marks, rebase, origin, state, resolving: Mutex::new(()), wake: None };
         let origin = inner.mark()?;
         let events = (0..EVENTS).map(|_| EventCell::new(device, true)).collect::<Result<_>>()?;
         inner.origin = origin.at;
@@ -195,7 +207,10 @@ impl Timeline {
             alignment: origin.error,
             ..State::default()
         });
-        Ok(Self(Some(Arc::new(inner))))
+        Ok(Self(Some(Arc::new_cyclic(|this| {
+            inner.wake = resolver(this.clone());
+            inner
+        }))))
     }
 
     /// A timeline that records nothing: every method just runs `f`.
@@ -232,7 +247,13 @@ impl Timeline {
         match value {
             Ok(value) => {
                 inner.record(untyped, &span.end)?;
-                lock(&inner.state).pending.push_back(Pending { activity, span });
+                let mut state = lock(&inner.state);
+                state.pending.push_back(Pending { activity, span });
+                let enough = state.pending.len().is_multiple_of(BATCH);
+                drop(state);
+                if let Some(wake) = inner.wake.as_ref().filter(|_| enough) {
+                    let _ = wake.try_send(()); // full: it is awake
+                }
                 Ok(value)
             }
             Err(error) => {
@@ -345,7 +366,7 @@ impl Inner {
             return Err(Error::DeviceMismatch { resource, stream: stream.device().to_string() });
         }
         let mut state = lock(&self.state);
-        if state.events.len() < 2 {
+        if state.events.len() < 2 && (self.wake.is_none() || state.pending.len() >= BEHIND) {
             self.resolve(&mut state, 2)?;
         }
         let lane = state.stream_lane(stream.serial(), || lane_name(tag(), stream.serial()));
@@ -369,16 +390,41 @@ impl Inner {
         Ok(Started { lane, base, label, start, end })
     }
 
+    /// Takes the times of spans that the device has finished, outside the lock that new spans want, until few are left.
+    fn resolve_aside(&self) {
+        let _resolving = lock(&self.resolving);
+        loop {
+            let (mut batch, bases) = {
+                let mut state = lock(&self.state);
+                let all = state.pending.len();
+                if all < BATCH {
+                    return;
+                }
+                (state.pending.drain(..BATCH).collect::<VecDeque<_>>(), state.bases.clone())
+            };
+            let mut times = Vec::with_capacity(BATCH);
+            // An error is met again by whoever waits for the span.
+            while let Some(Ok(Some(known))) = batch.get(times.len()).map(|p| self.times(&p.span, &bases)) {
+                times.push(known);
+            }
+            let mut state = lock(&self.state);
+            let stuck = times.len() < batch.len();
+            for (Pending { activity, span }, known) in batch.drain(..times.len()).zip(times) {
+                state.settle(activity, span, known);
+            }
+            batch.into_iter().rev().for_each(|p| state.pending.push_front(p));
+            if stuck {
+                return;
+            }
+        }
+    }
+
     /// Takes the times of up to `limit` spans that the device has finished. Does not wait.
     fn resolve(&self, state: &mut State, limit: usize) -> Result<()> {
         for _ in 0..limit {
             let Some(Pending { activity, span }) = state.pending.pop_front() else { break };
             match self.times(&span, &state.bases)? {
-                Some((device_clock, start, end)) => {
-                    state.events.extend([span.start, span.end]);
-                    let (lane, label) = (span.lane, span.label);
-                    state.done.push(Done { lane, activity, device_clock, label, start, end });
-                }
+                Some(known) => state.settle(activity, span, known),
                 None => {
                     state.pending.push_front(Pending { activity, span });
                     break;
@@ -422,6 +468,7 @@ impl Inner {
     }
 
     fn finish(&self) -> Result<Trace> {
+        let _resolving = lock(&self.resolving);
         let (pending, bases) = {
             let mut state = lock(&self.state);
             (std::mem::take(&mut state.pending), state.bases.clone())
@@ -478,7 +525,25 @@ impl Drop for Inner {
     }
 }
 
+/// Starts a thread that resolves spans when woken, until the timeline is gone. Without it spans are resolved by new ones.
+fn resolver(timeline: Weak<Inner>) -> Option<SyncSender<()>> {
+    let (wake, woken) = sync_channel(1);
+    let resolve = move || {
+        while woken.recv().is_ok() {
+            let Some(inner) = timeline.upgrade() else { break };
+            inner.resolve_aside();
+        }
+    };
+    std::thread::Builder::new().name("thalweg timeline".into()).spawn(resolve).ok().map(|_| wake)
+}
+
 impl State {
+    /// The times of a span are known, and its events free.
+    fn settle(&mut self, activity: Activity, span: Started, (device_clock, start, end): (bool, i64, i64)) {
+        self.events.extend([span.start, span.end]);
+        self.done.push(Done { lane: span.lane, activity, device_clock, label: span.label, start, end });
+    }
+
     fn stream_lane(&mut self, serial: u64, name: impl FnOnce() -> String) -> u32 {
         if let Some(&lane) = self.streams.get(&serial) {
             return lane;
