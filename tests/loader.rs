@@ -380,8 +380,15 @@ fn device_memory_comes_back_too() {
 fn a_batch_of_another_device_is_not_kept() {
     for upload in [Upload::Streams, Upload::Sequential] {
         let devices = [Device::new_cpu().unwrap(), Device::new_cpu().unwrap()];
-        let sized = |_| Source::indexed(20, |i| Sample::new("same", "", move |c| Ok(c.rgb(3, 5)?.fill(i as u8))));
-        let [here, mut there] = devices.map(|d| Loader::new(d, sized(d), options(4, 3, upload)).unwrap());
+        let [here, mut there] = devices.map(|device| {
+            let source = Source::indexed(20, |index| {
+                Sample::new("same", "", move |canvas| {
+                    canvas.rgb(3, 5)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            Loader::new(device, source, options(4, 3, upload)).unwrap()
+        });
         here.recycle(there.next().unwrap().unwrap());
         assert_eq!(here.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 20);
     }
@@ -393,7 +400,8 @@ fn numbers_may_be_as_large_as_they_like() {
     let sample = |index: u64| {
         Sample::new("sample", index, move |canvas: &mut Canvas<'_>| {
             let (height, width) = if index == 3 { (1_000_000, 100_000_000) } else { (2, 3) };
-            Ok(canvas.rgb(height, width)?.fill(1))
+            canvas.rgb(height, width)?.fill(1);
+            Ok(())
         })
     };
     let all = Options { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, Upload::Auto) };

@@ -544,8 +544,12 @@ fn metadata_that_panics_ends_a_loader() {
             let device = Device::new_cpu().unwrap();
             let armed = Arc::new(AtomicBool::new(false));
             let own = armed.clone();
-            let source =
-                Source::indexed(8, move |_| Sample::new("bomb", Bomb(own.clone()), |c| Ok(c.rgb(2, 2)?.fill(1))));
+            let source = Source::indexed(8, move |_| {
+                Sample::new("bomb", Bomb(own.clone()), |canvas| {
+                    canvas.rgb(2, 2)?.fill(1);
+                    Ok(())
+                })
+            });
             let mut loader = Loader::new(device, source, Options { batch: 8, upload, ..Options::default() }).unwrap();
             device.per_thread(|s| fails(s).and_then(|()| s.synchronize())).unwrap().unwrap_err();
             armed.store(true, Ordering::Relaxed);

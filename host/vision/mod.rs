@@ -18,7 +18,7 @@
 //!
 //! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
 //! let params = Params { patch: 2, budget: 100, sides: 2..=4, ..Params::default() };
-//! let mut pipeline = Pipeline::new(Device::best()?, params)?;
+//! let pipeline = Pipeline::new(Device::best()?, params)?;
 //! let tokens = pipeline.run(&[image]).remove(0)?;
 //! assert_eq!(tokens.grid, [1, 2]);
 //! assert_eq!(tokens.tokens.len(), 13 * tokens.len());

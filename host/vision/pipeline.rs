@@ -191,6 +191,9 @@ struct Lane {
     place: Place,
 }
 
+/// What becomes a slot, once it has a place.
+type Made = (AnyStream, PinnedBuffer<u8>, Event<Buffers>, Arc<Plan>);
+
 /// How a slot's work is enqueued.
 #[derive(Debug)]
 enum Work {
@@ -411,7 +414,7 @@ impl Pipeline {
     }
 
     /// A stream and memory for a batch; waits for nothing.
-    fn make(&self, sizes: &[[u32; 2]]) -> Result<(AnyStream, PinnedBuffer<u8>, Event<Buffers>, Arc<Plan>)> {
+    fn make(&self, sizes: &[[u32; 2]]) -> Result<Made> {
         let stream = AnyStream::new(self.device)?;
         let (buffers, plan) = stream.enter(|s| {
             let workspace = self.workspace(s, sizes)?;

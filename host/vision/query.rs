@@ -77,7 +77,7 @@ impl Owned {
 /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
 /// let query = Query::new(&[0.3, -1.0, 0.2])?;
 ///
-/// let mut pipeline = Pipeline::new(Device::best()?, Params::default())?.with_query(&head, &query)?;
+/// let pipeline = Pipeline::new(Device::best()?, Params::default())?.with_query(&head, &query)?;
 /// let image = Image::new(50, 70, (0..50 * 70 * 3).map(|i| (i * 31 % 251) as u8).collect())?;
 /// let tokens = pipeline.run(&[image]).remove(0)?;
 /// assert_eq!(tokens.mix, Some([1.0 / 3.0; 3])); // no balancer: all three scores weigh the same

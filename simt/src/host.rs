@@ -127,14 +127,24 @@ stream_slice!(
 impl<S, T: Element> DeviceSlice<S, T> {
     /// The same bytes as elements of another type, whose size divides that of `T`.
     pub fn cast<U: Element>(&self) -> &DeviceSlice<S, U> {
-        const { assert!(size_of::<T>() % size_of::<U>() == 0, "elements can be cast to ones whose size divides theirs") };
+        const {
+            assert!(
+                size_of::<T>().is_multiple_of(size_of::<U>()),
+                "elements can be cast to ones whose size divides theirs"
+            )
+        };
         // SAFETY: the same bytes, borrowed as long; an element's alignment is its size, and every bit pattern is a value.
         unsafe { DeviceSlice::from_raw(self.device_ptr(), self.byte_len() / size_of::<U>()) }
     }
 
     /// As [`cast`](Self::cast), exclusively.
     pub fn cast_mut<U: Element>(&mut self) -> &mut DeviceSlice<S, U> {
-        const { assert!(size_of::<T>() % size_of::<U>() == 0, "elements can be cast to ones whose size divides theirs") };
+        const {
+            assert!(
+                size_of::<T>().is_multiple_of(size_of::<U>()),
+                "elements can be cast to ones whose size divides theirs"
+            )
+        };
         // SAFETY: as above.
         unsafe { DeviceSlice::from_raw_mut(self.device_ptr(), self.byte_len() / size_of::<U>()) }
     }
