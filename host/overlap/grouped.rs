@@ -13,7 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Chunks, InTurn, Stage, interleaved, join, some_streams};
+use super::{Chunks, Stage, interleaved, join, some_streams};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -38,13 +38,12 @@ pub fn grouped<T: Plain, U: Plain>(
     let device = some_streams(streams)?.device();
     let turns = || streams.iter().cycle().enumerate().map(|(i, stream)| (stream, format!("chunk {i}")));
 
-    let (mut uploads, mut downloads) = (InTurn::default(), InTurn::default());
     let mut uploaded = Vec::new();
     for ((stream, label), (input, output)) in turns().zip(chunks.cut::<T, U>(input)?) {
         uploaded.push(stream.enter(|s| {
             let (mut x, y) = (s.alloc(input.len())?, s.alloc::<U>(output.len())?);
             let (input, output) = s.bind((input, output))?;
-            uploads.run(s, || timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, &mut x)))?;
+            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, &mut x))?;
             Ok::<_, Error>(s.record((x, y, input, output))?)
         })?);
     }
@@ -60,7 +59,7 @@ pub fn grouped<T: Plain, U: Plain>(
     for ((stream, label), chunk) in turns().zip(computed) {
         done.push(stream.enter(|s| {
             let (y, input, mut output) = s.wait(chunk)?;
-            downloads.run(s, || timeline.span(s, Activity::Download, &label, || s.copy_to_host(&y, &mut output)))?;
+            timeline.span(s, Activity::Download, &label, || s.copy_to_host(&y, &mut output))?;
             Ok::<_, Error>(s.record((input, output))?)
         })?);
     }

@@ -6,7 +6,7 @@
 //! stream 2                | up 2 | kernel 2 | down 2 | up 5 | kernel 5 | ...
 //! ```
 
-use super::{Chunks, InTurn, Stage, join, some_streams};
+use super::{Chunks, Stage, join, some_streams};
 use crate::error::Result;
 use crate::event::Event;
 use crate::lane::AnyStream;
@@ -15,7 +15,7 @@ use crate::timeline::{Activity, Timeline};
 
 /// Puts each chunk through upload, `stage` and download on one stream, successive chunks on successive streams.
 ///
-/// With three streams or more, all three steps run at once, and copies of one direction one after another; time tends to that of the slowest, plus filling and draining. A
+/// With three streams or more, all three steps run at once; time tends to that of the slowest, plus filling and draining. A
 /// stream uses its own two device buffers for all of its chunks. The host enqueues everything, then waits once. Input and output come back.
 ///
 /// # Errors
@@ -33,7 +33,6 @@ pub fn interleaved<T: Plain, U: Plain>(
     let [longest, longest_output] = pieces.first().map_or([0; 2], |(x, y)| [x.len(), y.len()]);
     let mut buffers: Vec<Option<Event<(DeviceBuffer<T>, _)>>> = streams.iter().map(|_| None).collect();
     let mut done = Vec::with_capacity(pieces.len());
-    let (mut uploads, mut downloads) = (InTurn::default(), InTurn::default());
     for (i, (input, output)) in pieces.into_iter().enumerate() {
         let lane = i % streams.len();
         done.push(streams[lane].enter(|s| {
@@ -44,10 +43,9 @@ pub fn interleaved<T: Plain, U: Plain>(
             let (input, mut output) = s.bind((input, output))?;
             let label = format!("chunk {i}");
             let (chunk, result) = (x.slice_mut(..input.len())?, y.slice_mut(..output.len())?);
-            uploads.run(s, || timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, chunk)))?;
+            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, chunk))?;
             timeline.span(s, Activity::Compute, &label, || stage(s, chunk, result))?;
-            downloads
-                .run(s, || timeline.span(s, Activity::Download, &label, || s.copy_to_host(result, &mut output)))?;
+            timeline.span(s, Activity::Download, &label, || s.copy_to_host(result, &mut output))?;
             buffers[lane] = Some(s.record((x, y))?);
             Ok::<_, crate::Error>(s.record((input, output))?)
         })?);

@@ -71,7 +71,7 @@ use crate::event::Event;
 use crate::lane::{AnyStream, Lane};
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::resource::Resource;
-use crate::stream::{Stream, StreamTag};
+use crate::stream::Stream;
 use crate::timeline::Timeline;
 
 /// What is done with a chunk: enqueues, on the stream, whatever makes the second slice from the first.
@@ -152,22 +152,6 @@ fn join<T: Plain, U: Plain>(
 fn whole<T: Plain>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<PinnedBuffer<T>> {
     // Pieces of nothing belong to no allocation.
     if pieces.iter().all(|piece| piece.is_empty()) { device.pinned(0) } else { Ok(PinnedBuffer::join(pieces)?) }
-}
-
-/// Work that runs one after another whichever streams it is on: the copies of one direction. Left alone, a device runs copies of several
-/// streams at once; they share the bus, arrive together and late, and the kernels that wait for them start together.
-#[derive(Default)]
-struct InTurn(Option<Event<()>>);
-
-impl InTurn {
-    fn run<S: StreamTag>(&mut self, s: &Stream<S>, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        if let Some(before) = self.0.take() {
-            s.wait(before)?;
-        }
-        work()?;
-        self.0 = Some(s.record(())?);
-        Ok(())
-    }
 }
 
 /// A device buffer that no stream orders yet. Waits for its allocation.
