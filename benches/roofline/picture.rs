@@ -8,7 +8,7 @@ use crate::record::{Record, Row};
 
 const WIDTH: u32 = 900;
 /// Where bars begin, where they may end, and the percentage that is there.
-const LEFT: f64 = 300.0;
+const LEFT: f64 = 330.0;
 const RIGHT: f64 = 690.0;
 const FULL: f64 = 115.0;
 /// Where values stand.
