@@ -555,15 +555,14 @@ impl<S: Brand> Stream<S> {
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
-    /// Copies from a buffer that may be another device's.
+    /// Copies from a buffer that may be another device's. No graph can hold such a copy.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
-    pub fn copy_from_peer<T: Plain>(
-        self,
-        from: &On<S, crate::PeerBuffer<T>>,
-        to: &mut DeviceSlice<S, T>,
-    ) -> Result<()> {
+    pub fn copy_from_peer<T: Plain>(self, from: &On<S, crate::PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
+    where
+        S: StreamTag,
+    {
         let source: &PeerSlice<S, T> = from;
         equal_lengths(source.len(), to.len())?;
         if to.is_empty() {
@@ -575,11 +574,14 @@ impl<S: Brand> Stream<S> {
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
-    /// Copies to a buffer that may be another device's.
+    /// Copies to a buffer that may be another device's. No graph can hold such a copy.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
-    pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, crate::PeerBuffer<T>>) -> Result<()> {
+    pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, crate::PeerBuffer<T>>) -> Result<()>
+    where
+        S: StreamTag,
+    {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;
         if from.is_empty() {

@@ -640,40 +640,6 @@ fn a_graph_of_another_device_is_refused() {
     }
 }
 
-/// Copies between devices are captured like others.
-#[test]
-fn a_peer_is_part_of_a_bundle() {
-    let gpus: Vec<_> = devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).collect();
-    let mut pairs = vec![(Device::cpu().unwrap(), Device::new_cpu().unwrap())];
-    match gpus[..] {
-        [first, second, ..] => pairs.push((first, second)),
-        _ => report("NOT COVERED: graphs with copies between two GPUs"),
-    }
-    for (here, there) in pairs {
-        let _lock = one_at_a_time(here);
-        lanes(here, |a, _| {
-            lanes(there, |b, _| {
-                let mut x = b.alloc::<u32>(100).unwrap();
-                b.fill(&mut x, 7).unwrap();
-                let x = a.wait(b.record(x).unwrap().map_peer()).unwrap();
-                let bundle = (x, a.alloc_zeroed::<u32>(100).unwrap());
-                let (mut graph, bundle) = a
-                    .capture(bundle, |s, (there, here)| {
-                        s.copy_from_peer(there, here)?;
-                        s.fill(here.slice_mut(0..50)?, 8)?;
-                        s.copy_to_peer(here, there)
-                    })
-                    .unwrap();
-                assert_eq!(graph.len(), 3);
-                let (x, y) = a.replay(&mut graph, bundle).unwrap();
-                assert_eq!(a.read_blocking(&y).unwrap(), [[8; 50], [7; 50]].concat());
-                let x = b.wait(a.record(x).unwrap().map_local()).unwrap();
-                assert_eq!(b.read_blocking(&x).unwrap(), [[8; 50], [7; 50]].concat());
-            });
-        });
-    }
-}
-
 #[test]
 fn a_device_that_fails_in_a_graph_says_so() {
     for device in [Device::new_cpu().unwrap(), Device::seeded_cpu(3).unwrap()] {

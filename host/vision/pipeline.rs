@@ -392,6 +392,8 @@ impl Pipeline {
             let Slot { images, buffers, lane } = slot;
             return Ok(Some(Frame { images, buffers: Event::ready(buffers), plan, lane }));
         }
+        // Before anything is given up for them.
+        kernels::Layout::new(sizes, self.params.patch)?;
         // One of other sizes makes room; dropped without the lock, which its place takes.
         let replaced = if state.count < self.slots.depth { None } else { state.free.pop_front() };
         if replaced.is_none() && state.count >= self.slots.depth {
