@@ -4,6 +4,7 @@
 mod support;
 
 use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -69,6 +70,7 @@ fn streams(device: Device, n: usize) -> Vec<AnyStream> {
 
 #[test]
 fn chunked_patterns_equal_serial() {
+    let _alone = alone();
     let off = Timeline::off();
     // Items, chunks, lanes, seed: nothing, fewer items than chunks, chunks that do not divide, one chunk.
     let cases = (0..40usize, 1..60usize, 1..7usize, any::<u64>());
@@ -101,6 +103,7 @@ fn chunked_patterns_equal_serial() {
 
 #[test]
 fn chunks_of_elements() {
+    let _alone = alone();
     let off = Timeline::off();
     on_every_device(40, (0..300usize, 1..400usize, 1..6usize), |device, (len, chunks, lanes)| {
         let lanes = streams(device, lanes);
@@ -116,6 +119,7 @@ fn chunks_of_elements() {
 
 #[test]
 fn what_cannot_be_cut_is_an_error() {
+    let _alone = alone();
     let (device, off) = (Device::cpu().unwrap(), Timeline::off());
     let lanes = streams(device, 2);
     let run = |lanes: &[AnyStream], len, chunks| {
@@ -152,6 +156,7 @@ fn reference(device: Device, frame: &PinnedBuffer<u8>) -> Vec<u32> {
 
 #[test]
 fn double_buffer_equals_serial() {
+    let _alone = alone();
     on_every_device(40, (0..20usize, 1..6usize, any::<u64>()), |device, (frames, depth, seed)| {
         let images: Vec<_> = (0..frames).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
@@ -200,6 +205,7 @@ impl Slot {
 
 #[test]
 fn three_stream_equals_serial_on_four_streams_and_on_one() {
+    let _alone = alone();
     on_every_device(40, (0..16usize, 1..7usize, any::<u64>()), |device, (count, depth, seed)| {
         let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
@@ -240,6 +246,7 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
 
 #[test]
 fn producer_consumer_equals_serial() {
+    let _alone = alone();
     on_every_device(40, (0..20usize, 1..6usize, any::<u64>()), |device, (count, depth, seed)| {
         let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
@@ -307,6 +314,7 @@ fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
 
 #[test]
 fn a_step_that_fails_loses_nothing() {
+    let _alone = alone();
     let off = &Timeline::off();
     let device = Device::new_cpu().unwrap();
     let lanes = &streams(device, 3);
@@ -358,6 +366,7 @@ fn a_step_that_fails_loses_nothing() {
 
 #[test]
 fn out_of_memory_half_way_is_an_error_that_passes() {
+    let _alone = alone();
     let off = &Timeline::off();
     let device = Device::new_cpu().unwrap();
     let lanes = streams(device, 3);
@@ -384,6 +393,12 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
     });
 }
 
+/// One test at a time on the devices: a stream that stands at a gate keeps other threads' calls into the driver waiting.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Opens a gate late, so that a pattern that waits for what stands at it fails rather than hangs.
 fn guarded(gate: &Gate, test: impl FnOnce()) {
     let (done, over) = std::sync::mpsc::channel::<()>();
@@ -404,6 +419,7 @@ fn guarded(gate: &Gate, test: impl FnOnce()) {
 
 #[test]
 fn the_host_does_not_wait_in_the_middle() {
+    let _alone = alone();
     let off = &Timeline::off();
     for &device in support::devices::devices() {
         let lanes = streams(device, 4);
@@ -463,6 +479,7 @@ fn zero() -> StageTimes {
 
 #[test]
 fn uploads_run_ahead_of_a_stage_that_stands_still() {
+    let _alone = alone();
     for &device in support::devices::devices() {
         let lanes = streams(device, 3);
         let gate = Gate::closed(device);
@@ -513,6 +530,7 @@ fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Lane<'l>>; 3]
 
 #[test]
 fn frames_need_no_memory_of_their_own() {
+    let _alone = alone();
     with_slots(3, |device, [a, b, c], mut slots| {
         slots.iter_mut().for_each(|slot| slot.input.fill(3));
         let planes = b.alloc::<u8>(64).unwrap().idle().unwrap();
@@ -534,6 +552,7 @@ fn frames_need_no_memory_of_their_own() {
 
 #[test]
 fn what_was_under_way_is_taken_before_an_error_returns() {
+    let _alone = alone();
     let off = &Timeline::off();
     let purpose = || Error::Kernel("on purpose".into());
     for at in 0..6 {
@@ -576,6 +595,7 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
 
 #[test]
 fn a_timeline_shows_every_step_and_changes_nothing() {
+    let _alone = alone();
     for &device in support::devices::devices() {
         let timeline = Timeline::new(device).unwrap();
         let lanes = streams(device, 3);
