@@ -22,6 +22,7 @@ use crate::graph::Graph;
 use crate::lane::AnyStream;
 use crate::memory::{DeviceBuffer, PinnedBuffer};
 use crate::stream::{Brand, Stream, StreamTag};
+use crate::vision::kernels::Layout;
 use crate::vision::tokens::TokensOn;
 use crate::vision::workspace::{Coupling, Mix, Plan, Precision, Workspace, WorkspaceOn};
 use crate::vision::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
@@ -192,7 +193,7 @@ struct Lane {
 }
 
 /// What becomes a slot, once it has a place.
-type Made = (AnyStream, PinnedBuffer<u8>, Event<Buffers>, Arc<Plan>);
+type Made = (AnyStream, PinnedBuffer<u8>, Event<Buffers>);
 
 /// How a slot's work is enqueued.
 #[derive(Debug)]
@@ -212,14 +213,17 @@ pub struct Frame {
     images: PinnedBuffer<u8>,
     /// Of a new slot its stream may still be setting them up.
     buffers: Event<Buffers>,
-    plan: Arc<Plan>,
     lane: Arc<Lane>,
 }
 
 impl Frame {
+    fn layout(&self) -> &Layout {
+        &self.buffers.value().workspace.plan.layout
+    }
+
     /// Number of images.
     pub fn images(&self) -> usize {
-        self.plan.layout.images() as usize
+        self.layout().images() as usize
     }
 
     /// Height and width of image `i`.
@@ -227,7 +231,7 @@ impl Frame {
     /// # Panics
     /// There are not so many images.
     pub fn size(&self, i: usize) -> [u32; 2] {
-        self.plan.layout.size(i)
+        self.layout().size(i)
     }
 
     /// The bytes of image `i`, `[H, W, 3]` sRGB; they hold what an earlier batch left.
@@ -235,7 +239,8 @@ impl Frame {
     /// # Panics
     /// There are not so many images.
     pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
-        &mut self.images[self.plan.layout.byte_range(i)]
+        let range = self.layout().byte_range(i);
+        &mut self.images[range]
     }
 }
 
@@ -388,12 +393,10 @@ impl Pipeline {
             layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size)
         };
         if let Some(slot) = state.free.iter().position(same).and_then(|at| state.free.remove(at)) {
-            let plan = slot.plan().clone();
             let Slot { images, buffers, lane } = slot;
-            return Ok(Some(Frame { images, buffers: Event::ready(buffers), plan, lane }));
+            return Ok(Some(Frame { images, buffers: Event::ready(buffers), lane }));
         }
-        // Before anything is given up for them.
-        kernels::Layout::new(sizes, self.params.patch)?;
+        let layout = self.layout(sizes)?; // before anything is given up for it
         // One of other sizes makes room; dropped without the lock, which its place takes.
         let replaced = if state.count < self.slots.depth { None } else { state.free.pop_front() };
         if replaced.is_none() && state.count >= self.slots.depth {
@@ -402,36 +405,53 @@ impl Pipeline {
         let place = Place::take(&self.slots, &mut state);
         drop(state);
         drop(replaced);
-        let made = match self.make(sizes) {
+        let made = match self.make(layout.clone()) {
             Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }) => {
                 let unused = std::mem::take(&mut lock(&self.slots.state).free);
                 drop(unused);
-                self.make(sizes)
+                self.make(layout)
             }
             made => made,
         };
-        let (stream, images, buffers, plan) = made?;
+        let (stream, images, buffers) = made?;
         let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
-        Ok(Some(Frame { images, buffers, plan, lane: Arc::new(Lane { stream, work: Mutex::new(work), place }) }))
+        Ok(Some(Frame { images, buffers, lane: Arc::new(Lane { stream, work: Mutex::new(work), place }) }))
     }
 
     /// A stream and memory for a batch; waits for nothing.
-    fn make(&self, sizes: &[[u32; 2]]) -> Result<Made> {
+    fn make(&self, layout: Layout) -> Result<Made> {
         let stream = AnyStream::new(self.device)?;
-        let (buffers, plan) = stream.enter(|s| {
-            let workspace = self.workspace(s, sizes)?;
-            let plan = workspace.plan.clone();
-            let pixels = (0..sizes.len()).map(|i| plan.layout.byte_range(i).len() / 3).sum::<usize>();
+        let bytes = layout.bytes() as usize;
+        let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
+        let buffers = stream.enter(|s| {
+            let workspace = self.workspace_of(s, layout)?;
             let planes = match self.keep_textures {
                 true => Some((s.alloc(PLANES * pixels)?, s.bind(self.device.pinned(PLANES * pixels)?)?)),
                 false => None,
             };
-            let rgb = s.alloc(plan.layout.bytes() as usize)?;
-            let results = s.bind(self.device.pinned(plan.words())?)?;
-            Ok::<_, Error>((s.record(BuffersOn { rgb, workspace, results, planes })?, plan))
+            let rgb = s.alloc(bytes)?;
+            let results = s.bind(self.device.pinned(workspace.plan.words())?)?;
+            Ok::<_, Error>(s.record(BuffersOn { rgb, workspace, results, planes })?)
         })?;
-        let images = self.device.pinned(plan.layout.bytes() as usize)?;
-        Ok((stream, images, buffers, plan))
+        Ok((stream, self.device.pinned(bytes)?, buffers))
+    }
+
+    /// The layout of images of these sizes, if this pipeline can make tokens of them.
+    fn layout(&self, sizes: &[[u32; 2]]) -> Result<Layout> {
+        if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
+            && third != 0.0
+        {
+            return Err(Error::Parameter {
+                name: "mix",
+                given: format!("{third} for the participatory score"),
+                expected: "0, since there is no query".into(),
+            });
+        }
+        Ok(Layout::new(sizes, self.params.patch)?)
+    }
+
+    fn workspace_of<S: StreamTag>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
+        WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
     }
 
     /// Device memory for batches of images of these sizes (height, width) that are on the device already.
@@ -457,16 +477,7 @@ impl Pipeline {
     /// # Errors
     /// As [`frame`](Pipeline::frame).
     pub fn workspace<S: StreamTag>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
-        if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
-            && third != 0.0
-        {
-            return Err(Error::Parameter {
-                name: "mix",
-                given: format!("{third} for the participatory score"),
-                expected: "0, since there is no query".into(),
-            });
-        }
-        WorkspaceOn::new(stream, &self.params, sizes, self.precision, &self.gains, self.coupling.as_ref())
+        self.workspace_of(stream, self.layout(sizes)?)
     }
 
     /// Starts a batch on its way, and returns without waiting for it. A frame of another pipeline goes the way that one would
@@ -475,7 +486,7 @@ impl Pipeline {
     /// # Errors
     /// The device has failed.
     pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
-        let Frame { images, buffers, lane, .. } = frame;
+        let Frame { images, buffers, lane } = frame;
         let mut work = lock(&lane.work);
         lane.stream.enter(|stream| {
             let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);

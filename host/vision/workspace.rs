@@ -148,12 +148,11 @@ impl<S: StreamTag> WorkspaceOn<S> {
     pub(crate) fn new(
         stream: &Stream<S>,
         params: &Params,
-        sizes: &[[u32; 2]],
+        layout: Layout,
         precision: Precision,
         gains: &[u32],
         coupling: Option<&Coupling>,
     ) -> Result<Self> {
-        let layout = Layout::new(sizes, params.patch)?;
         let (images, patches) = (layout.images() as usize, layout.patches() as usize);
         let capacity = Capacity::new(params, images, patches, layout.largest() as usize)?;
         let weights = coupling.map_or(&[][..], |c| &c.weights);
