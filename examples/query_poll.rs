@@ -16,14 +16,10 @@ mod support;
 
 use std::time::Instant;
 
+use support::features::features;
 use thalweg::overlap::query_poll;
-use thalweg::vision::kernels;
-use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline};
+use thalweg::{Error, StreamPool, Timeline};
 
-/// An image, and the mean of each of its 13 planes over each patch.
-type Done = (PinnedBuffer<u8>, PinnedBuffer<f32>);
-
-const PATCH: u32 = 32;
 /// Bytes that one piece of host work goes through.
 const PIECE: usize = 16 << 10;
 
@@ -41,21 +37,21 @@ async fn main() -> Result<(), Error> {
     // Serial: one image after another, each to its end.
     let mut want = Vec::new();
     for image in std::mem::take(&mut images) {
-        let (image, means) = pool.lane(|s| features(s, image, side, &off))?.synchronize()?;
+        let (image, means) = pool.lane(|s| features(s, side, image, &off))?.synchronize()?;
         images.push(image);
         want.push(means);
     }
 
     // The host waits, then works.
     let start = Instant::now();
-    let (first, _) = pool.lane(|s| features(s, images.remove(0), side, &off))?.synchronize()?;
+    let (first, _) = pool.lane(|s| features(s, side, images.remove(0), &off))?.synchronize()?;
     let waited = start.elapsed();
     let total: u64 = work.chunks(PIECE).map(sum).sum();
     println!("synchronize: {waited:.1?} for the result, {:.1?} with the host's work", start.elapsed());
 
     // The host works while the event is pending.
     let start = Instant::now();
-    let event = pool.lane(|s| features(s, first, side, &timeline))?;
+    let event = pool.lane(|s| features(s, side, first, &timeline))?;
     let (mut meanwhile, mut left) = (0, work.chunks(PIECE));
     let ((first, got), pieces) = query_poll(event, || {
         timeline.host("host", "piece", || meanwhile += left.next().map_or(0, sum));
@@ -71,7 +67,7 @@ async fn main() -> Result<(), Error> {
     // Every image a task, and one that works until all have their results.
     images.insert(0, first);
     let start = Instant::now();
-    let pending = images.into_iter().map(|image| pool.lane(|s| features(s, image, side, &off)));
+    let pending = images.into_iter().map(|image| pool.lane(|s| features(s, side, image, &off)));
     let tasks: Vec<_> = pending.map(|event| tokio::spawn(async move { event?.await })).collect();
     let mut bytes = 0;
     for piece in work.chunks(PIECE).cycle().take_while(|_| !tasks.iter().all(|task| task.is_finished())) {
@@ -90,24 +86,4 @@ async fn main() -> Result<(), Error> {
 /// Work for the host.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte)).sum()
-}
-
-/// Enqueues all work on one image.
-fn features<S: StreamTag>(
-    s: &Stream<S>,
-    image: PinnedBuffer<u8>,
-    side: u32,
-    timeline: &Timeline,
-) -> Result<Event<Done>, Error> {
-    let means = (13 * (side / PATCH) * (side / PATCH)) as usize;
-    let (image, mut result) = s.bind((image, s.device().pinned(means)?))?;
-    let (mut rgb, mut features) = (s.alloc(image.len())?, s.alloc(means)?);
-    let mut planes = s.alloc((13 * side * side) as usize)?;
-    timeline.span(s, Activity::Upload, "image", || s.copy_to_device(&image, &mut rgb))?;
-    timeline.span(s, Activity::Compute, "textures, features", || {
-        kernels::textures(s, side, side, 0.5, 0.5, &rgb, &mut planes)?;
-        kernels::features(s, side, side, PATCH, &planes, &mut features)
-    })?;
-    timeline.span(s, Activity::Download, "features", || s.copy_to_host(&features, &mut result))?;
-    Ok(s.record((image, result))?)
 }

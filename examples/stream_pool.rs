@@ -17,15 +17,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use support::features::{Done, features};
 use thalweg::overlap::stream_pool;
-use thalweg::vision::kernels;
-use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline};
-
-/// Columns and rows of a patch.
-const PATCH: u32 = 32;
-
-/// An image, and the mean of each of its 13 planes over each patch.
-type Done = (PinnedBuffer<u8>, PinnedBuffer<f32>);
+use thalweg::{Error, StreamPool, Timeline};
 
 fn main() -> Result<(), Error> {
     let args = support::Arguments::parse("Many images on a pool of streams: images per second with 1 to 16 lanes.");
@@ -60,24 +54,4 @@ fn main() -> Result<(), Error> {
         println!("{lanes:2} lanes: {:8.0} images/s", count as f64 / least.as_secs_f64());
     }
     args.finish(&timeline)
-}
-
-/// Enqueues all work on one image.
-fn features<S: StreamTag>(
-    s: &Stream<S>,
-    side: u32,
-    image: PinnedBuffer<u8>,
-    timeline: &Timeline,
-) -> Result<Event<Done>, Error> {
-    let means = (13 * (side / PATCH) * (side / PATCH)) as usize;
-    let (image, mut result) = s.bind((image, s.device().pinned(means)?))?;
-    let (mut rgb, mut features) = (s.alloc(image.len())?, s.alloc(means)?);
-    let mut planes = s.alloc((13 * side * side) as usize)?;
-    timeline.span(s, Activity::Upload, "image", || s.copy_to_device(&image, &mut rgb))?;
-    timeline.span(s, Activity::Compute, "textures, features", || {
-        kernels::textures(s, side, side, 0.5, 0.5, &rgb, &mut planes)?;
-        kernels::features(s, side, side, PATCH, &planes, &mut features)
-    })?;
-    timeline.span(s, Activity::Download, "features", || s.copy_to_host(&features, &mut result))?;
-    Ok(s.record((image, result))?)
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each example uses its own part")]
 
 pub mod edges;
+pub mod features;
 pub mod tokens;
 
 use std::path::PathBuf;
