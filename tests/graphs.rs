@@ -6,14 +6,14 @@
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use support::devices::{devices, report};
+use support::devices::{alone_on, devices, everywhere, everywhere_and_seeded, report};
 use support::gate::Gate;
 use thalweg::simt::host::LaunchError;
 use thalweg::{
@@ -23,31 +23,6 @@ use thalweg::{
 use thalweg_kernels::relevance;
 
 // --- helpers ---------------------------------------------------------------------------------------------------
-
-/// Runs `check` on every device.
-fn everywhere(mut check: impl FnMut(Device)) {
-    for &device in devices() {
-        let _lock = one_at_a_time(device);
-        check(device);
-    }
-}
-
-/// On a GPU one test at a time: while a gate is closed, page-locking memory elsewhere waits for it. So a test takes what it
-/// needs before it closes one.
-fn one_at_a_time(device: Device) -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    (device.kind() == DeviceKind::Cuda).then(|| ONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// As [`everywhere`], and on a few schedules of a CPU device that another order would suit as well.
-fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
-    everywhere(&mut check);
-    let device = Device::seeded_cpu(0).unwrap();
-    for seed in 0..20 {
-        device.reseed(seed);
-        check(device);
-    }
-}
 
 /// Runs `check` on two streams of `device`.
 fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Lane<'a>>, Stream<Lane<'b>>) -> T) -> T {
@@ -489,7 +464,7 @@ fn a_panic_in_a_capture_gives_everything_back() {
     let cpu = Device::new_cpu().unwrap();
     cpu.limit_memory(Some(1 << 20));
     for device in devices().iter().copied().chain([cpu]) {
-        let _lock = one_at_a_time(device);
+        let _lock = alone_on(device);
         lanes(device, |a, _| {
             let x = pair(a, 1 << 16, 1);
             let free = device.free_memory().unwrap();
@@ -629,7 +604,7 @@ fn a_graph_of_another_device_is_refused() {
     // Two GPUs, where there are two.
     let gpus: Vec<_> = devices().iter().filter(|d| d.kind() == DeviceKind::Cuda).collect();
     if let [first, second, ..] = gpus[..] {
-        let _lock = one_at_a_time(*first);
+        let _lock = alone_on(*first);
         lanes(*first, |a, _| {
             lanes(*second, |b, _| {
                 let (mut graph, x) = download_and_set(a, pair(a, 10, 1), 2);
@@ -728,7 +703,7 @@ fn a_graph_goes_to_other_threads_and_into_host_functions() {
         value
     }
     let device = Device::best().unwrap();
-    let _lock = one_at_a_time(device);
+    let _lock = alone_on(device);
     let work = device.stream::<Work>().unwrap();
     let (graph, x) = download_and_set(work, pair(work, 100, 1), 2);
     let (mut graph, x) = thread::spawn(move || {

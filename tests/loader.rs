@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use thalweg::loader::{Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm};
+use thalweg::vision::kernels::Layout;
 use thalweg::{Device, Error, Event, PinnedPool, stream_tags};
 
 mod support;
@@ -70,6 +71,10 @@ fn check(device: Device, batch: Event<Batch<String>>) -> Vec<u64> {
             let batch = s.wait(batch).unwrap();
             let bytes = s.read_blocking(&batch.rgb).unwrap();
             let ranges = byte_ranges(&batch.sizes);
+            // The kernels of batches take it as it is.
+            let layout = Layout::new(&batch.sizes, 32).unwrap();
+            assert_eq!(ranges, (0..batch.sizes.len()).map(|i| layout.byte_range(i)).collect::<Vec<_>>());
+            assert_eq!(bytes.len(), layout.bytes() as usize);
             for (i, &index) in batch.indices.iter().enumerate() {
                 assert_eq!(batch.sizes[i], size(index));
                 assert_eq!(bytes[ranges[i].clone()], pixels(index), "image {index} on {device}");

@@ -4,11 +4,11 @@
 mod support;
 
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
+use support::devices::alone;
 use support::gate::Gate;
 use thalweg::overlap::{
     Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
@@ -391,12 +391,6 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
         assert_eq!(*input, *output);
         device.limit_memory(Some(METERED));
     });
-}
-
-/// One test at a time on the devices: a stream that stands at a gate keeps other threads' calls into the driver waiting.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens a gate late, so that a pattern that waits for what stands at it fails rather than hangs.

@@ -8,20 +8,20 @@ mod support;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::cases;
-use support::devices::devices;
+use support::devices::{alone_on, devices};
 use support::gate::Gate;
 use thalweg::overlap::{Latency, graph_replay, per_thread, priority, query_poll, shared_read, stream_pool};
 use thalweg::vision::kernels;
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring,
-    Stream, StreamPool, StreamTag,
+    AnyStream, Brand, Device, DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring, Stream,
+    StreamPool, StreamTag,
 };
 
 /// A small image; one in a few is one whose part fails.
@@ -78,17 +78,11 @@ fn outcome(result: Result<PinnedBuffer<f32>>) -> Option<Vec<u32>> {
     }
 }
 
-/// A GPU to itself: a driver may wait for the whole device, also for what stands at another test's gate.
-fn alone(device: Device) -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    (device.kind() == DeviceKind::Cuda).then(|| ONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 /// Checks random inputs on every device, and on one with a seeded schedule, another for each case.
 fn everywhere<I: std::fmt::Debug>(count: u32, input: impl Strategy<Value = I>, check: impl Fn(Device, I)) {
     let seeded = Device::seeded_cpu(0).unwrap();
     for &device in devices().iter().chain([&seeded]) {
-        let _alone = alone(device);
+        let _alone = alone_on(device);
         let seed = Cell::new(0);
         TestRunner::new(cases(count))
             .run(&input, |input| {
@@ -149,7 +143,7 @@ fn one_thread_goes_round_all_lanes() {
 #[test]
 fn an_exhausted_pool_waits() {
     for &device in devices() {
-        let _alone = alone(device);
+        let _alone = alone_on(device);
         let pool = StreamPool::new(device, 1).unwrap();
         let free = AtomicBool::new(false);
         let ((taken, is_taken), (go, told)) = (mpsc::channel(), mpsc::channel());
@@ -277,7 +271,7 @@ fn a_panic_in_a_thread_reaches_the_caller_after_the_others_are_done() {
 #[test]
 fn the_host_works_until_the_event_is_complete() {
     for &device in devices() {
-        let _alone = alone(device);
+        let _alone = alone_on(device);
         for (opens, more) in [(1, true), (7, true), (7, false)] {
             let stream = AnyStream::new(device).unwrap();
             let gate = Gate::closed(device);
@@ -435,7 +429,7 @@ fn frames_replayed_ahead_keep_their_results() {
 #[test]
 fn a_failed_capture_gives_the_slot_back_and_keeps_no_graph() {
     for &device in devices() {
-        let _alone = alone(device);
+        let _alone = alone_on(device);
         let (stream, mut graphs) = (AnyStream::new(device).unwrap(), Vec::new());
         stream.enter(|s| {
             let slot = s.bind(device.pinned_from(&[5u32; 9]).unwrap()).unwrap();

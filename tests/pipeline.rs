@@ -4,13 +4,12 @@
 mod support;
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use support::devices::{devices, report};
+use support::devices::{alone, devices, report};
 use support::gate::Gate;
 use support::images::{Content, ImageSpec, SplitMix, images};
 use support::reference::{self, PLANES, SCORE_ERROR};
@@ -20,12 +19,6 @@ use thalweg::vision::{
     Allocation, Frame, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens, allocate_blocking,
 };
 use thalweg::{AnyStream, Device, DeviceKind, Error, Event};
-
-/// One test at a time: some hold parked streams back, and some measure memory.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn noise(height: usize, width: usize) -> reference::Image {
     let seed = (height * 1000 + width) as u64;

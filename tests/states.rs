@@ -5,12 +5,12 @@ mod support;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::devices::devices;
+use support::devices::{alone_on, devices, everywhere, everywhere_and_seeded};
 use support::gate::Gate;
 use thalweg::{
     AnyStream, Device, DeviceBuffer, DeviceKind, Error, Event, Lane, On, PinnedBuffer, PinnedPool, Query, Ring, Stream,
@@ -26,30 +26,6 @@ fn lanes<T>(
 ) -> T {
     let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
     a.enter(|&a| b.enter(|&b| c.enter(|&c| check(a, b, c))))
-}
-
-/// Runs `check` on every device. On a GPU one test at a time: while a gate is closed, page-locking memory elsewhere
-/// waits for it. So a check takes what it needs before it closes one.
-fn everywhere(mut check: impl FnMut(Device)) {
-    for &device in devices() {
-        let _lock = one_at_a_time(device);
-        check(device);
-    }
-}
-
-fn one_at_a_time(device: Device) -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    (device.kind() == DeviceKind::Cuda).then(|| ONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// As [`everywhere`], and on a few schedules of a CPU device that another order would suit as well.
-fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
-    everywhere(&mut check);
-    let device = Device::seeded_cpu(0).unwrap();
-    for seed in 0..20 {
-        device.reseed(seed);
-        check(device);
-    }
 }
 
 /// Asks until it is so.
@@ -535,7 +511,7 @@ fn devices_copy_from_one_another_and_wait_for_one_another() {
     }
     pairs.push((Device::cpu().unwrap(), Device::new_cpu().unwrap()));
     for (here, there) in pairs {
-        let _lock = one_at_a_time(here);
+        let _lock = alone_on(here);
         lanes(here, |a, _, _| {
             lanes(there, |b, _, _| {
                 for way in 0..3 {

@@ -2,16 +2,8 @@
 
 mod support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use support::devices::devices;
+use support::devices::{alone, devices};
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, Stall, TallyReport};
-
-/// One test at a time: a GPU's tally is everybody's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Counts and lines in this file, by kind, in the order of lines.
 fn counts(report: &TallyReport) -> Vec<(Stall, u32, u64)> {

@@ -2,21 +2,14 @@
 
 mod support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use support::devices::devices;
+use support::devices::{alone, devices};
 use support::gate::Gate;
 use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
 /// What times from a GPU may be off by: its timed events resolve about half of this.
 const ROUNDING: Duration = Duration::from_micros(2);
-
-/// One test at a time on the devices: a stream that stands at a gate keeps other threads' calls into the driver waiting.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The only span of this label.
 #[track_caller]

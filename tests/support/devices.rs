@@ -1,9 +1,9 @@
 //! Every device there is, and a word about those that are not.
 
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use thalweg::{Device, Error, PerThread, Stream};
+use thalweg::{Device, DeviceKind, Error, PerThread, Stream};
 
 /// Says what a run covered and what not, past the test harness, which keeps to itself what tests print that pass.
 pub fn report(line: &str) {
@@ -34,6 +34,36 @@ pub fn devices() -> &'static [Device] {
         }
         devices
     })
+}
+
+/// All devices to oneself: the tests of a binary that ask for it run one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A GPU to oneself: while a gate is closed, page-locking memory elsewhere waits for it. So a test takes what it needs before it
+/// closes one.
+pub fn alone_on(device: Device) -> Option<MutexGuard<'static, ()>> {
+    (device.kind() == DeviceKind::Cuda).then(alone)
+}
+
+/// Runs `check` on every device, on a GPU one test at a time.
+pub fn everywhere(mut check: impl FnMut(Device)) {
+    for &device in devices() {
+        let _alone = alone_on(device);
+        check(device);
+    }
+}
+
+/// As [`everywhere`], and on a few schedules of a CPU device that another order would suit as well.
+pub fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
+    everywhere(&mut check);
+    let device = Device::seeded_cpu(0).unwrap();
+    for seed in 0..20 {
+        device.reseed(seed);
+        check(device);
+    }
 }
 
 /// Runs `check` on every device, on the calling thread's own stream there.
