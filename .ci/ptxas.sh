@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ptx=${1:-ptx/thalweg.ptx}
+ptx=${1:-kernels-gpu/ptx/vision.ptx}
 version=13.0.88
 venv=target/ptxas-$version
 ptxas=

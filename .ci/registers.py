@@ -13,7 +13,7 @@ import re
 import subprocess
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-PTX = os.path.join(ROOT, "ptx", "thalweg.ptx")
+PTX = os.path.join(ROOT, "kernels-gpu", "ptx", "vision.ptx")
 # Warps, blocks, and shared memory in KiB of a multiprocessor; each takes 65536 registers.
 LIMITS = {
     "sm_75": (32, 16, 64),

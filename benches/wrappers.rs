@@ -107,7 +107,7 @@ fn main() -> Result<(), Error> {
     let mut module: sys::CUmodule = null_mut();
     let mut function: sys::CUfunction = null_mut();
     let mut pool: sys::CUmemoryPool = null_mut();
-    let ptx = std::ffi::CString::new(include_str!("../ptx/thalweg.ptx")).expect("PTX is text");
+    let ptx = std::ffi::CString::new(include_str!("../kernels-gpu/ptx/vision.ptx")).expect("PTX is text");
     // SAFETY: `Device::cuda` left its context current on this thread; each call stores one handle.
     unsafe {
         check(sys::cuEventCreate(&mut event, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32));

@@ -14,7 +14,7 @@ use crate::driver::cpu::{Cpu, CpuError, Schedule};
 use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
-use crate::kernel::{Modules, Ptx};
+use crate::kernel::Modules;
 use crate::memory::{PinnedBuffer, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::tally::{Book, Stall};
@@ -437,24 +437,8 @@ impl Device {
         }
     }
 
-    /// Loads PTX, so that kernels declared for it can be launched on this device. Loading the same text again does
-    /// nothing. Waits for the driver's compiler. The CPU device has no use for it and ignores it.
-    ///
-    /// # Errors
-    /// The driver rejects the PTX.
-    #[track_caller]
-    pub fn load(self, ptx: &Ptx) -> Result<()> {
-        self.usable()?;
-        match self.0.driver {
-            Driver::Cuda(cuda) => {
-                let _stall = self.stall(Stall::ModuleLoad);
-                self.0.modules.load(cuda, ptx)
-            }
-            Driver::Cpu(_) => Ok(()),
-        }
-    }
-
-    /// The function of a kernel on this device; `None` on the CPU device, which needs none.
+    /// The function of a kernel on this device; `None` on the CPU device, which needs none. The first call for a kernel looks
+    /// it up, and may load PTX.
     #[inline]
     #[track_caller]
     pub(crate) fn function(self, kernel: &'static Kernel) -> Result<Option<NonNull<()>>> {
@@ -544,7 +528,6 @@ impl Device {
             Fault::Error(_) => false,
         };
         let error = match plain_error(fault) {
-            Error::NoEntry { entry, .. } => Error::NoEntry { entry, device: self.to_string() },
             Error::OutOfMemory { wanted, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
             error => error,
         };

@@ -4,6 +4,8 @@ use std::fmt;
 
 pub use thalweg_simt::host::{LaunchError, RangeError};
 
+use crate::kernel::NotFound;
+
 /// What can go wrong.
 ///
 /// "Not ready yet" is never an error: it is data in the result of the call that asked.
@@ -120,13 +122,15 @@ pub enum Error {
     /// A launch that the kernel's declaration rules out.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// No loaded PTX has the kernel's entry.
-    #[error(
-        "no PTX loaded on {device} has the entry `{entry}`: load it with `Device::load`, and check that declaration and PTX come from the same source"
-    )]
+    /// The PTX of the kernel's crate cannot run the kernel.
+    #[error("{device} cannot run the kernel `{entry}` of `{origin}`: {found}")]
     NoEntry {
         /// The entry's name, which spells the signature.
         entry: &'static str,
+        /// Where the kernel is declared: package, version and module path.
+        origin: &'static str,
+        /// What is wrong with the PTX.
+        found: NotFound,
         /// The device.
         device: String,
     },

@@ -1,5 +1,6 @@
-//! Kernels: PTX, the functions in it, and their launch on a stream.
+//! Kernels: the PTX of their crates, the functions in it, and their launch on a stream.
 
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -12,85 +13,88 @@ use crate::error::{Error, Result};
 use crate::lock;
 use crate::stream::{Brand, Stream};
 
-/// The crate's own kernels.
-static BUILT_IN: Ptx = Ptx { text: include_str!(concat!(env!("OUT_DIR"), "/thalweg.ptx")) };
-
-/// Where the crate's own kernels are declared.
-const BUILT_IN_CRATE: &str = "thalweg_kernels";
-
-/// PTX for [`Device::load`].
-///
-/// ```
-/// use thalweg::Ptx;
-///
-/// // SAFETY: no kernel is declared for this text, so none can disagree with it.
-/// static MINE: Ptx = unsafe { Ptx::new(".version 6.3\n.target sm_75\n.address_size 64\n") };
-/// thalweg::Device::best()?.load(&MINE)?;
-/// # Ok::<(), thalweg::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Ptx {
-    text: &'static str,
-}
-
-impl Ptx {
-    /// PTX that `thalweg-ptx-builder` or another compiler made.
-    ///
-    /// # Safety
-    /// Every entry in it whose name is that of a [`kernel!`](crate::kernel) declaration in the program does what
-    /// the declaration promises; PTX built from the crate of the declarations does.
-    pub const unsafe fn new(text: &'static str) -> Self {
-        Self { text }
-    }
-
-    /// The text.
-    pub fn text(&self) -> &'static str {
-        self.text
-    }
-}
-
-/// What a device has loaded.
+/// The PTX files that a device has loaded, each under the address of its text.
 #[derive(Debug, Default)]
-pub(crate) struct Modules {
-    built_in: Mutex<Option<cuda::Module>>,
-    user: Mutex<Vec<(&'static str, cuda::Module)>>,
-}
+pub(crate) struct Modules(Mutex<Vec<(&'static str, cuda::Module)>>);
 
 impl Modules {
-    pub(crate) fn load(&self, cuda: &Cuda, ptx: &Ptx) -> Result<()> {
-        let mut user = lock(&self.user);
-        if !user.iter().any(|(text, _)| *text == ptx.text) {
-            user.push((ptx.text, cuda.load(ptx.text)?));
-        }
-        Ok(())
-    }
-
     /// Looks a kernel up, and lets it remember what was found.
     #[cold]
     pub(crate) fn find(&self, cuda: &Cuda, kernel: &Kernel, device: Device) -> Result<NonNull<()>> {
-        // Our kernels are looked up in our PTX and no others, so that an entry of the same name cannot take their place.
-        let found = if kernel.module().split("::").next() == Some(BUILT_IN_CRATE) {
-            let mut built_in = lock(&self.built_in);
-            let module = match *built_in {
-                Some(module) => module,
-                None => *built_in.insert(cuda.load(BUILT_IN.text)?),
-            };
-            cuda.function(module, kernel.entry())?
-        } else {
-            let mut found = None;
-            for (_, module) in &*lock(&self.user) {
-                found = cuda.function(*module, kernel.entry())?;
-                if found.is_some() {
-                    break;
-                }
-            }
-            found
+        let no_entry = |found| Error::NoEntry {
+            entry: kernel.entry(),
+            origin: kernel.origin(),
+            found,
+            device: device.to_string(),
         };
-        let function = found.ok_or_else(|| Error::NoEntry { entry: kernel.entry(), device: device.to_string() })?;
+        // SAFETY: It is only read here. No declaration refers to it.
+        let ptx = unsafe { kernel.ptx() };
+        let text = text_of(ptx.texts(), kernel).map_err(no_entry)?;
+        let mut loaded = lock(&self.0);
+        let module = match loaded.iter().find(|(other, _)| std::ptr::eq(*other, text)) {
+            Some((_, module)) => *module,
+            None => {
+                let module = cuda.load(text)?;
+                loaded.push((text, module));
+                module
+            }
+        };
+        let function = cuda.function(module, kernel.entry())?.ok_or_else(|| no_entry(NotFound::Absent))?;
         if let Some(slot) = cuda::cached(kernel, cuda.ordinal) {
             slot.store(function.as_ptr(), Ordering::Release);
         }
         Ok(function)
+    }
+}
+
+/// Why the PTX of a kernel's crate cannot run the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotFound {
+    /// The crate says by `ptx! {}` that it has no PTX.
+    NoPtx,
+    /// No file has an entry of this name.
+    Absent,
+    /// More than one file has an entry of this name.
+    Twice,
+    /// The entry was built from another declaration: its package, version and module path.
+    Other(String),
+}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPtx => f.write_str("its crate declares `ptx! {}`, so its kernels run on the CPU device only"),
+            Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
+            Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
+            Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),
+        }
+    }
+}
+
+/// The one text that has the kernel's entry, made from the kernel's declaration.
+fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'static str, NotFound> {
+    if texts.is_empty() {
+        return Err(NotFound::NoPtx);
+    }
+    let has_entry = |text: &&&'static str| {
+        let names = text.lines().filter_map(|line| line.trim_start().strip_prefix(".visible .entry "));
+        names.into_iter().any(|name| name.split('(').next().is_some_and(|name| name.trim() == kernel.entry()))
+    };
+    let mut found = texts.iter().filter(has_entry);
+    let text = found.next().ok_or(NotFound::Absent)?;
+    if found.next().is_some() {
+        return Err(NotFound::Twice);
+    }
+    // thalweg-ptx-builder heads its files with where each entry was declared. Text from elsewhere has no such lines, and
+    // `unsafe` in `ptx!` vouches for it.
+    let header = || text.lines().map_while(|line| line.strip_prefix("// "));
+    let mut entries = header().filter_map(|line| line.strip_prefix("entry: ")?.split_once(' '));
+    match entries.find(|(entry, _)| *entry == kernel.entry()) {
+        Some((_, origin)) if origin != kernel.origin() => Err(NotFound::Other(origin.to_owned())),
+        Some(_) => Ok(text),
+        None if header().any(|line| line.starts_with("compiler: ")) => Err(NotFound::Absent),
+        None => Ok(text),
     }
 }
 
@@ -106,7 +110,48 @@ impl<S: Brand> Launch<S> for Stream<S> {
             return Ok(());
         }
         let function = device.function(kernel)?;
-        // SAFETY: the caller's promise; the function is the kernel's on the stream's device.
+        // SAFETY: The caller promises that the slots are the kernel's; `function` is the kernel's own entry on the
+        // stream's device.
         device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_simt::host::Ptx;
+
+    use super::*;
+
+    const ENTRY: &str = ".version 6.3\n.visible .entry scale__u32_xf32(\n)\n{\n}\n";
+    const HEADER: &str = "// Made from Rust\n// compiler: rustc\n";
+
+    fn look(texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
+        // SAFETY: Nothing is launched.
+        static NONE: Ptx = unsafe { Ptx::new(&[]) };
+        static KERNEL: Kernel = Kernel::new(&NONE, "blas 0.1.0 blas::one", "scale", "scale__u32_xf32", None, false);
+        text_of(texts, &KERNEL)
+    }
+
+    #[test]
+    fn an_entry_is_found_by_its_name_and_its_declaration() {
+        let made = |origin: &str| -> &'static str {
+            Box::leak(format!("{HEADER}// entry: scale__u32_xf32 {origin}\n{ENTRY}").into_boxed_str())
+        };
+        let own = made("blas 0.1.0 blas::one");
+        assert_eq!(look(&[own]), Ok(own));
+        assert_eq!(look(&[".version 6.3\n", own]), Ok(own));
+        for other in ["blas 0.1.0 blas::two", "blas 0.2.0 blas::one", "other 0.1.0 blas::one"] {
+            assert_eq!(look(&[made(other)]), Err(NotFound::Other(other.to_owned())));
+        }
+        assert_eq!(look(&[own, ENTRY]), Err(NotFound::Twice));
+        assert_eq!(look(&[]), Err(NotFound::NoPtx));
+    }
+
+    #[test]
+    fn text_from_elsewhere_needs_no_header_and_text_of_the_builder_does() {
+        assert_eq!(look(&[ENTRY]), Ok(ENTRY));
+        assert_eq!(look(&[Box::leak(format!("{HEADER}{ENTRY}").into_boxed_str())]), Err(NotFound::Absent));
+        // A name that only begins alike is another entry.
+        assert_eq!(look(&[".visible .entry scale__u32_xf32x("]), Err(NotFound::Absent));
     }
 }

@@ -6,7 +6,10 @@
 //! the driver call and little else.
 //!
 //! ```
-//! use thalweg::{Device, kernel, stream_tags};
+//! use thalweg::{Device, kernel, ptx, stream_tags};
+//!
+//! # fn main() -> Result<(), thalweg::Error> {
+//! ptx! {} // this crate has no PTX, so its kernels run on the CPU device only
 //!
 //! kernel! {
 //!     /// `y = a x + y`, for the CPU device from this text; for a GPU it is compiled to PTX.
@@ -39,7 +42,7 @@
 //! down.copy_to_host(&y, &mut result)?;
 //! let result = down.record(result)?.synchronize()?; // the host waits, and only now `result` is a slice
 //! assert_eq!(*result, [2.0; 1000]);
-//! # Ok::<(), thalweg::Error>(())
+//! # Ok(()) }
 //! ```
 //!
 //! # The three states
@@ -107,7 +110,7 @@ pub use device::{Device, DeviceKind};
 pub use error::{Error, LaunchError, RangeError, Result, Returned};
 pub use event::{Event, EventFuture, Query, TimedEvent};
 pub use graph::{Capture, Graph};
-pub use kernel::Ptx;
+pub use kernel::NotFound;
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};
 pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
 pub use resource::{Bundle, LeafResource, On, Resource};
@@ -118,10 +121,14 @@ pub use shared::{Reading, Shared};
 pub use stream::{Brand, In, Stream, StreamOptions, StreamTag, Tag};
 pub use tally::{Stall, Stalls, Tally, TallyReport};
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
-pub use thalweg_simt::{self as simt, kernel};
+pub use thalweg_simt::{self as simt, kernel, ptx};
 pub use timeline::{Activity, Concurrency, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check};
 
 pub use thalweg_derive::Resource;
+
+// For the kernels that the tests of this crate declare.
+#[cfg(test)]
+ptx! {}
 
 /// Locks a mutex; one that a panic poisoned still holds consistent data here, because no code of a user runs
 /// under a lock of this crate.

@@ -77,6 +77,8 @@ fn download_and_set<S: StreamTag>(
     .unwrap()
 }
 
+thalweg::ptx! {}
+
 kernel! {
     unsafe fn mix(cx: impl Simt, n: u32, x: In<f32>, y: InOut<f32>)
     require { x.len() == n, y.len() == n }

@@ -46,6 +46,8 @@ fn gate<S: StreamTag>(stream: Stream<S>) -> mpsc::Sender<()> {
     open
 }
 
+thalweg::ptx! {}
+
 kernel! {
     unsafe fn nothing(cx: impl Simt)
     grid(1) block(1)

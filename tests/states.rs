@@ -62,6 +62,8 @@ fn filling<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer
     x
 }
 
+thalweg::ptx! {}
+
 kernel! {
     unsafe fn panics(cx: impl Simt)
     grid(1) block(1)

@@ -27,6 +27,8 @@ use thalweg::{
     Returned, Ring, Shared, Stream, StreamTag, kernel,
 };
 
+thalweg::ptx! {}
+
 kernel! {
     unsafe fn add(cx: impl Simt, n: u32, v: u32, x: InOut<u32>)
     require { x.len() == n }

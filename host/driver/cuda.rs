@@ -691,12 +691,12 @@ impl Cuda {
 
     /// # Safety
     /// `function` is of this device and takes the parameters whose bits `slots` holds; buffers among them are
-    /// ordered by `s`.
+    /// ordered by `s`. The driver refuses a launch without a function.
     #[inline]
     pub(crate) unsafe fn launch(
         &self,
         s: Stream,
-        function: NonNull<()>,
+        function: Option<NonNull<()>>,
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Failure> {
@@ -711,7 +711,7 @@ impl Cuda {
         // SAFETY: the caller's promise; the driver copies the parameters before it returns.
         unsafe {
             call!(cuLaunchKernel(
-                function.as_ptr().cast(),
+                function.map_or(null_mut(), |f| f.as_ptr().cast()),
                 gx,
                 gy,
                 gz,

@@ -423,14 +423,11 @@ impl StreamHandle {
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller promises all of it.
         unsafe {
-            match (self, function) {
-                (Self::Cuda(c, s), Some(f)) => c.launch(s, f, shape, slots)?,
-                (Self::Cpu(q), _) => q.launch(kernel, shape, slots)?,
-                (Self::Cuda(..), None) => {
-                    return Err(Error::NoEntry { entry: kernel.entry(), device: String::new() }.into());
-                }
+            match self {
+                Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,
+                Self::Cpu(q) => q.launch(kernel, shape, slots)?,
             }
         }
         Ok(())

@@ -39,6 +39,8 @@
 //! Images have at most [`MAX_EXTENT`] rows and columns, so an element of a plane stack fits 32 bits.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+thalweg_simt::ptx! { unsafe "vision" }
+
 mod allocate;
 mod analyze;
 mod balance;

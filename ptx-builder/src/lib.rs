@@ -1,20 +1,17 @@
 //! Builds a Rust crate to PTX, with rustc's own `nvptx64-nvidia-cuda` backend.
 //!
 //! A crate of kernels is an ordinary `no_std` library whose entries are declared with
-//! `thalweg_simt::kernel!` (or by hand, as `extern "ptx-kernel"`). In the build script of the crate
-//! that launches them:
+//! `thalweg_simt::kernel!`. Its own build script makes its PTX:
 //!
 //! ```no_run
-//! // build.rs: builds `kernels/` to `$OUT_DIR/kernels.ptx`, again whenever one of its sources changes
+//! // build.rs: builds this crate to `$OUT_DIR/kernels.ptx`, again whenever one of its sources changes
 //! fn main() -> Result<(), thalweg_ptx_builder::Error> {
-//!     thalweg_ptx_builder::build_to_out_dir("kernels")?;
-//!     Ok(())
+//!     thalweg_ptx_builder::build_to_out_dir("kernels")
 //! }
 //! ```
 //!
-//! and in its source `const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));`.
-//! [`PtxBuilder`] does the same in steps; the command `thalweg-ptx` makes, and checks, PTX that is
-//! kept in a repository.
+//! and `thalweg_simt::ptx! { unsafe "kernels" }` in its root embeds the file. [`PtxBuilder`] does the
+//! same in steps; the command `thalweg-ptx` makes, and checks, PTX that is kept in a repository.
 //!
 //! # What it needs
 //!
@@ -37,8 +34,9 @@
 //!    static library, so that no linker runs, and takes the assembly, which is the PTX.
 //! 3. Checks the PTX: it has entries, every symbol is resolved, and no call of `core`'s panic
 //!    functions is left.
-//! 4. Heads it with the compiler, the flags, and a fingerprint of each source file (see [`Ptx`]), so
-//!    that a checked-in file can be told from a stale one without a compiler.
+//! 4. Heads it with the compiler, the flags, where each entry was declared, and a fingerprint of each
+//!    source file (see [`Ptx`]), so that a checked-in file can be told from a stale one without a
+//!    compiler.
 //!
 //! The crate keeps its own `Cargo.toml`, lock file and workspace; its release profile is replaced.
 //! The same sources and compiler give the same bytes in any directory, as long as the crate's path
@@ -77,6 +75,7 @@ const TRIPLE: &str = "nvptx64-nvidia-cuda";
 pub struct PtxBuilder {
     krate: PathBuf,
     target: String,
+    features: Option<String>,
     compiler: Option<PathBuf>,
     work_dir: Option<PathBuf>,
 }
@@ -84,12 +83,18 @@ pub struct PtxBuilder {
 impl PtxBuilder {
     /// A builder for the crate in the directory `krate`, for compute capability 7.5 (`sm_75`) and up.
     pub fn new(krate: impl Into<PathBuf>) -> Self {
-        Self { krate: krate.into(), target: "sm_75".into(), compiler: None, work_dir: None }
+        Self { krate: krate.into(), target: "sm_75".into(), features: None, compiler: None, work_dir: None }
     }
 
     /// The oldest GPU that the PTX is for, as `sm_75`; newer ones run it too.
     pub fn target(mut self, target: &str) -> Self {
         self.target = target.into();
+        self
+    }
+
+    /// The features of the crate to build with, separated by commas, instead of its default ones.
+    pub fn features(mut self, features: &str) -> Self {
+        self.features = Some(features.into());
         self
     }
 
@@ -132,6 +137,9 @@ impl PtxBuilder {
         flags.push("--sysroot".into());
         flags.push(sysroot.into());
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
+        if let Some(features) = &self.features {
+            cargo.args(["--no-default-features", "--features", features]);
+        }
         let mut emit = OsString::from("--emit=asm=");
         emit.push(&asm);
         cargo.arg("--").arg(emit);
@@ -160,7 +168,8 @@ impl PtxBuilder {
 
     /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless that was done before.
     fn core(&self, compiler: &Compiler, work: &Path) -> Result<PathBuf, Error> {
-        let id = format!("{} {}", compiler.name(), self.flags_line());
+        let without_features = Self { features: None, ..self.clone() };
+        let id = format!("{} {}", compiler.name(), without_features.flags_line());
         let sysroot = work.join(format!("core-{:032x}", ptx::fingerprint(id.as_bytes())));
         if sysroot.exists() {
             return Ok(sysroot);
@@ -220,21 +229,23 @@ impl PtxBuilder {
         let profile = compiler::PROFILE.map(|(key, value)| format!("{key}={value}"));
         let flags = self.rustc_flags();
         let flags = flags.join(" ".as_ref());
-        format!("{} {}", flags.display(), profile.join(" "))
+        let features = self.features.iter().map(|features| format!(" features={features}")).collect::<String>();
+        format!("{} {}{features}", flags.display(), profile.join(" "))
     }
 }
 
-/// For build scripts: builds the crate in the directory `krate` to `$OUT_DIR/<directory>.ptx` for
-/// `sm_75` and up, and tells cargo to run the build script again when one of its sources changes.
+/// For the build script of a crate of kernels: builds that crate, with its default features, to `$OUT_DIR/<name>.ptx`
+/// for `sm_75` and up, and tells cargo to run the build script again when one of its sources changes.
 ///
 /// # Errors
-/// As [`PtxBuilder::build`], or `OUT_DIR` is not set.
-pub fn build_to_out_dir(krate: impl Into<PathBuf>) -> Result<Ptx, Error> {
-    let builder = PtxBuilder::new(krate);
-    let krate = absolute(&builder.krate)?;
-    let name = krate.file_name().unwrap_or("kernels".as_ref()).display();
+/// Those of [`PtxBuilder::build`], or no build script runs this.
+pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
+    if compiles_for_gpu() {
+        return Ok(());
+    }
+    let krate = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(Error::NotABuildScript)?);
     let out = env::var_os("OUT_DIR").ok_or(Error::NotABuildScript)?;
-    let ptx = builder.build()?;
+    let ptx = PtxBuilder::new(&krate).build()?;
     ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
     let mut watched: Vec<PathBuf> = ptx.sources.iter().map(|source| krate.join(&source.path)).collect();
     // The lock file decides the versions of what comes from a registry.
@@ -243,7 +254,14 @@ pub fn build_to_out_dir(krate: impl Into<PathBuf>) -> Result<Ptx, Error> {
         println!("cargo:rerun-if-changed={}", path.display());
     }
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
-    Ok(ptx)
+    Ok(())
+}
+
+/// For build scripts: whether cargo compiles the crate for a GPU. Then [`PtxBuilder::build`] runs the build script, as a part
+/// of its work, and the script has nothing to make.
+#[must_use]
+pub fn compiles_for_gpu() -> bool {
+    env::var_os("CARGO_CFG_TARGET_ARCH").is_some_and(|arch| arch == "nvptx64")
 }
 
 fn default_work_dir() -> PathBuf {
@@ -253,24 +271,17 @@ fn default_work_dir() -> PathBuf {
     }
 }
 
-/// The files that made the crate, its own and those of its path dependencies, with their manifests;
-/// from the list that cargo leaves beside the static library.
+/// The files that made the crate for the GPU, its own and those of its path dependencies, with their manifests.
+///
+/// The list that cargo leaves beside the static library has whole paths, but also the files of build scripts and of what
+/// they depend on. rustc's own lists have what was compiled for the GPU, with paths that may be relative.
 fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, Error> {
-    let mut paths = Vec::new();
     let release = target_dir.join(TRIPLE).join("release");
-    for list in fs::read_dir(&release).at(&release)? {
-        let list = list.at(&release)?.path();
-        if list.extension().is_none_or(|e| e != "d") {
-            continue;
-        }
-        let text = fs::read_to_string(&list).at(&list)?;
-        let (_, files) = text.split_once(": ").unwrap_or_default();
-        // Spaces inside a path are escaped.
-        for file in files.replace("\\ ", "\0").split_whitespace() {
-            let file = PathBuf::from(file.replace('\0', " "));
-            if file.starts_with(work) {
-                continue; // made by a build script
-            }
+    let for_gpu = listed(&release.join("deps"))?;
+    let mut paths = Vec::new();
+    for file in listed(&release)? {
+        // What lies in `work` was made by a build script.
+        if !file.starts_with(work) && for_gpu.iter().any(|path| file.ends_with(path)) {
             let mut packages = file.ancestors().map(|dir| dir.join("Cargo.toml"));
             paths.extend(packages.find(|manifest| manifest.exists()));
             paths.push(file);
@@ -280,6 +291,24 @@ fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, 
     paths.dedup();
     let relative = paths.iter().map(|path| relative(path, krate));
     relative.map(|path| Source::read(krate, &path)).collect()
+}
+
+/// The source files in the lists (`*.d`) in a directory.
+fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for list in fs::read_dir(dir).at(dir)? {
+        let list = list.at(dir)?.path();
+        if list.extension().is_none_or(|e| e != "d") {
+            continue;
+        }
+        let text = fs::read_to_string(&list).at(&list)?;
+        let made_from = text.lines().filter_map(|line| Some(line.split_once(": ")?.1));
+        // Spaces inside a path are escaped.
+        let files = made_from
+            .flat_map(|files| files.replace("\\ ", "\0").split_whitespace().map(String::from).collect::<Vec<_>>());
+        found.extend(files.map(|file| PathBuf::from(file.replace('\0', " "))));
+    }
+    Ok(found)
 }
 
 /// All files under `dir`.

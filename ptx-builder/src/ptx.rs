@@ -16,7 +16,11 @@ use crate::error::IoContext;
 /// // target: sm_75
 /// // flags: -Ctarget-cpu=sm_75 ... lto=fat ...
 /// // source: 2a77f35f2b1c9ad5ba6ec6fd6da5e0c9 src/lib.rs
+/// // entry: saxpy__u32_f32_rf32_xf32 blas-kernels 0.1.0 blas_kernels::level1
 /// ```
+///
+/// Each `entry` line names a kernel that `kernel!` declares and where it is declared: package, version and
+/// module. A launcher of `thalweg` accepts an entry from its own declaration only.
 ///
 /// Each `source` line is the fingerprint of a file and its path relative to the crate. The files are
 /// those that the compiler read for this target, of the crate and of its path dependencies, and their
@@ -28,6 +32,8 @@ pub struct Ptx {
     pub text: String,
     /// The names of the kernels, in the order of the text.
     pub entries: Vec<String>,
+    /// The kernels that `kernel!` declared, each with its package, version and module.
+    pub origins: Vec<(String, String)>,
     /// The compiler, with the versions of rustc, LLVM and cargo.
     pub compiler: String,
     /// The oldest GPU it is for, as `sm_75`.
@@ -70,7 +76,11 @@ impl Ptx {
         for Source { path, fingerprint } in &sources {
             text += &format!("// source: {fingerprint:032x} {path}\n");
         }
-        text += body;
+        let (origins, body) = take_origins(body);
+        for (entry, origin) in origins {
+            text += &format!("// entry: {entry} {origin}\n");
+        }
+        text += &body;
         let ptx = Self::parse(text);
         let made = body.lines().find_map(|line| line.strip_prefix(".target "));
         if made.and_then(|made| made.split(',').next()) != Some(target) {
@@ -79,11 +89,11 @@ impl Ptx {
         if ptx.entries.is_empty() {
             return Err(Error::NoEntries);
         }
-        let symbols = functions(body, ".extern");
+        let symbols = functions(&body, ".extern");
         if !symbols.is_empty() {
             return Err(Error::Unresolved { symbols });
         }
-        let mut functions = functions(body, "");
+        let mut functions = functions(&body, "");
         functions.retain(|name| name.contains("9panicking"));
         if !functions.is_empty() {
             return Err(Error::Panics { functions });
@@ -104,6 +114,10 @@ impl Ptx {
             let path = path.into();
             Some(Source { path, fingerprint })
         };
+        let origin = |line: &str| {
+            let (entry, origin) = line.strip_prefix("entry: ")?.split_once(' ')?;
+            Some((entry.to_string(), origin.to_string()))
+        };
         let entry = |line: &str| {
             let name = line.strip_prefix(".visible .entry ")?;
             Some(name.split('(').next()?.trim().to_string())
@@ -114,6 +128,7 @@ impl Ptx {
             target: field("target: "),
             flags: field("flags: "),
             sources: header().filter_map(source).collect(),
+            origins: header().filter_map(origin).collect(),
             text,
         }
     }
@@ -142,6 +157,32 @@ impl Ptx {
         fs::write(&beside, &self.text).at(&beside)?;
         fs::rename(&beside, path).at(path)
     }
+}
+
+/// Takes out of PTX what `kernel!` put there for the header: beside each entry, bytes in a variable
+/// `ENTRY__thalweg_origin` that say where the kernel is declared. No kernel reads them.
+fn take_origins(body: &str) -> (Vec<(String, String)>, String) {
+    let mut origins = Vec::new();
+    let mut rest = String::with_capacity(body.len());
+    for line in body.lines() {
+        if let Some(origin) = origin(line) {
+            origins.push(origin);
+        } else if !line.trim_end().ends_with("__thalweg_origin") {
+            rest.push_str(line);
+            rest.push('\n');
+        }
+    }
+    origins.sort();
+    (origins, rest)
+}
+
+/// `.visible .global .align 1 .b8 ENTRY__thalweg_origin[3] = {97, 98, 99};` as the entry and the text.
+fn origin(line: &str) -> Option<(String, String)> {
+    let (declared, bytes) = line.trim().strip_suffix("};")?.split_once(" = {")?;
+    let name = declared.rsplit(' ').next()?.split('[').next()?;
+    let entry = name.strip_suffix("__thalweg_origin")?;
+    let bytes = bytes.split(',').map(|byte| byte.trim().parse()).collect::<Result<_, _>>().ok()?;
+    Some((entry.into(), String::from_utf8(bytes).ok()?))
 }
 
 /// FNV-1a, 128 bits, of `bytes` with `\r\n` taken as `\n`.
@@ -209,6 +250,18 @@ mod tests {
         assert_eq!(Ptx::parse(ptx.text.clone()), ptx);
         let foreign = Ptx::parse(BODY.into());
         assert_eq!((foreign.entries.len(), foreign.sources.len()), (2, 0));
+    }
+
+    #[test]
+    fn where_entries_are_declared_goes_from_the_text_to_the_header() {
+        let variable = ".visible .global .align 1 .b8 b__thalweg_origin[5] = {107, 32, 49, 32, 109};\n";
+        let ptx = check(&format!("\t// .globl\tb__thalweg_origin\n{variable}")).unwrap();
+        assert_eq!(ptx.origins, [("b".to_string(), "k 1 m".to_string())]);
+        assert!(ptx.text.contains("\n// entry: b k 1 m\n") && !ptx.text.contains("__thalweg_origin"), "{}", ptx.text);
+        assert_eq!(
+            ptx.text.lines().filter(|line| !line.starts_with("// ")).collect::<Vec<_>>(),
+            BODY.lines().collect::<Vec<_>>()
+        );
     }
 
     #[test]

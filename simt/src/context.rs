@@ -132,10 +132,11 @@ pub trait Simt: Copy {
         if v.is_nan() { 0x7fff } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
     }
 
-    /// Loads one element; other threads may write other elements.
+    /// Loads one element of device memory; other threads may write other elements.
     ///
     /// # Safety
-    /// `p` is aligned and valid for reads on this device.
+    /// `p` is aligned and points into an allocation of device memory, where it is valid for reads. Constants of the
+    /// kernel's crate are not device memory: index them, or use [`load4`](Simt::load4).
     unsafe fn load<T: Element>(self, p: *const T) -> T;
     /// Stores one element.
     ///
@@ -143,7 +144,7 @@ pub trait Simt: Copy {
     /// `p` is aligned and valid for writes on this device.
     unsafe fn store<T: Element>(self, p: *mut T, v: T);
 
-    /// Loads four consecutive words in one access; the memory is read-only for the whole kernel.
+    /// Loads four consecutive words in one access, of device memory that the kernel only reads or of a constant.
     ///
     /// # Safety
     /// `p` is 16-byte aligned and valid for reads of 16 bytes, and no thread of the grid writes there.

@@ -295,11 +295,13 @@ impl Drop for Fibers<'_> {
         for fiber in &mut self.0 {
             // Dropping a suspended coroutine would unwind it, which corosensei turns into an abort
             // where it cannot.
-            // SAFETY: a coroutine that has not started holds references only. One that is suspended is
-            // in `CpuThread::meet`, called by a body, which by the contract of cooperative kernels
-            // holds no value with a destructor there (its parameters and context are `Copy`); the
-            // frames below it are `main` and `catch_unwind`, which hold references and a result not yet
-            // made.
+            // SAFETY: `force_reset` abandons the coroutine's stack: no destructor on it runs. Nothing
+            // outside the stack depends on one. A coroutine that has not started holds references only.
+            // One that is suspended is in `CpuThread::meet`. The frames below it are `main` and
+            // `catch_unwind`, which hold references and a result that is not yet made, and those of the
+            // kernel's body. `kernel!` has the author promise that the body holds nothing there whose
+            // destructor must run. The guards of core's own functions, such as that of `array::map`
+            // around a shuffle, only drop elements, which are `Copy`.
             unsafe { fiber.force_reset() };
         }
     }
@@ -549,8 +551,10 @@ impl Simt for CpuThread<'_> {
     #[inline(always)]
     unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
         debug_assert!(p.addr().is_multiple_of(16), "load4 at {p:?}, which is not 16-byte aligned");
-        // SAFETY: the caller's promise covers all four words.
-        std::array::from_fn(|i| unsafe { T::load_relaxed(p.add(i)) })
+        // SAFETY: The caller promises an aligned address with 16 bytes to read, where no thread of the
+        // grid writes. So an ordinary read does not race. An atomic one would need memory that can also
+        // be written, and constants are loaded from here, too.
+        unsafe { p.cast::<[T; 4]>().read() }
     }
     #[inline(always)]
     unsafe fn store4<T: Word>(self, p: *mut T, v: [T; 4]) {

@@ -11,7 +11,7 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// Loads as one relaxed atomic access (CPU device: other threads may store at the same time).
     ///
     /// # Safety
-    /// `p` is aligned and valid for reads.
+    /// `p` is aligned and points into device memory of the CPU device, which is always valid for reads and writes.
     #[cfg(not(target_arch = "nvptx64"))]
     #[doc(hidden)]
     unsafe fn load_relaxed(p: *const Self) -> Self;
@@ -32,8 +32,8 @@ macro_rules! element {
             #[cfg(not(target_arch = "nvptx64"))]
             #[inline(always)]
             unsafe fn load_relaxed(p: *const Self) -> Self {
-                // SAFETY: the caller gives an aligned, readable pointer; the atomic type has the same
-                // size and alignment, and a relaxed load never writes.
+                // SAFETY: The caller promises an aligned pointer into device memory. The CPU device allocates that
+                // memory itself, so it is valid for reads and writes although the kernel only reads here.
                 let bits = unsafe { core::sync::atomic::$atomic::from_ptr(p.cast_mut().cast()) }
                     .load(core::sync::atomic::Ordering::Relaxed);
                 $from(bits)
@@ -41,7 +41,7 @@ macro_rules! element {
             #[cfg(not(target_arch = "nvptx64"))]
             #[inline(always)]
             unsafe fn store_relaxed(p: *mut Self, v: Self) {
-                // SAFETY: as above, and writable.
+                // SAFETY: The caller promises an aligned pointer that is valid for reads and writes.
                 unsafe { core::sync::atomic::$atomic::from_ptr(p.cast()) }
                     .store($to(v), core::sync::atomic::Ordering::Relaxed);
             }

@@ -211,10 +211,33 @@ pub type CpuEntry = unsafe fn(&CpuBlock<'_>, &[u64]);
 /// How many devices a kernel remembers its function for; others look it up at each launch.
 pub const CACHED_DEVICES: usize = 16;
 
+/// The PTX of a crate's kernels, as [`ptx!`](crate::ptx) declares it.
+#[derive(Debug)]
+pub struct Ptx {
+    texts: &'static [&'static str],
+}
+
+impl Ptx {
+    /// PTX for the kernels that a crate declares.
+    ///
+    /// # Safety
+    /// As [`ptx!`](crate::ptx) says.
+    #[doc(hidden)]
+    pub const unsafe fn new(texts: &'static [&'static str]) -> Self {
+        Self { texts }
+    }
+
+    /// The texts of the files.
+    pub fn texts(&self) -> &'static [&'static str] {
+        self.texts
+    }
+}
+
 /// A declared kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    module: &'static str,
+    ptx: &'static Ptx,
+    origin: &'static str,
     name: &'static str,
     entry: &'static str,
     cpu: Option<CpuEntry>,
@@ -225,14 +248,16 @@ pub struct Kernel {
 impl Kernel {
     #[doc(hidden)]
     pub const fn new(
-        module: &'static str,
+        ptx: &'static Ptx,
+        origin: &'static str,
         name: &'static str,
         entry: &'static str,
         cpu: Option<CpuEntry>,
         cooperative: bool,
     ) -> Self {
         Self {
-            module,
+            ptx,
+            origin,
             name,
             entry,
             cpu,
@@ -241,9 +266,18 @@ impl Kernel {
         }
     }
 
-    /// The module path of the declaration.
-    pub fn module(&self) -> &'static str {
-        self.module
+    /// The PTX of the declaring crate.
+    ///
+    /// # Safety
+    /// The caller declares no kernel with it: only kernels of the declaring crate may refer to it.
+    #[doc(hidden)]
+    pub unsafe fn ptx(&self) -> &'static Ptx {
+        self.ptx
+    }
+
+    /// Where it is declared: package, version and module path, with a space between.
+    pub fn origin(&self) -> &'static str {
+        self.origin
     }
 
     /// The name in the declaration.

@@ -22,6 +22,7 @@
 ///   A grid with a zero extent launches nothing.
 /// - `require` and `shared` may be left out, `grid` and `block` have one to three extents. Without a body the
 ///   declaration describes an entry of PTX made elsewhere, whose name must be [`NAME__u32_rf32_wf32`](crate#).
+/// - The crate's root says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
 ///
 /// On the host this makes the function
 /// `NAME(on: &impl Launch<S>, n: u32, x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, f32>) -> Result<(), _>`.
@@ -30,12 +31,17 @@
 /// list that passes `require`, the body stays inside its buffers (and shared memory), no two threads touch the same
 /// element where one of them stores without an atomic or a barrier between, and barriers and warp
 /// operations are reached by all threads of the block or warp. At a barrier or warp operation the body holds no value with a
-/// destructor and lends nothing of its stack to others: where threads diverge, the CPU device abandons it there. The body stands
-/// in an `unsafe` block (which `#![forbid(unsafe_code)]` does not see: rustc looks away in macros of other crates). Entry names of one program are unique for each PTX that is loaded.
+/// destructor and lends nothing of its stack to others: where threads diverge, the CPU device abandons it there.
+///
+/// The body stands in an `unsafe` block. **`#![forbid(unsafe_code)]` does not see it**: rustc does not apply that lint
+/// inside macros of other crates. To find the kernels of a crate, search for `unsafe fn` in its text.
+///
+/// A launcher reaches the entry that was made from its own declaration and no other: it searches the PTX of its own crate
+/// only, and there an entry of its own name, signature and module. Other crates can declare kernels of the same name.
 #[macro_export]
 macro_rules! kernel {
     ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
-        compile_error!("a kernel is declared `unsafe fn`: a promise that its body stays inside its buffers");
+        $crate::__core::compile_error!("a kernel is declared `unsafe fn`: a promise that its body stays inside its buffers");
     };
     (
         $(#[$meta:meta])*
@@ -60,6 +66,15 @@ macro_rules! kernel {
             // SAFETY: this is the kernel's entry, its arguments are what the launcher checked.
             unsafe { __thalweg_body($crate::Gpu::new(), $($crate::__parameter!(from $arg $kind $(<$element>)?)),*) }
         }
+
+        // Read, and taken out of the PTX, by thalweg-ptx-builder: which declaration the entry was made from.
+        #[cfg(target_arch = "nvptx64")]
+        const _: () = {
+            #[unsafe(export_name = $crate::__core::concat!(
+                $crate::__entry_name!($name $($kind $(<$element>)?,)*), "__thalweg_origin"
+            ))]
+            static ORIGIN: [u8; $crate::__origin!().len()] = $crate::__bytes($crate::__origin!());
+        };
 
         #[cfg(not(target_arch = "nvptx64"))]
         $crate::__launcher! {
@@ -86,7 +101,7 @@ macro_rules! kernel {
                             $crate::__run!($context block, |cx| __thalweg_body(cx, $($arg),*))
                         };
                     }
-                    Some(__thalweg_block as $crate::host::CpuEntry)
+                    $crate::__core::option::Option::Some(__thalweg_block as $crate::host::CpuEntry)
                 }
                 $crate::__cooperative!($context)
             ]
@@ -103,7 +118,7 @@ macro_rules! kernel {
         grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
     ) => {
         $crate::__launcher! {
-            [None false]
+            [($crate::__core::option::Option::None) false]
             $(#[$meta])*
             $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
             { $($($require),*)? }
@@ -128,10 +143,11 @@ macro_rules! __launcher {
         $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
             on: &__L,
             $($arg: $crate::__parameter!(host __S $kind $(<$element>)?)),*
-        ) -> ::core::result::Result<(), __L::Error> {
+        ) -> $crate::__core::result::Result<(), __L::Error> {
             static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
-                module_path!(),
-                stringify!($name),
+                &crate::PTX,
+                $crate::__origin!(),
+                $crate::__core::stringify!($name),
                 $crate::__entry_name!($name $($kind $(<$element>)?,)*),
                 $cpu,
                 $($cooperative)*,
@@ -141,19 +157,20 @@ macro_rules! __launcher {
             let shape = {
                 $(let $arg = $crate::host::Argument::widen(&$arg);)*
                 #[allow(unused_labels)]
-                let unmet: ::core::option::Option<&'static str> = 'unmet: {
+                let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
                     $(if !($require) {
-                        break 'unmet Some(stringify!($require));
+                        break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
                     })*
-                    None
+                    $crate::__core::option::Option::None
                 };
-                if let Some(requirement) = unmet {
-                    return Err($crate::host::LaunchError::requirement(
-                        &__KERNEL,
-                        requirement,
-                        &[$((stringify!($arg), &$arg as &dyn ::core::fmt::Debug)),*],
-                    )
-                    .into());
+                if let $crate::__core::option::Option::Some(requirement) = unmet {
+                    return $crate::__core::result::Result::Err($crate::__core::convert::From::from(
+                        $crate::host::LaunchError::requirement(
+                            &__KERNEL,
+                            requirement,
+                            &[$(($crate::__core::stringify!($arg), &$arg as &dyn $crate::__core::fmt::Debug)),*],
+                        ),
+                    ));
                 }
                 $crate::host::LaunchShape::new(
                     &__KERNEL,
@@ -193,12 +210,27 @@ macro_rules! __parameter {
 #[macro_export]
 macro_rules! __entry_name {
     ($name:ident $($kind:ident $(<$t:ident>)?,)*) => {
-        concat!(stringify!($name), "_" $(, $crate::__entry_name!(@ $kind $(<$t>)?))*)
+        $crate::__core::concat!($crate::__core::stringify!($name), "_" $(, $crate::__entry_name!(@ $kind $(<$t>)?))*)
     };
-    (@ In<$t:ident>) => { concat!("_r", stringify!($t)) };
-    (@ Out<$t:ident>) => { concat!("_w", stringify!($t)) };
-    (@ InOut<$t:ident>) => { concat!("_x", stringify!($t)) };
-    (@ $t:ident) => { concat!("_", stringify!($t)) };
+    (@ In<$t:ident>) => { $crate::__core::concat!("_r", $crate::__core::stringify!($t)) };
+    (@ Out<$t:ident>) => { $crate::__core::concat!("_w", $crate::__core::stringify!($t)) };
+    (@ InOut<$t:ident>) => { $crate::__core::concat!("_x", $crate::__core::stringify!($t)) };
+    (@ $t:ident) => { $crate::__core::concat!("_", $crate::__core::stringify!($t)) };
+}
+
+/// Which declarations these are: package, version and module, as `saxpy-kernels 0.1.0 saxpy_kernels::blas`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __origin {
+    () => {
+        $crate::__core::concat!(
+            $crate::__core::env!("CARGO_PKG_NAME"),
+            " ",
+            $crate::__core::env!("CARGO_PKG_VERSION"),
+            " ",
+            $crate::__core::module_path!()
+        )
+    };
 }
 
 /// Whether the threads of a block meet.
@@ -223,4 +255,61 @@ macro_rules! __run {
     (Cooperative $block:ident, $body:expr) => {
         $block.run_cooperative($body)
     };
+}
+
+/// Says where the PTX of a crate's kernels is. It stands once, in the root of a crate that declares kernels.
+///
+/// ```text
+/// ptx! { unsafe "kernels" }      // $OUT_DIR/kernels.ptx, which the build script made with thalweg-ptx-builder
+/// ptx! {}                        // none: the kernels of this crate run on the CPU device only
+/// ptx! { unsafe = TEXT }         // a constant `&'static str`: PTX made elsewhere, for declarations without a body
+/// ```
+///
+/// Several names, separated by commas and each with attributes such as `#[cfg(feature = "blas")]` if need be, are
+/// several files. No entry may be in two of them.
+///
+/// It declares `PTX`, private to the crate, which every [`kernel!`](crate::kernel) of the crate refers to. A launcher therefore
+/// finds entries in its own crate's PTX only, whatever other crates are called and contain. A device loads a file when
+/// the first kernel in it is launched there.
+///
+/// # Safety
+/// `unsafe` is the promise that every entry in the files whose name is that of a [`kernel!`](crate::kernel) declaration
+/// in this crate does what the declaration promises. It holds for PTX that thalweg-ptx-builder made from this crate. The builder
+/// writes into the file which declaration an entry comes from, and a launch on a GPU checks that.
+#[macro_export]
+macro_rules! ptx {
+    () => {
+        $crate::ptx! { @ }
+    };
+    (unsafe = $text:expr) => {
+        $crate::ptx! { @ $text, }
+    };
+    (unsafe $($(#[$attribute:meta])* $file:literal),+ $(,)?) => {
+        $crate::ptx! { @ $(
+            $(#[$attribute])*
+            $crate::__core::include_str!($crate::__core::concat!($crate::__core::env!("OUT_DIR"), "/", $file, ".ptx")),
+        )+ }
+    };
+    (@ $($(#[$attribute:meta])* $text:expr,)*) => {
+        #[cfg(not(target_arch = "nvptx64"))]
+        #[allow(dead_code)]
+        pub(crate) static PTX: $crate::host::Ptx = {
+            // SAFETY: Whoever wrote `unsafe` in `ptx!` promises that the entries do what the crate's declarations say.
+            #[allow(unused_unsafe)]
+            unsafe { $crate::host::Ptx::new(&[$($(#[$attribute])* $text),*]) }
+        };
+    };
+}
+
+/// The bytes of `text`, which has `N` of them.
+#[doc(hidden)]
+#[must_use]
+pub const fn __bytes<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut i = 0;
+    while i < N {
+        bytes[i] = text.as_bytes()[i];
+        i += 1;
+    }
+    bytes
 }

@@ -7,7 +7,10 @@
 //! coroutines. There is no `cfg` inside a body.
 //!
 //! ```
-//! use thalweg_simt::kernel;
+//! use thalweg_simt::{kernel, ptx};
+//!
+//! # fn main() {}
+//! ptx! {} // or `ptx! { unsafe "kernels" }`: the file that the build script made
 //!
 //! kernel! {
 //!     /// `y = a x + y`, element by element.
@@ -30,14 +33,17 @@
 //! entry for devices without a GPU.
 //!
 //! A crate of kernels starts with
-//! `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`, and `thalweg-ptx-builder` turns it
-//! into PTX.
+//! `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`. Its build script turns it into PTX with
+//! `thalweg-ptx-builder`, and [`ptx!`] embeds the file.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
     feature(stdarch_nvptx, link_llvm_intrinsics, asm_experimental_arch, core_float_math),
     allow(internal_features) // `link_llvm_intrinsics`: the warp and approximation instructions
 )]
+
+#[doc(hidden)]
+pub use core as __core;
 
 mod context;
 mod element;
@@ -54,3 +60,5 @@ pub use context::{Cooperative, Dim3, Shared, Simt};
 pub use element::{Element, In, InOut, Out, Word};
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
+#[doc(hidden)]
+pub use kernel::__bytes;

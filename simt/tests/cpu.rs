@@ -67,6 +67,8 @@ fn noise(seed: u32) -> impl FnMut() -> u32 {
     }
 }
 
+thalweg_simt::ptx! {}
+
 kernel! {
     unsafe fn saxpy(cx: impl Simt, n: u32, a: f32, x: In<f32>, y: InOut<f32>)
     require { x.len() == n, y.len() == n }

@@ -1,5 +1,7 @@
 //! A barrier among threads that are declared independent.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     unsafe fn meet(cx: impl Simt, n: u32) // bug

@@ -1,5 +1,7 @@
 //! Elements that a kernel cannot load in one access, or that not every bit pattern is a value of.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     //~^ E0277 `bool` `Element`

@@ -1,5 +1,7 @@
 //! A parameter whose size is not the same everywhere.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     //~^ E0277 `usize` `Argument`

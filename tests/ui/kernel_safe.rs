@@ -1,5 +1,7 @@
 //! A declaration without the promise that its body stays inside its buffers.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     fn clear(cx: impl Simt, n: u32, x: Out<f32>) // bug

@@ -1,5 +1,7 @@
 //! A body that stores to an input.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     unsafe fn clear(cx: impl Simt, n: u32, x: In<f32>) // bug

@@ -1,5 +1,7 @@
 //! A body that disagrees with the declaration about a buffer's elements.
-use thalweg::kernel;
+use thalweg::{kernel, ptx};
+
+ptx! {}
 
 kernel! {
     unsafe fn clear(cx: impl Simt, n: u32, x: Out<u32>) // bug

@@ -1,5 +1,7 @@
 //! A buffer that may be another device's given to a kernel.
-use thalweg::{Device, kernel, stream_tags};
+use thalweg::{Device, kernel, ptx, stream_tags};
+
+ptx! {}
 
 kernel! {
     unsafe fn double(cx: impl Simt, n: u32, x: In<f32>, y: Out<f32>)

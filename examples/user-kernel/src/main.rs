@@ -1,19 +1,15 @@
 //! A kernel of your own, from a crate of your own: `cargo run` in this directory, on any machine.
 //!
-//! `kernels/` declares `saxpy` once. `build.rs` makes it PTX; the same crate, compiled for the host, is
-//! the launcher and what the CPU device runs.
+//! `kernels/` declares `saxpy` once. Its build script compiles it to PTX and embeds that; the same crate, compiled for the
+//! host, is the launcher and what the CPU device runs.
 
-use thalweg::{Device, Error, Ptx, stream_tags};
+use thalweg::{Device, Error, stream_tags};
 use user_kernel_kernels::saxpy;
 
 stream_tags!(Work);
 
-// SAFETY: build.rs builds it from the crate that declares the kernels.
-static KERNELS: Ptx = unsafe { Ptx::new(include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"))) };
-
 fn main() -> Result<(), Error> {
     let device = Device::best()?;
-    device.load(&KERNELS)?;
     let work = device.stream::<Work>()?;
 
     let n = 1_000_000;

@@ -1,7 +1,9 @@
 //! One kernel, for the GPU and for the CPU.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
-use thalweg_simt::kernel;
+use thalweg_simt::{kernel, ptx};
+
+ptx! { unsafe "kernels" }
 
 kernel! {
     /// `y = a x + y`, element by element.

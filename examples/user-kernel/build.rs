@@ -1,6 +1,0 @@
-//! Builds `kernels/` to `$OUT_DIR/kernels.ptx`.
-
-fn main() -> Result<(), thalweg_ptx_builder::Error> {
-    thalweg_ptx_builder::build_to_out_dir("kernels")?;
-    Ok(())
-}

@@ -1,0 +1,116 @@
+//! Does what a crate can do, in code whose `unsafe` promises all hold, to get at another crate's kernels: it takes
+//! the other's name, version and module path, replaces the macros and names that `kernel!` might use, and declares kernels of
+//! the same names and signatures.
+
+use thalweg_simt::ptx;
+
+/// `scale__u32_xf32` times three.
+const TIMES_THREE: &str = "
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry scale__u32_xf32(.param .u32 n, .param .u64 x)
+{
+    .reg .pred %p;
+    .reg .b32 %r<5>;
+    .reg .f32 %f<2>;
+    .reg .b64 %rd<3>;
+    ld.param.u32 %r1, [n];
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r2, %r2, %r3, %r4;
+    setp.ge.u32 %p, %r2, %r1;
+    @%p ret;
+    cvta.to.global.u64 %rd1, %rd1;
+    mul.wide.u32 %rd2, %r2, 4;
+    add.u64 %rd1, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd1];
+    mul.f32 %f1, %f1, 0f40400000;
+    st.global.f32 [%rd1], %f1;
+    ret;
+}
+";
+
+ptx! { unsafe = TIMES_THREE }
+
+#[allow(unused_macros)]
+macro_rules! module_path {
+    () => {
+        "thalweg_kernels::entropy"
+    };
+}
+#[allow(unused_macros)]
+macro_rules! stringify {
+    ($($t:tt)*) => {
+        "entropy"
+    };
+}
+#[allow(unused_macros)]
+macro_rules! concat {
+    ($($t:tt)*) => {
+        "entropy__u32_u32_u32_ru8_wf32"
+    };
+}
+#[allow(unused_macros)]
+macro_rules! env {
+    ($($t:tt)*) => {
+        "thalweg-kernels"
+    };
+}
+
+/// The module where thalweg's crate of kernels declares `entropy`.
+pub mod entropy {
+    use thalweg_simt::kernel;
+
+    kernel! {
+        /// Its body does nothing, so it is sound for every argument. The kernel of this signature in `thalweg-kernels` reads
+        /// `height * width * 3` bytes.
+        pub unsafe fn entropy(cx: impl Simt, height: u32, width: u32, patch: u32, rgb: In<u8>, entropy: Out<f32>)
+        grid(1024) block(32)
+        {}
+    }
+}
+
+/// The same name and signature as a kernel of the test.
+pub mod scale {
+    use thalweg_simt::kernel;
+
+    kernel! {
+        /// `x = 3 x`.
+        pub unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
+        require { x.len() >= n }
+        grid(n.div_ceil(256)) block(256)
+        {
+            let i = cx.global_x();
+            if i < n {
+                x.set(cx, i as usize, 3.0 * x.get(cx, i as usize));
+            }
+        }
+    }
+}
+
+/// Names that `kernel!` needs, with other meanings.
+pub mod shadowed {
+    use thalweg_simt::kernel;
+
+    /// Never something.
+    #[allow(non_snake_case, dead_code)]
+    fn Some<T>(_: T) -> Option<T> {
+        Option::None
+    }
+
+    kernel! {
+        /// `x = 3 x`, if every name above means what it means elsewhere.
+        pub unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
+        require { x.len() >= n }
+        grid(n.div_ceil(256)) block(256)
+        {
+            let i = cx.global_x();
+            if i < n {
+                x.set(cx, i as usize, 3.0 * x.get(cx, i as usize));
+            }
+        }
+    }
+}

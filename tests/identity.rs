@@ -1,0 +1,150 @@
+//! A launcher reaches the kernel of its own declaration: not one of the same name and signature in another crate, whatever
+//! that crate is called and whatever its macros mean. `tests/forger` tries.
+
+mod support;
+
+use forged::{entropy, scale as tripling, shadowed};
+use support::devices::devices;
+use thalweg::{DeviceKind, Error, NotFound, kernel, ptx};
+
+/// `scale__u32_xf32` times two.
+const TIMES_TWO: &str = "
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry scale__u32_xf32(.param .u32 n, .param .u64 x)
+{
+    .reg .pred %p;
+    .reg .b32 %r<5>;
+    .reg .f32 %f<2>;
+    .reg .b64 %rd<3>;
+    ld.param.u32 %r1, [n];
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r2, %r2, %r3, %r4;
+    setp.ge.u32 %p, %r2, %r1;
+    @%p ret;
+    cvta.to.global.u64 %rd1, %rd1;
+    mul.wide.u32 %rd2, %r2, 4;
+    add.u64 %rd1, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd1];
+    add.f32 %f1, %f1, %f1;
+    st.global.f32 [%rd1], %f1;
+    ret;
+}
+";
+
+ptx! { unsafe = TIMES_TWO }
+
+kernel! {
+    /// `x = 2 x`.
+    unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
+    require { x.len() == n }
+    grid(n.div_ceil(256)) block(256)
+    {
+        let i = cx.global_x();
+        if i < n {
+            x.set(cx, i as usize, 2.0 * x.get(cx, i as usize));
+        }
+    }
+}
+
+kernel! {
+    /// Not in the PTX.
+    unsafe fn missing(cx: impl Simt, x: InOut<f32>)
+    grid(1) block(1)
+    {
+        x.set(cx, 0, 0.0);
+    }
+}
+
+#[test]
+fn kernels_of_one_name_in_two_crates_are_two_kernels() {
+    for &device in devices() {
+        let lane = thalweg::AnyStream::new(device).unwrap();
+        lane.enter(|s| {
+            let mut host = device.pinned_from(&[1.0f32; 1000])?;
+            for (round, factor) in [6.0f32, 36.0].into_iter().enumerate() {
+                let from = s.bind(host)?;
+                let mut x = s.alloc::<f32>(1000)?;
+                s.copy_to_device(&from, &mut x)?;
+                // Each crate's kernel is the first that the device looks up in one of the rounds.
+                if round == 0 {
+                    scale(s, 1000, &mut x)?;
+                    tripling::scale(s, 1000, &mut x)?;
+                } else {
+                    tripling::scale(s, 1000, &mut x)?;
+                    scale(s, 1000, &mut x)?;
+                }
+                let mut to = from;
+                s.copy_to_host(&x, &mut to)?;
+                host = s.record(to)?.synchronize()?;
+                assert_eq!(*host, [factor; 1000], "{device}");
+            }
+            // Its `require` is its own, too: the other crate's lets a longer buffer pass.
+            let mut longer = s.alloc_zeroed::<f32>(1001)?;
+            tripling::scale(s, 1000, &mut longer)?;
+            assert!(matches!(scale(s, 1000, &mut longer), Err(Error::Launch(_))), "{device}");
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_forged_declaration_does_not_reach_the_other_crates_kernel() {
+    for &device in devices() {
+        thalweg::AnyStream::new(device)
+            .unwrap()
+            .enter(|s| {
+                // The real kernel would read 1 GiB from a buffer of 16 bytes.
+                let rgb = s.alloc_zeroed::<u8>(16)?;
+                let mut result = s.alloc_zeroed::<f32>(1)?;
+                let launched = entropy::entropy(s, 16384, 16384, 32, &rgb, &mut result);
+                match device.kind() {
+                    DeviceKind::Cuda => {
+                        let error = launched.unwrap_err();
+                        let Error::NoEntry { origin, found, .. } = &error else { panic!("{device}: {error}") };
+                        assert_eq!((*origin, found), ("forger 0.1.0 thalweg_kernels::entropy", &NotFound::Absent));
+                    }
+                    _ => launched?, // the body of the declaration, which does nothing
+                }
+                s.synchronize()
+            })
+            .unwrap();
+        device.check().unwrap();
+    }
+}
+
+#[test]
+fn names_that_mean_something_else_where_a_kernel_is_declared_do_not_switch_its_requirements_off() {
+    for &device in devices() {
+        thalweg::AnyStream::new(device)
+            .unwrap()
+            .enter(|s| {
+                let mut short = s.alloc_zeroed::<f32>(10)?;
+                let launched = shadowed::scale(s, 1000, &mut short);
+                assert!(matches!(launched, Err(Error::Launch(_))), "{device}: {launched:?}");
+                s.synchronize()
+            })
+            .unwrap();
+        device.check().unwrap();
+    }
+}
+
+#[test]
+fn an_entry_that_is_not_in_the_ptx_is_named_with_its_declaration() {
+    for &device in devices().iter().filter(|device| device.kind() == DeviceKind::Cuda) {
+        let error = thalweg::AnyStream::new(device)
+            .unwrap()
+            .enter(|s| {
+                let mut x = s.alloc_zeroed::<f32>(1)?;
+                missing(s, &mut x)
+            })
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("missing__xf32") && text.contains("identity"), "{text}");
+    }
+}
