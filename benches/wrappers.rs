@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use thalweg::vision::kernels;
 use thalweg::{Device, DeviceBuffer, Error, Event, On, stream_tags};
+use thalweg_vision::kernels;
 
 /// Counts allocations, so that "none on the steady path" is seen and not believed.
 struct Counting;

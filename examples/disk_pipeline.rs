@@ -22,11 +22,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use thalweg::loader::{
+use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+use thalweg_loader::{
     BatchOn, Canvas, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm,
 };
-use thalweg::vision::kernels;
-use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+use thalweg_vision::kernels;
 
 stream_tags!(Compute, Download);
 

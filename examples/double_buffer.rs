@@ -19,8 +19,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use thalweg::overlap::{Chunks, Frame, double_buffer, measure, serial};
-use thalweg::vision::{PLANES, kernels};
 use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag, Timeline, stream_tags};
+use thalweg_vision::{PLANES, kernels};
 
 stream_tags!(Upload, Compute, Download);
 

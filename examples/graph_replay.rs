@@ -17,8 +17,8 @@ mod support;
 use std::time::Instant;
 
 use thalweg::overlap::graph_replay;
-use thalweg::vision::kernels;
 use thalweg::{Activity, Brand, DeviceBuffer, Error, PinnedBuffer, Resource, Ring, Stream, Timeline, stream_tags};
+use thalweg_vision::kernels;
 
 stream_tags!(Work);
 

@@ -22,8 +22,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use support::{Arguments, sized};
-use thalweg::vision::kernels::entropy;
 use thalweg::{Activity, Device, DeviceBuffer, On, Result, Stream, Timeline, stream_tags};
+use thalweg_vision::kernels::entropy;
 
 stream_tags!(Upload, Compute);
 

@@ -18,8 +18,8 @@ mod support;
 use std::thread::available_parallelism;
 
 use thalweg::overlap::per_thread;
-use thalweg::vision::kernels;
 use thalweg::{Activity, Error, Stream, StreamTag, Timeline};
+use thalweg_vision::kernels;
 
 const PATCH: u32 = 32;
 

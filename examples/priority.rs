@@ -19,10 +19,10 @@ mod support;
 use std::time::Duration;
 
 use thalweg::overlap::priority;
-use thalweg::vision::kernels;
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, PinnedBuffer, Shared, Stream, StreamTag, Timeline,
 };
+use thalweg_vision::kernels;
 
 /// Columns and rows of the urgent image, a single block.
 const SMALL: u32 = 64;

@@ -16,8 +16,8 @@ mod support;
 use std::time::Instant;
 
 use thalweg::overlap::{Chunks, producer_consumer, serial};
-use thalweg::vision::{PLANES, kernels};
 use thalweg::{AnyStream, Error, Timeline, stream_tags};
+use thalweg_vision::{PLANES, kernels};
 
 stream_tags!(Producer, Consumer);
 

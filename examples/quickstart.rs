@@ -14,8 +14,8 @@
 
 use std::time::Instant;
 
-use thalweg::vision::kernels;
 use thalweg::{Device, Error, Event, PinnedBuffer, stream_tags};
+use thalweg_vision::kernels;
 
 stream_tags!(Upload, Compute, Download);
 

@@ -15,8 +15,8 @@ mod support;
 use std::time::Instant;
 
 use thalweg::overlap::{Chunks, pageable, serial};
-use thalweg::vision::kernels;
 use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag};
+use thalweg_vision::kernels;
 
 const PATCH: u32 = 32;
 

@@ -19,10 +19,10 @@
 mod support;
 
 use thalweg::overlap::shared_read;
-use thalweg::vision::kernels;
 use thalweg::{
     Activity, DeviceSlice, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline, stream_tags,
 };
+use thalweg_vision::kernels;
 
 stream_tags!(Upload);
 

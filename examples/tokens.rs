@@ -4,8 +4,8 @@
 //! cargo run --release --example tokens
 //! ```
 
-use thalweg::vision::{Image, Params, Pipeline};
 use thalweg::{Device, Error};
+use thalweg_vision::{Image, Params, Pipeline};
 
 fn main() -> Result<(), Error> {
     let device = Device::best()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::device::Device;
 use crate::driver::EventHandle;
 use crate::error::{Error, Result, Returned};
-use crate::memory::{DeviceBuffer, PeerBuffer, Plain};
+use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
 use crate::reclaim::{self, Job, When};
 use crate::resource::{Resource, Token};
 use crate::tally::Stall;
@@ -223,7 +223,106 @@ impl<R: Resource> Event<R> {
     }
 }
 
+impl<R: Unzip> Event<R> {
+    /// An event for each part of the resource, each of the same recorded point.
+    ///
+    /// For tuples, and for structs that derive [`Resource`](derive@crate::Resource) with `#[resource(unzip)]`.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let pair = (work.alloc_zeroed::<u8>(10)?, work.alloc_zeroed::<f32>(20)?);
+    /// let (bytes, floats) = work.record(pair)?.unzip();
+    /// assert_eq!((bytes.synchronize()?.len(), floats.len()), (10, 20));
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn unzip(self) -> R::Events {
+        let (value, event) = self.into_parts();
+        value.__unzip(&Splitter(event))
+    }
+}
+
+/// Puts the parts of a resource behind the event that the whole was behind; only this crate makes one.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Splitter(Option<Lease>);
+
+impl Splitter {
+    /// The part, behind the event of the whole.
+    pub fn event<R: Resource>(&self, part: R) -> Event<R> {
+        Event { value: Some(part), event: self.0.clone() }
+    }
+}
+
+/// A resource whose parts can go separate ways from an event on: see [`Event::unzip`].
+///
+/// # Safety
+/// `__unzip` puts every part that is a resource behind an event of the splitter, and lets no other code have it before.
+/// Derive it instead of writing it.
+pub unsafe trait Unzip: Resource {
+    /// An event for each part.
+    type Events;
+    #[doc(hidden)]
+    fn __unzip(self, splitter: &Splitter) -> Self::Events;
+}
+
+macro_rules! unzip {
+    ($($r:ident)*) => {
+        // SAFETY: Each part goes from the tuple into an event.
+        unsafe impl<$($r: Resource),*> Unzip for ($($r,)*) {
+            type Events = ($(Event<$r>,)*);
+            #[allow(non_snake_case)]
+            fn __unzip(self, splitter: &Splitter) -> Self::Events {
+                let ($($r,)*) = self;
+                ($(splitter.event($r),)*)
+            }
+        }
+    };
+}
+unzip!(A);
+unzip!(A B);
+unzip!(A B C);
+unzip!(A B C D);
+unzip!(A B C D E);
+unzip!(A B C D E F);
+unzip!(A B C D E F G);
+unzip!(A B C D E F G H);
+
+impl<T: Plain> Event<PinnedBuffer<T>> {
+    /// Number of elements of the buffer.
+    pub fn len(&self) -> usize {
+        self.value().len()
+    }
+
+    /// Whether the buffer has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The device that the buffer belongs to.
+    pub fn device(&self) -> Device {
+        self.value().device()
+    }
+}
+
 impl<T: Plain> Event<DeviceBuffer<T>> {
+    /// Number of elements of the buffer.
+    pub fn len(&self) -> usize {
+        self.value().len()
+    }
+
+    /// Whether the buffer has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The device whose memory the buffer is.
+    pub fn device(&self) -> Device {
+        self.value().device()
+    }
+
     /// The same event over a buffer that streams of other devices may copy from and to.
     pub fn map_peer(self) -> Event<PeerBuffer<T>> {
         let (value, event) = self.into_parts();

@@ -94,7 +94,6 @@ mod event;
 mod graph;
 mod kernel;
 mod lane;
-pub mod loader;
 mod memory;
 pub mod overlap;
 mod reclaim;
@@ -104,11 +103,12 @@ mod shared;
 mod stream;
 mod tally;
 mod timeline;
-pub mod vision;
 
 pub use device::{Device, DeviceKind};
 pub use error::{Error, LaunchError, RangeError, Result, Returned};
-pub use event::{Event, EventFuture, Query, TimedEvent};
+#[doc(hidden)]
+pub use event::Splitter;
+pub use event::{Event, EventFuture, Query, TimedEvent, Unzip};
 pub use graph::{Capture, Graph};
 pub use kernel::NotFound;
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};

@@ -1,62 +1,66 @@
-//! Embeds the PTX of the kernels: writes `$OUT_DIR/vision.ptx`.
+//! Embeds the PTX of each family of kernels whose feature is on: writes `$OUT_DIR/<family>.ptx`.
 //!
-//! `ptx/vision.ptx` is checked in, so that a build takes stable Rust and nothing else. In a checkout,
-//! where all sources of the kernels are, it is used only while its header agrees with them; else the
-//! kernels are built again. In a published package some of the sources are in other packages, so the
-//! file is used as it is.
+//! The PTX is checked in under `ptx/`, so that a build takes stable Rust and nothing else. In a checkout, where all
+//! sources of the kernels are, a file is used only while its header agrees with them; else the kernels are built again. In a published
+//! package some of the sources are in other packages, so the files are used as they are.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use thalweg_ptx_builder::{Ptx, PtxBuilder};
 
-const CHECKED_IN: &str = "ptx/vision.ptx";
-/// How to bring it up to date, from the root of the repository.
-const UPDATE: &str = "cargo run -p thalweg-ptx-builder -- build kernels-gpu kernels-gpu/ptx/vision.ptx";
+/// The families, as their features are called.
+const FAMILIES: [&str; 2] = ["stream", "vision"];
 
 fn main() -> ExitCode {
     if thalweg_ptx_builder::compiles_for_gpu() {
         return ExitCode::SUCCESS; // the builder runs this for the PTX that the lines below ask for
     }
-    match embed() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    for family in FAMILIES {
+        if std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_none() {
+            continue;
+        }
+        if let Err(error) = embed(family) {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
     }
+    ExitCode::SUCCESS
 }
 
-fn embed() -> Result<(), String> {
-    println!("cargo:rerun-if-changed={CHECKED_IN}");
+fn embed(family: &str) -> Result<(), String> {
+    let checked_in = format!("ptx/{family}.ptx");
+    println!("cargo:rerun-if-changed={checked_in}");
     let ptx = match Path::new("../simt/Cargo.toml").exists() {
-        true => current()?,
-        false => Ptx::read(CHECKED_IN).map_err(|error| error.to_string())?,
+        true => current(family, &checked_in)?,
+        false => Ptx::read(&checked_in).map_err(|error| error.to_string())?,
     };
     let out = std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
-    ptx.write(Path::new(&out).join("vision.ptx")).map_err(|error| error.to_string())
+    ptx.write(Path::new(&out).join(format!("{family}.ptx"))).map_err(|error| error.to_string())
 }
 
-/// The PTX of the sources as they are.
-fn current() -> Result<Ptx, String> {
-    let builder = PtxBuilder::new(".");
-    let stale = match Ptx::read(CHECKED_IN) {
+/// The PTX of a family's sources as they are.
+fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
+    let builder = PtxBuilder::new(".").features(family);
+    let stale = match Ptx::read(checked_in) {
         Ok(ptx) => match &*builder.changes(&ptx) {
             [] => {
                 watch(&ptx);
                 return Ok(ptx);
             }
-            changes => format!("{CHECKED_IN} was built from other versions of {}", changes.join(", ")),
+            changes => format!("{checked_in} was built from other versions of {}", changes.join(", ")),
         },
         Err(error) => error.to_string(),
     };
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    let update =
+        format!("cargo run -p thalweg-ptx-builder -- build kernels-gpu kernels-gpu/{checked_in} --features {family}");
     let ptx = builder.build().map_err(|error| {
         format!(
-            "{stale},\nand building the kernels anew failed:\n{error}\n\nOnce that is solved, bring it up to date with\n  {UPDATE}"
+            "{stale},\nand building the kernels again failed:\n{error}\n\nOnce that is solved, bring it up to date with\n  {update}"
         )
     })?;
-    println!("cargo:warning={stale}; the kernels were built anew for this build only, to keep them: {UPDATE}");
+    println!("cargo:warning={stale}; the kernels were built again for this build only, to keep them: {update}");
     watch(&ptx);
     Ok(ptx)
 }

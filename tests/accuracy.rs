@@ -4,7 +4,7 @@ mod support;
 
 use support::devices::devices;
 use support::reference::{self, Image};
-use thalweg::vision::kernels;
+use thalweg_vision::kernels;
 
 /// Side of the images that hold 2^24 colours between them, as parts of one of 4096 x 4096.
 const SIDE: usize = 512;

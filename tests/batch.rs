@@ -11,8 +11,8 @@ use support::images::{Content, ImageSpec, SplitMix, images};
 use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
 use support::run::wide;
 use support::{assert_close, cases};
-use thalweg::vision::kernels::{self, Layout};
 use thalweg::{Stream, StreamTag};
+use thalweg_vision::kernels::{self, Layout};
 
 /// What a batch is made with.
 #[derive(Clone, Debug)]

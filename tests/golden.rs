@@ -11,7 +11,7 @@ use support::files::{Tensors, read_png};
 use support::reference::{self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
 use support::run::{check_planes, check_run, wide};
 use thalweg::Device;
-use thalweg::vision::{Params, Pipeline, TokenSet};
+use thalweg_vision::{Params, Pipeline, TokenSet};
 
 /// A golden file that needs no query, and how it was made.
 struct Golden {

@@ -20,7 +20,7 @@ use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, On, PinnedBuffer, PinnedPool, Resource,
     Stream, StreamTag, kernel, stream_tags,
 };
-use thalweg_kernels::relevance;
+use thalweg_vision::kernels::relevance;
 
 // --- helpers ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ use support::images::{Content, ImageSpec, SplitMix, images, side};
 use support::reference::{self, Image, PLANES, relevance_error};
 use support::run::{check_planes, wide};
 use support::{assert_close, cases};
-use thalweg::vision::kernels;
 use thalweg::{Error, Stream, StreamTag};
+use thalweg_vision::kernels;
 
 /// What features, scores, tokens and positions may be off where their inputs are exact: a tenth of the error allowed for the
 /// pipeline, whose planes are off too.

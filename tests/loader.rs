@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use thalweg::loader::{Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm};
-use thalweg::vision::kernels::Layout;
 use thalweg::{Device, Error, Event, PinnedPool, stream_tags};
+use thalweg_loader::{Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm};
+use thalweg_vision::kernels::Layout;
 
 mod support;
 use support::cases;
@@ -668,10 +668,9 @@ fn files_and_folders() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[cfg(feature = "image")]
 #[test]
 fn photographs_decode_as_another_decoder_says() {
-    use thalweg::loader::read_photo;
+    use thalweg_loader::read_photo;
 
     for &device in devices() {
         let samples = Source::folder("assets/photos", &["png"], read_photo).unwrap();

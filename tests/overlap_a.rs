@@ -14,11 +14,11 @@ use thalweg::overlap::{
     Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
     producer_consumer, serial, three_stream,
 };
-use thalweg::vision::kernels;
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Lane, PinnedBuffer, PinnedPool, Resource, Result,
     Stream, Timeline,
 };
+use thalweg_vision::kernels;
 
 /// An item is an image of this size, and becomes the entropies of its patches.
 const SIZE: [u32; 2] = [9, 5];

@@ -18,11 +18,11 @@ use support::cases;
 use support::devices::{alone_on, devices};
 use support::gate::Gate;
 use thalweg::overlap::{Latency, graph_replay, per_thread, priority, query_poll, shared_read, stream_pool};
-use thalweg::vision::kernels;
 use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring, Stream,
     StreamPool, StreamTag,
 };
+use thalweg_vision::kernels;
 
 /// A small image; one in a few is one whose part fails.
 #[derive(Clone, Debug)]

@@ -15,10 +15,10 @@ use support::images::{Content, ImageSpec, SplitMix, images};
 use support::reference::{self, PLANES, SCORE_ERROR};
 use support::run::{check_run, reference_sides};
 use support::{assert_close, cases};
-use thalweg::vision::{
+use thalweg::{AnyStream, Device, DeviceKind, Error, Event};
+use thalweg_vision::{
     Allocation, Frame, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens, allocate_blocking,
 };
-use thalweg::{AnyStream, Device, DeviceKind, Error, Event};
 
 fn noise(height: usize, width: usize) -> reference::Image {
     let seed = (height * 1000 + width) as u64;

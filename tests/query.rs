@@ -13,8 +13,8 @@ use support::images::{SplitMix, images};
 use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
 use support::run::wide;
 use support::{assert_close, cases, max_error};
-use thalweg::vision::{self, Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
 use thalweg::{Device, Error, Stream, StreamTag};
+use thalweg_vision::{Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
 
 /// Half a unit in the last place of an f32 just below 1, and a little.
 const ROUNDING: f64 = 3e-8;
@@ -204,7 +204,7 @@ fn chelsea_with_a_query() {
     let file = Tensors::read("tests/golden/chelsea-query.safetensors");
     let weights = Weights::golden();
     let (head, query) = weights.build(true);
-    let image = vision::Image::from(&read_png("assets/photos/chelsea.png"));
+    let image = thalweg_vision::Image::from(&read_png("assets/photos/chelsea.png"));
     let map = |name: &str| wide(&file.f32(name).data);
     let mix = map("mix");
     let (entropy, salience, participatory) = (map("entropy"), map("salience"), map("participatory"));
@@ -257,7 +257,7 @@ proptest! {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(balancer);
         let params = Params { patch, budget: 300, sides: 2..=5, mix, foveal_bias, ..Params::default() };
-        let image = vision::Image::from(&spec.build());
+        let image = thalweg_vision::Image::from(&spec.build());
         let expected = match mix {
             Some(mix) => Some(mix.map(f64::from)),
             None if balancer => None,
@@ -282,7 +282,7 @@ fn every_schedule_gives_the_same() {
         saturated: false,
         seed,
     };
-    let images = [1, 2, 3].map(|seed| vision::Image::from(&spec(seed).build()));
+    let images = [1, 2, 3].map(|seed| thalweg_vision::Image::from(&spec(seed).build()));
     let run = |device: Device| -> (Vec<TokenSet>, Vec<arr_coc_0_1::Maps>) {
         let pipeline = Pipeline::new(device, Params { budget: 200, ..Params::default() }).unwrap();
         let sets = pipeline.with_query(&head, &query).unwrap().run(&images);
@@ -566,7 +566,7 @@ fn arr_coc_0_1_of_chelsea() {
     for &device in devices() {
         let what = format!("arr-coc-0-1 on {device}");
         let profile = arr_coc_0_1::Profile::new(device, &head, &query).unwrap();
-        let got = profile.run(&[vision::Image::from(&image)]).unwrap().remove(0);
+        let got = profile.run(&[thalweg_vision::Image::from(&image)]).unwrap().remove(0);
         for (name, values) in [
             ("textures", &got.textures),
             ("information", &got.information),
@@ -594,7 +594,7 @@ proptest! {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(seed % 2 == 0);
         let images: Vec<Image> = specs.iter().map(|spec| spec.build()).collect();
-        let given: Vec<vision::Image> = images.iter().map(vision::Image::from).collect();
+        let given: Vec<thalweg_vision::Image> = images.iter().map(thalweg_vision::Image::from).collect();
         let want: Vec<reference::Profile> = images.iter().map(|image| {
             let balancer = weights.balancer();
             reference::arr_coc_0_1(image, &weights.head(), (seed % 2 == 0).then_some(&balancer), &weights.query())
@@ -622,7 +622,7 @@ fn profiles_of_extreme_sizes() {
         let want = reference::arr_coc_0_1(&image, &weights.head(), None, &weights.query());
         for &device in devices() {
             let profile = arr_coc_0_1::Profile::new(device, &head, &query).unwrap();
-            let got = profile.run(&[vision::Image::from(&image)]).unwrap().remove(0);
+            let got = profile.run(&[thalweg_vision::Image::from(&image)]).unwrap().remove(0);
             check_profile(&format!("{height} x {width} on {device}"), &got, &want, &weights, false);
         }
     }
@@ -743,7 +743,7 @@ fn weights_of_other_shapes_are_refused() {
 
 #[test]
 fn a_weight_for_a_query_that_is_not_there_is_refused() {
-    let image = vision::Image::new(1, 1, vec![1, 2, 3]).unwrap();
+    let image = thalweg_vision::Image::new(1, 1, vec![1, 2, 3]).unwrap();
     let params = |mix| Params { mix: Some(mix), ..Params::default() };
     let pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.1])).unwrap();
     let error = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap_err();
@@ -795,7 +795,6 @@ fn refused_launches_say_why() {
 
 // --- files -----------------------------------------------------------------------------------------------
 
-#[cfg(feature = "safetensors")]
 mod files {
     use super::*;
     use safetensors::tensor::TensorView;

@@ -15,12 +15,12 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg::loader::{Loader, Options, Sample, Source, Upload};
 use thalweg::simt::host::LaunchError;
 use thalweg::{
     Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, PinnedBuffer, PinnedPool, Resource, Stream, StreamTag, kernel,
     stream_tags,
 };
+use thalweg_loader::{Loader, Options, Sample, Source, Upload};
 
 // --- helpers ---------------------------------------------------------------------------------------------------
 

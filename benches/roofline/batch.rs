@@ -1,9 +1,9 @@
 //! The kernels of a batch, a launch for all its images: scores, balance, allocation, the whole path to tokens; and the
 //! reference profile.
 
-use thalweg::vision::kernels::{self, Layout};
-use thalweg::vision::{Head, Layer, Params, Pipeline, Query, allocate_blocking, arr_coc_0_1};
 use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
+use thalweg_vision::kernels::{self, Layout};
+use thalweg_vision::{Head, Layer, Params, Pipeline, Query, allocate_blocking, arr_coc_0_1};
 
 use crate::Result;
 use crate::bencher::{Bench, Bencher, Buffer, compare};

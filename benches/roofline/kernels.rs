@@ -1,7 +1,7 @@
 //! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
 
-use thalweg::vision::kernels::{self, Layout};
 use thalweg::{DeviceSlice, Stream, StreamTag};
+use thalweg_vision::kernels::{self, Layout};
 
 use crate::Result;
 use crate::batch;

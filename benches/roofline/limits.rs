@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use thalweg::vision::kernels;
 use thalweg::{DeviceBuffer, On, stream_tags};
+use thalweg_vision::kernels;
 
 use crate::Result;
 use crate::bencher::{Bencher, Time, median, micros};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use thalweg::Event;
-use thalweg::vision::{Params, Pipeline, Tokens};
+use thalweg_vision::{Params, Pipeline, Tokens};
 
 use crate::Result;
 use crate::bencher::{Bencher, micros};

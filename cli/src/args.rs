@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use thalweg::vision::Params;
+use thalweg_vision::Params;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -209,7 +209,7 @@ impl Precision {
     }
 }
 
-impl From<Precision> for thalweg::vision::Precision {
+impl From<Precision> for thalweg_vision::Precision {
     fn from(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use thalweg::vision::{Head, Image, Pipeline, Query, TokenSet, arr_coc_0_1};
 use thalweg::{Device, Result};
+use thalweg_vision::{Head, Image, Pipeline, Query, TokenSet, arr_coc_0_1};
 
 use crate::args::{Precision, TokensArgs};
 use crate::output::Data::{F32, Half, I32};

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::imageops::{self, FilterType as Resample};
 use image::{ExtendedColorType, ImageBuffer, ImageEncoder, Rgb, RgbImage};
-use thalweg::vision::{Image, TokenSet};
+use thalweg_vision::{Image, TokenSet};
 
 mod lettering;
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
-use thalweg::loader::{Loader, Options, Source, Upload, read_photo};
-use thalweg::vision::{Head, Image, Query};
 use thalweg::{Device, DeviceKind, Error};
+use thalweg_loader::{Loader, Options, Source, Upload, read_photo};
+use thalweg_vision::{Head, Image, Query};
 
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};

@@ -12,6 +12,8 @@ use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
 ///   is `Clone + Send + 'static` and stays readable in every state.
 /// - The struct has no `Drop` of its own (that would be a compile error: the derive takes it apart by value) and no
 ///   lifetime parameters. Type parameters need the bounds that their fields need, `'static` among them.
+/// - `#[resource(unzip)]` on the struct makes `SlotEvents`, with the same field names, in which each resource is behind an event
+///   of its own. `Event<Slot>::unzip` returns it.
 ///
 /// ```ignore
 /// #[derive(Resource)]
@@ -46,22 +48,27 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     };
 
     let (ident, vis) = (&input.ident, &input.vis);
+    let unzips = has_option(&input.attrs, "unzip")?;
     let on = format_ident!("{ident}On");
     let doc = format!("[`{ident}`] while stream `__S` orders it.");
 
     // Of the derive alone: a field of the same name is another identifier.
     let own = |name| Ident::new(name, Span::mixed_site());
     let (visit, sink, stream, token) = (own("__visit"), own("__sink"), own("__stream"), own("__token"));
+    let splitter = own("__splitter");
     let mut names = Vec::new();
     let mut declarations = Vec::new();
+    let (mut event_fields, mut events) = (vec![], vec![]);
     let (mut leaves, mut drain, mut bind, mut unbind, mut alias) = (vec![], vec![], vec![], vec![], vec![]);
     for field in fields {
-        let plain = is_plain(field)?;
+        let plain = has_option(&field.attrs, "plain")?;
         let (name, ty, field_vis) = (&field.ident, &field.ty, &field.vis);
-        let docs = field.attrs.iter().filter(|a| a.path().is_ident("doc"));
+        let docs: Vec<_> = field.attrs.iter().filter(|a| a.path().is_ident("doc")).collect();
         names.push(name);
         if plain {
             declarations.push(quote! { #(#docs)* #field_vis #name: #ty });
+            event_fields.push(quote! { #(#docs)* #field_vis #name: #ty });
+            events.push(quote! { #name });
             bind.push(quote! { #name });
             unbind.push(quote! { #name });
             alias.push(quote! { #name: ::core::clone::Clone::clone(#name) });
@@ -70,6 +77,8 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         } else {
             let resource = quote! { <#ty as ::thalweg::Resource> };
             declarations.push(quote! { #(#docs)* #field_vis #name: #resource::On<__S> });
+            event_fields.push(quote! { #(#docs)* #field_vis #name: ::thalweg::Event<#ty> });
+            events.push(quote! { #name: #splitter.event(#name) });
             bind.push(quote! { #name: #resource::__bind(#name, #stream, #token) });
             unbind.push(quote! { #name: ::thalweg::Bundle::__unbind(#name, #token) });
             alias.push(quote! { #name: #resource::__alias(#name, #stream, #token) });
@@ -91,7 +100,29 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         quote! { #(, #params)* }
     };
 
+    let unzip = unzips.then(|| {
+        let in_events = format_ident!("{ident}Events");
+        let doc = format!("The parts of a [`{ident}`] in transit, each behind an event of its own.");
+        quote! {
+            #[doc = #doc]
+            #[must_use = "dropping it gives the memory back"]
+            #[allow(dead_code)]
+            #vis struct #in_events #impl_generics #where_clause { #(#event_fields),* }
+
+            // SAFETY: Each resource goes from the struct into an event; metadata is only moved.
+            unsafe impl #impl_generics ::thalweg::Unzip for #ident #ty_generics #where_clause {
+                type Events = #in_events #ty_generics;
+                fn __unzip(self, #splitter: &::thalweg::Splitter) -> Self::Events {
+                    let Self { #(#names),* } = self;
+                    #in_events { #(#events),* }
+                }
+            }
+        }
+    });
+
     Ok(quote! {
+        #unzip
+
         #[doc = #doc]
         #[must_use = "dropping it gives the memory back"]
         #vis struct #on #tag_impl_generics #where_clause { #(#declarations),* }
@@ -138,18 +169,18 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     })
 }
 
-/// Whether a field is marked `#[resource(plain)]`.
-fn is_plain(field: &syn::Field) -> Result<bool> {
-    let mut plain = false;
-    for attr in field.attrs.iter().filter(|a| a.path().is_ident("resource")) {
-        attr.parse_nested_meta(|meta| {
-            if meta.path.is_ident("plain") {
-                plain = true;
+/// Whether the attributes have `#[resource(OPTION)]`, the only one that is known there.
+fn has_option(attributes: &[syn::Attribute], option: &str) -> Result<bool> {
+    let mut found = false;
+    for attribute in attributes.iter().filter(|a| a.path().is_ident("resource")) {
+        attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident(option) {
+                found = true;
                 Ok(())
             } else {
-                Err(meta.error("expected `plain`"))
+                Err(meta.error(format!("expected `{option}`")))
             }
         })?;
     }
-    Ok(plain)
+    Ok(found)
 }

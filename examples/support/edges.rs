@@ -1,8 +1,8 @@
 //! A stage for the chunked patterns, whose work can be set.
 
 use thalweg::overlap::{Chunks, StageTimes, measure};
-use thalweg::vision::{PLANES, kernels};
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Error, PinnedBuffer, Ring, Stream, StreamTag};
+use thalweg_vision::{PLANES, kernels};
 
 /// A stage that works as long as it is told to: the edge magnitude of images, of the middle three quarters of their rows, so that as many bytes
 /// come back (4 a pixel) as went there (3 a pixel).

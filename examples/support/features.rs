@@ -1,7 +1,7 @@
 //! What a patch looks like on average: two kernels on an image, and its copies.
 
-use thalweg::vision::kernels;
 use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamTag, Timeline};
+use thalweg_vision::kernels;
 
 /// Columns and rows of a patch.
 const PATCH: u32 = 32;

@@ -1,7 +1,7 @@
 //! An image on its way from pixels to tokens, step by step.
 
-use thalweg::vision::{PLANES, kernels};
 use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, Plain, Resource, Result, Stream, StreamTag};
+use thalweg_vision::{PLANES, kernels};
 
 const PATCH: u32 = 32;
 const BUDGET: usize = 4096;
@@ -43,7 +43,7 @@ impl Slot {
                 planes: room(s, PLANES * pixels)?,
                 features: room(s, PLANES * patches)?,
                 scores: [room(s, patches)?, room(s, patches)?, room(s, patches)?],
-                table: s.upload_blocking(kernels::Layout::new(&[size], PATCH)?.table())?.idle()?,
+                table: s.upload_blocking(thalweg_vision::layout(&[size], PATCH)?.table())?.idle()?,
                 gains: s.upload_blocking(&kernels::gains(SIDES[0], SIDES[1], 0.8))?.idle()?,
                 allocated: (room(s, patches)?, room(s, patches + 1)?, room(s, patches)?, room(s, 2)?),
                 totals: [room(s, 2)?, room(s, 2)?],

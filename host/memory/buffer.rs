@@ -37,6 +37,11 @@ impl<T: Plain> DeviceBuffer<T> {
         Self { addr, len, device, memory, element: PhantomData }
     }
 
+    /// A buffer without elements, which takes no memory.
+    pub fn empty(device: Device) -> Self {
+        Self::new(super::EMPTY.addr().get() as u64, 0, device)
+    }
+
     /// Adopts memory that other code allocated with `cuMemAllocAsync` or from a memory pool.
     ///
     /// Dropping the buffer frees it with `cuMemFreeAsync`.

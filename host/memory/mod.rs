@@ -35,8 +35,7 @@ impl<T: bytemuck::Pod + Send + Sync> Plain for T {}
 pub(crate) const ALIGNMENT: usize = 256;
 
 /// An address for buffers without elements.
-pub(crate) const EMPTY: NonNull<u8> =
-    NonNull::<u8>::without_provenance(std::num::NonZeroUsize::new(ALIGNMENT).expect("not zero"));
+pub(crate) const EMPTY: NonNull<u8> = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT)).expect("not null");
 
 /// Refuses element types that no buffer can hold. Called in a constant of each public function that makes buffers, since
 /// the compiler shows where the function that holds the constant is used.

@@ -56,7 +56,8 @@ impl<T: Plain> PinnedBuffer<T> {
         Self { ptr: block.ptr.cast(), len, device, memory: Owned::Whole(block) }
     }
 
-    pub(crate) fn empty(device: Device) -> Self {
+    /// A buffer without elements, which takes no memory.
+    pub fn empty(device: Device) -> Self {
         Self { ptr: EMPTY.cast(), len: 0, device, memory: Owned::Empty }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use thalweg_kernels::entropy;
+use thalweg_kernels::stream::probe;
 
 use super::{Activity, Timeline, Trace, metrics};
 use crate::error::{Error, Result};
@@ -54,8 +54,8 @@ impl fmt::Display for Concurrency {
 /// Kernels of a measurement, each of one block, and measurements, of which the best counts.
 const LAUNCHES: usize = 8;
 const ROUNDS: usize = 3;
-/// Rows and columns of the image that the block reads.
-const SIDE: u32 = 512;
+/// Steps of a kernel: about 0.1 ms on a GPU.
+const STEPS: u32 = 40_000;
 
 /// Measures whether two streams of a device run kernels at once: the same short kernels of one block each on one stream after the
 /// other, then on both together. Waits for both streams, and takes some milliseconds.
@@ -118,22 +118,21 @@ fn running(trace: &Trace, labels: &[&str]) -> Vec<metrics::Interval> {
     metrics::union(trace.spans().iter().filter(|span| labels.contains(&&*span.label)))
 }
 
-/// A kernel of one block and its buffers.
+/// A kernel of one block and its buffer.
 struct Work<S: StreamTag> {
     stream: Stream<S>,
-    rgb: On<S, DeviceBuffer<u8>>,
-    out: On<S, DeviceBuffer<f32>>,
+    out: On<S, DeviceBuffer<u32>>,
 }
 
 impl<S: StreamTag> Work<S> {
     fn new(stream: Stream<S>) -> Result<Self> {
-        let work = Self { stream, rgb: stream.alloc_zeroed((3 * SIDE * SIDE) as usize)?, out: stream.alloc(1)? };
+        let work = Self { stream, out: stream.alloc(32)? };
         stream.synchronize()?;
         Ok(work)
     }
 
     fn launch(&mut self) -> Result<()> {
-        entropy(&self.stream, SIDE, SIDE, SIDE, &self.rgb, &mut self.out)
+        probe(&self.stream, STEPS, &mut self.out)
     }
 }
 

@@ -1,91 +1,26 @@
-//! The kernels of thalweg: from sRGB images to a variable number of tokens, four launches for a batch of images, six with a query and a
-//! balancer, and one more for a batch of more than one.
+//! The kernels of thalweg, in families. A family is a feature of this crate, a module, and a PTX file of its own, so that a program
+//! embeds the kernels that it launches and no others.
 //!
-//! | kernel | from | to | threads |
-//! |---|---|---|---|
-//! | [`analyze`] | `rgb` u8 | `features` f32 [N, 13], `entropy` f32 \[N\] | a warp or a block a patch |
-//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | a block an image |
-//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 2 for a patch |
-//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 [B, 3] | a block an image |
-//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | a block an image |
-//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | a block an image |
-//! | [`compress_fused`] | `rgb`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | 2 for a token |
+//! | feature | kernels | launched by |
+//! |---|---|---|
+//! | `stream` | `stream`: what measures whether streams run at once | `thalweg` |
+//! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
-//! The images of a batch may differ in size: a [`Layout`] says where they are in `rgb`, and the kernels take its table. Maps hold
-//! them one after another; each image is scaled, and has its budget, alone. Tokens are packed over the batch. A batch of one gives
-//! the same bits as a part of a larger one.
-//!
-//! The same for one image by way of its texture array, for who wants that:
-//!
-//! | kernel | from | to | threads |
-//! |---|---|---|---|
-//! | [`textures`] | `rgb` u8 [H, W, 3] | `planes` f32 [13, H, W] | 4 pixels each |
-//! | [`features`] | `planes` | `features` f32 [N, 13] | a block a patch |
-//! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block a patch |
-//! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | a token's plane each |
-//!
-//! Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
-//!
-//! [`profile_sample`], [`profile_scale`] and [`top`] are what the reference profile `arr-coc-0-1` has of its own.
-//!
-//! The number of tokens T and of selected patches K are decided on the device and never read back
-//! between launches: buffers are sized by the budget, and `counts` holds T and K.
-//!
-//! Each is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate is the PTX,
-//! compiled for the host it is the safe launchers and the bodies that the CPU device runs. A launcher checks the
-//! shapes of its buffers; what is *in* a buffer is never trusted with an address, so no contents,
-//! however wrong, make a kernel leave its buffers or two of its threads write one element.
-//!
-//! Images have at most [`MAX_EXTENT`] rows and columns, so an element of a plane stack fits 32 bits.
+//! Each kernel is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate is the PTX, compiled for the host
+//! it is the safe launchers and the bodies that the CPU device runs.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
-thalweg_simt::ptx! { unsafe "vision" }
+thalweg_simt::ptx! {
+    unsafe
+    #[cfg(feature = "stream")]
+    "stream",
+    #[cfg(feature = "vision")]
+    "vision",
+}
 
-mod allocate;
-mod analyze;
-mod balance;
-mod block;
-mod compress;
-mod compress_fused;
-mod entropy;
-mod features;
-mod layout;
-mod participatory;
-mod patch;
-mod profile;
-mod relevance;
-mod texel;
-mod textures;
-
-#[cfg(not(target_arch = "nvptx64"))]
-pub use allocate::{allocate, gains};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use analyze::analyze;
-pub use balance::balance;
-#[cfg(not(target_arch = "nvptx64"))]
-pub use balance::predictor;
-pub use compress::compress;
-pub use compress_fused::{compress_fused, compress_fused_bf16, compress_fused_f16};
-pub use entropy::entropy;
-pub use features::features;
-#[cfg(not(target_arch = "nvptx64"))]
-pub use layout::{Layout, LayoutError};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use participatory::coupling;
-pub use participatory::participatory;
-pub use profile::{profile_sample, profile_scale, top};
-pub use relevance::{relevance, relevance_with_query};
-pub use textures::{textures, textures_f16};
-
-/// Planes of a texture array.
-pub const PLANES: u32 = 13;
-/// Largest height and width of an image, in pixels.
-pub const MAX_EXTENT: u32 = 16384;
-/// Largest number of patches of a batch: one for each pixel of the largest image.
-pub const MAX_PATCHES: u32 = MAX_EXTENT * MAX_EXTENT;
-/// Largest number of images of a batch.
-pub const MAX_IMAGES: u32 = 65535;
-/// Index of the plane of edge magnitude.
-pub const EDGE: u32 = 8;
-/// Index of the plane of eccentricity.
-pub(crate) const ECCENTRICITY: u32 = 11;
+#[cfg(feature = "vision")]
+mod parts;
+#[cfg(feature = "stream")]
+pub mod stream;
+#[cfg(feature = "vision")]
+pub mod vision;

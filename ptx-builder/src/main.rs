@@ -12,6 +12,7 @@ usage: thalweg-ptx build CRATE FILE [options]    build the crate in directory CR
 
 options:
   --target sm_NN     the oldest GPU it is for; default: for build sm_75, for check what FILE says
+  --features LIST    build with these features of the crate, separated by commas, and not its default ones
   --rustc PATH       the compiler; default: THALWEG_RUSTC, else the first one with the sources of
                      `core`: the current toolchain, rustup's, /usr/bin/rustc
   --work-dir DIR     intermediate files; default: target/ptx
@@ -24,7 +25,7 @@ FILE is not what the sources make.
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut positional = Vec::new();
-    let (mut target, mut rustc, mut work_dir) = (None, None, None);
+    let (mut target, mut features, mut rustc, mut work_dir) = (None, None, None, None);
     while let Some(argument) = arguments.next() {
         let option = match &*argument {
             "-h" | "--help" => {
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             "--target" => &mut target,
+            "--features" => &mut features,
             "--rustc" => &mut rustc,
             "--work-dir" => &mut work_dir,
             _ if argument.starts_with('-') => return usage(&format!("unknown option {argument}")),
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
         return usage("expected a command, a directory and a file");
     };
     let mut builder = PtxBuilder::new(krate);
+    if let Some(features) = &features {
+        builder = builder.features(features);
+    }
     if let Some(rustc) = rustc {
         builder = builder.compiler(rustc);
     }

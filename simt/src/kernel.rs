@@ -282,15 +282,14 @@ macro_rules! ptx {
         $crate::ptx! { @ }
     };
     (unsafe = $text:expr) => {
-        $crate::ptx! { @ $text, }
+        $crate::ptx! { @ [] $text, }
     };
     (unsafe $($(#[$attribute:meta])* $file:literal),+ $(,)?) => {
         $crate::ptx! { @ $(
-            $(#[$attribute])*
-            $crate::__core::include_str!($crate::__core::concat!($crate::__core::env!("OUT_DIR"), "/", $file, ".ptx")),
+            [$(#[$attribute])*] $crate::__core::include_str!($crate::__core::concat!($crate::__core::env!("OUT_DIR"), "/", $file, ".ptx")),
         )+ }
     };
-    (@ $($(#[$attribute:meta])* $text:expr,)*) => {
+    (@ $([$(#[$attribute:meta])*] $text:expr,)*) => {
         #[cfg(not(target_arch = "nvptx64"))]
         #[allow(dead_code)]
         pub(crate) static PTX: $crate::host::Ptx = {

@@ -1,6 +1,6 @@
 //! A run of the pipeline against the f64 reference.
 
-use thalweg::vision::{self, Params, TokenSet};
+use thalweg_vision::{Params, TokenSet};
 
 use super::assert_close;
 use super::reference::{self, Image, PLANE_ERROR, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
@@ -9,7 +9,7 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| f64::from(v)).collect()
 }
 
-impl From<&Image> for vision::Image {
+impl From<&Image> for thalweg_vision::Image {
     fn from(image: &Image) -> Self {
         Self::new(image.height as u32, image.width as u32, image.rgb.clone()).expect("a legal size")
     }

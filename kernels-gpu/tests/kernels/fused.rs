@@ -1,6 +1,6 @@
 //! The fused path and halves: against the oracle, and against the materialised path.
 
-use thalweg_kernels::{
+use thalweg_kernels::vision::{
     analyze, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features, gains, textures,
     textures_f16,
 };

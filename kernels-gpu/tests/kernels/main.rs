@@ -5,7 +5,7 @@ mod fused;
 mod oracle;
 
 use device::{Buffer, Cpu, Error, Random};
-use thalweg_kernels::{Layout, allocate, compress, entropy, features, gains, relevance, textures};
+use thalweg_kernels::vision::{Layout, allocate, compress, entropy, features, gains, relevance, textures};
 use thalweg_simt::host::LaunchError;
 
 /// Heights and widths that hurt: 1, and one beside what a thread, a warp or a block covers.

@@ -1,0 +1,3 @@
+//! What kernels of several families are made of.
+
+pub(crate) mod block;

@@ -1,0 +1,5 @@
+//! Kernels that `thalweg` itself launches.
+
+mod probe;
+
+pub use probe::probe;

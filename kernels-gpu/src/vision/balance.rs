@@ -1,0 +1,197 @@
+//! Balance: the weights of the three scores, from their statistics and the query.
+//!
+//! ```text
+//! x   = mean, maximum and standard deviation (n - 1) of entropy, of salience and of the participatory score
+//! h1  = relu(W1 (x, q) + b1)                                      128; the part of the query is a constant
+//! h2  = relu(W2 h1 + b2)                                          128
+//! mix = softmax(W3 h2 + b3)                                       3
+//! ```
+//!
+//! Launch: one block of 512 threads an image.
+//! Memory: 71 KiB of weights and 48 bytes for every 64 patches, from L2; 12 bytes written.
+//!
+//! - **Weights are loaded before anything is waited for**, and wait in registers: a thread has a quarter of a
+//!   row of the second layer, so its 32 loads are under way while the statistics are made.
+//! - **Statistics of 64 patches each** are put together with the deviations of their means (Chan, Golub and LeVeque),
+//!   a warp a map: nothing cancels, and the order is always the same.
+//! - **Salience is not divided by its peak yet**; its statistics are.
+
+use thalweg_simt::kernel;
+
+use crate::vision::layout::{PIECE, Span};
+use crate::vision::patch::Sum;
+
+/// Units of either hidden layer.
+const UNITS: u32 = 128;
+/// Statistics of the three maps.
+const INPUTS: u32 = 9;
+/// Where the second layer starts in `predictor`, its bias, the third layer, and its bias.
+const SECOND: u32 = (INPUTS + 1) * UNITS;
+const SECOND_BIAS: u32 = SECOND + UNITS * UNITS;
+const THIRD: u32 = SECOND_BIAS + UNITS;
+const THIRD_BIAS: u32 = THIRD + 3 * UNITS;
+
+kernel! {
+    /// Weights `mix` [images, 3] of entropy, salience and participatory score, image by image.
+    ///
+    /// `images`, `patches` and `table` are those of the batch's [`Layout`](crate::vision::Layout); `summaries` are as
+    /// [`participatory`](crate::vision::participatory) leaves them; `predictor` is a balancer and a query as
+    /// [`predictor`](crate::vision::predictor) packs them.
+    pub unsafe fn balance(
+        cx: impl Cooperative, images: u32, patches: u32,
+        table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
+    )
+    require {
+        (1..=65535).contains(&images),
+        (1..=268435456).contains(&patches),
+        table.len() == 4 * (images + 1),
+        summaries.len() == 12 * (patches / 64 + images),
+        predictor.len() == 18179,
+        mix.len() == 3 * images,
+    }
+    grid(images) block(512) shared((12 + 128 + 4 * 128 + 128 + 4) * 4)
+    {
+        let (image, rank, lane, warp) = (cx.block_idx().x, cx.thread_idx().x, cx.lane(), cx.warp());
+        let (unit, part) = (rank % UNITS, rank / UNITS);
+        let input = cx.shared::<f32>(0);
+        let first = cx.shared::<f32>(12 * 4);
+        let partial = cx.shared::<f32>((12 + UNITS) * 4);
+        let second = cx.shared::<f32>((12 + 5 * UNITS) * 4);
+        let logits = cx.shared::<f32>((12 + 6 * UNITS) * 4);
+
+        let weight = |i: u32| predictor.get(cx, i as usize);
+        let first_weights: [f32; 10] = core::array::from_fn(|k| weight(k as u32 * UNITS + unit));
+        let second_weights: [f32; 32] = core::array::from_fn(|k| weight(SECOND + (part * 32 + k as u32) * UNITS + unit));
+        let second_bias = weight(SECOND_BIAS + unit);
+        let third_weights: [f32; 4] = core::array::from_fn(|k| weight(THIRD + warp.min(2) * UNITS + k as u32 * 32 + lane));
+        let third_bias = weight(THIRD_BIAS + warp.min(2));
+
+        if warp < 3 {
+            let span = Span::of_image(cx, table, images, patches, image);
+            let (n, blocks, stride) = (span.len(), span.len().div_ceil(PIECE), patches / PIECE + images);
+            // Four pieces' at once; past the last they are the last's, and not taken.
+            let summaries = |map: u32, k: u32, b: u32| -> [f32; 4] {
+                let of = |b: u32| ((map * 3 + k) * stride + span.piece() + b.min(blocks - 1)) as usize;
+                core::array::from_fn(|i| summaries.get(cx, of(b + 32 * i as u32)))
+            };
+            let size = |b: u32| (n - b * PIECE).min(PIECE) as f32;
+            let (mut sum, mut most, mut peak) = (Sum::default(), f32::NEG_INFINITY, f32::NEG_INFINITY);
+            let mut b = lane;
+            while b < blocks {
+                let (sums, mosts, peaks) = (summaries(warp, 0, b), summaries(warp, 2, b), summaries(3, 2, b));
+                for i in 0..4 {
+                    if b + 32 * (i as u32) < blocks {
+                        sum.add(sums[i]);
+                    }
+                    (most, peak) = (most.max(mosts[i]), peak.max(peaks[i]));
+                }
+                b += 128;
+            }
+            let mean = cx.warp_sum(sum.total()) / n as f32;
+            let (most, peak) = (cx.warp_max(most), cx.warp_max(peak));
+            let mut squares = Sum::default();
+            let mut b = lane;
+            while b < blocks {
+                let (sums, within) = (summaries(warp, 0, b), summaries(warp, 1, b));
+                for i in 0..4 {
+                    let b = b + 32 * i as u32;
+                    if b < blocks {
+                        let off = sums[i] / size(b) - mean;
+                        squares.add(cx.fma(size(b) * off, off, within[i]));
+                    }
+                }
+                b += 128;
+            }
+            let squares = cx.warp_sum(squares.total());
+            let deviation = if n > 1 { cx.sqrt(squares / (n - 1) as f32) } else { 0.0 };
+            if lane == 0 {
+                for (k, v) in [mean, most, deviation].into_iter().enumerate() {
+                    let v = if warp != 1 { v } else if peak > 0.0 { v / peak } else { 0.0 };
+                    cx.shared_set(input, warp * 3 + k as u32, v);
+                }
+            }
+        }
+        cx.barrier();
+
+        if part == 0 {
+            let mut sum = first_weights[INPUTS as usize];
+            for k in 0..INPUTS {
+                sum = cx.fma(first_weights[k as usize], cx.shared_get(input, k), sum);
+            }
+            cx.shared_set(first, unit, sum.max(0.0));
+        }
+        cx.barrier();
+
+        let mut sum = 0.0;
+        for (k, w) in second_weights.into_iter().enumerate() {
+            sum = cx.fma(w, cx.shared_get(first, part * 32 + k as u32), sum);
+        }
+        cx.shared_set(partial, rank, sum);
+        cx.barrier();
+
+        if part == 0 {
+            let mut sum = second_bias;
+            for part in 0..4 {
+                sum += cx.shared_get(partial, part * UNITS + unit);
+            }
+            cx.shared_set(second, unit, sum.max(0.0));
+        }
+        cx.barrier();
+
+        if warp < 3 {
+            let mut sum = 0.0;
+            for (k, w) in third_weights.into_iter().enumerate() {
+                sum = cx.fma(w, cx.shared_get(second, k as u32 * 32 + lane), sum);
+            }
+            let sum = cx.warp_sum(sum);
+            if lane == 0 {
+                cx.shared_set(logits, warp, sum + third_bias);
+            }
+        }
+        cx.barrier();
+
+        if rank == 0 {
+            let [a, b, c] = [0, 1, 2].map(|k| cx.shared_get(logits, k));
+            let most = a.max(b).max(c);
+            let powers = [a, b, c].map(|v| cx.exp2((v - most) * core::f32::consts::LOG2_E));
+            let sum = powers[0] + powers[1] + powers[2];
+            for (k, power) in powers.into_iter().enumerate() {
+                mix.set(cx, image as usize * 3 + k, power / sum);
+            }
+        }
+    }
+}
+
+/// A balancer and a query as [`balance`] takes them, 18179 numbers.
+///
+/// `weights` and `biases` are those of the three linear layers, [128, 9 + D], [128, 128] and [3, 128]; the query's share
+/// of the first is taken here, once.
+///
+/// # Panics
+/// Where a length is another.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn predictor(weights: [&[f32]; 3], biases: [&[f32]; 3], query: &[f32]) -> Vec<f32> {
+    let (units, inputs) = (UNITS as usize, INPUTS as usize);
+    let width = inputs + query.len();
+    assert_eq!(
+        weights.map(<[f32]>::len),
+        [units * width, units * units, 3 * units],
+        "weights [128, 9 + D], [128, 128], [3, 128]"
+    );
+    assert_eq!(biases.map(<[f32]>::len), [units, units, 3], "biases [128], [128], [3]");
+    let mut packed = Vec::with_capacity(THIRD_BIAS as usize + 3);
+    for k in 0..inputs {
+        packed.extend((0..units).map(|unit| weights[0][unit * width + k]));
+    }
+    for (row, &bias) in weights[0].chunks(width).zip(biases[0]) {
+        let share: f64 = row[inputs..].iter().zip(query).map(|(&w, &q)| f64::from(w) * f64::from(q)).sum();
+        packed.push((f64::from(bias) + share) as f32);
+    }
+    for k in 0..units {
+        packed.extend((0..units).map(|unit| weights[1][unit * units + k]));
+    }
+    packed.extend(biases[1]);
+    packed.extend(weights[2]);
+    packed.extend(biases[2]);
+    packed
+}

@@ -1,0 +1,77 @@
+//! Compression: every selected patch as side^2 tokens, packed.
+//!
+//! ```text
+//! for every token t < T and plane c, in parallel:
+//!     k = the selected patch with cu_seqlens[k] <= t < cu_seqlens[k + 1]; n = its side
+//!     (cy, cx) = the token's cell: (t - cu_seqlens[k]) / n and % n
+//!     rows     = floor(cy ph / n) .. ceil((cy + 1) ph / n), columns likewise
+//!     tokens[t][c] = mean of planes[c] over the cell
+//!     position[t]  = (middle of rows / H, middle of columns / W)
+//! ```
+//!
+//! Launch: blocks of 32 tokens x 13 planes. The grid covers `capacity` tokens; T is read on the device, and
+//! blocks past it leave.
+//! Memory: 52 bytes read a pixel of a selected patch (cells overlap where the side does not divide
+//! the patch), 60 written a token.
+//!
+//! - **A token finds its patch**, by bisection of `cu_seqlens`, rather than a patch its tokens: an output row
+//!   has one owner whatever `cu_seqlens` holds, so wrong offsets give wrong tokens and never a race. It also
+//!   spreads a few large patches evenly.
+//! - **A lane a token**: neighbouring cells are neighbouring columns, and a warp stays in one plane.
+//! - **Compensated sums**, as in `features`.
+
+use thalweg_simt::kernel;
+
+use crate::vision::PLANES;
+use crate::vision::patch::{Patch, Sum, Token};
+
+kernel! {
+    /// Packed tokens of the selected patches: `planes` [13, H, W] to `tokens` [T, 13] and `position` [T, 2],
+    /// (y, x) of the cell centre as a fraction of height and width.
+    ///
+    /// `sides` \[N\], `cu_seqlens`, `patch_id` and `counts` are as [`allocate`](crate::vision::allocate) leaves them, with
+    /// room for `selected` patches. `tokens` and `position` have `capacity` rows; those from T on are left alone.
+    pub unsafe fn compress(
+        cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
+        planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
+        tokens: Out<f32>, position: Out<f32>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        (1..=16384).contains(&patch),
+        capacity <= 2147483647,
+        planes.len() == 13 * height * width,
+        sides.len() == height.div_ceil(patch) * width.div_ceil(patch),
+        cu_seqlens.len() > selected,
+        patch_id.len() >= selected,
+        counts.len() == 2,
+        tokens.len() == 13 * capacity,
+        position.len() == 2 * capacity,
+    }
+    grid(capacity.div_ceil(32)) block(32, 13)
+    {
+        let (t, plane) = (cx.global_x(), cx.thread_idx().y);
+        let count = counts.get(cx, 1).min(selected);
+        if t >= counts.get(cx, 0).min(capacity) || count == 0 {
+            return;
+        }
+        let patches = height.div_ceil(patch) * width.div_ceil(patch);
+        let token = Token::find(cx, t, count, patches, sides, cu_seqlens, patch_id);
+        let cell = token.cell(cx, Patch::new(token.patch, height, width, patch));
+        let mut sum = Sum::default();
+        let start = planes.as_ptr().add((plane * height * width) as usize);
+        for y in cell.y..cell.y_end {
+            for x in cell.x..cell.x_end {
+                sum.add(cx.load(start.add((y * width + x) as usize)));
+            }
+        }
+        let mean = sum.total() * cx.recip(cell.area() as f32);
+        tokens.set(cx, t as usize * PLANES as usize + plane as usize, mean);
+        match plane {
+            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip(height as f32)),
+            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip(width as f32)),
+            _ => {}
+        }
+    }
+}

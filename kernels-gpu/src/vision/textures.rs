@@ -1,0 +1,187 @@
+//! Texture array: 13 planes from sRGB, in f32 or IEEE half precision.
+//!
+//! ```text
+//! for every pixel (y, x):
+//!     planes 0..3   = R, G, B / 255
+//!     planes 3..6   = L*a*b* of linear RGB: (L / 100, (a + 128) / 255, (b + 128) / 255)
+//!     l             = 299 R + 587 G + 114 B over the 3x3 window, border replicated   (integer luma)
+//!     planes 6..9   = Gx, Gy, |G|: Sobel sums of l / (8 * 255000)
+//!     planes 9..12  = y / (H - 1), x / (W - 1), distance from the fixation / largest such distance
+//!     plane  12     = 2 * standard deviation of l / 255000
+//! ```
+//!
+//! Launch: blocks of 256 threads, 4 pixels of 2 rows a thread, so a block covers 1024 x 2 pixels.
+//! Memory: 3 bytes read a pixel, 52 written, or 26 as halves; neighbouring rows come from L1.
+//!
+//! - **Two layouts of one computation.** Where rows start on 16 bytes (W divisible by 4) a thread
+//!   takes 4 adjacent pixels: 12 bytes are three aligned words, one more word on each side holds the
+//!   neighbours, and a plane takes one `st.global.cs.v4`. Elsewhere the thread takes every 256th of 1024 pixels, so
+//!   that a warp's scalar stores are still whole lines.
+//! - **Streaming stores**: 52 bytes a pixel would otherwise push the image out of L2.
+//! - **Two rows a thread**: the second costs one row of luma instead of three. On the CPU device that saves a fifth or more; on
+//!   an H200 arithmetic does not bind, and one row or two, 32 x 8 or 256 x 1 threads are the same to 1 %.
+//! - **Arithmetic** as in `texel`, shared with the fused path.
+//!
+//! On an H200 f32 runs at 92.2 % of the rate of a copy of as many bytes at 4K and 91.0 % at 8K, halves at 94.2 % and 91.9 %.
+//! Memory binds: a kernel that only reads the image and writes 13 planes comes to 92.1 % and 90.8 %.
+//! Four rows a thread take 128 registers and 2 % longer; plain stores 1.5 %; linear light by arithmetic instead of the table
+//! is no faster. See `benches/record`.
+//!
+//! Largest error against f64 over all 2^24 colours, on the CPU device: R, G, B 7.5e-8, L 4.0e-7, a 7.7e-7, b 3.8e-7.
+
+use thalweg_simt::{Simt, kernel};
+
+use crate::vision::texel::{
+    CONTRAST, Column, GRADIENT, Image, LINEAR, Place, Walk, channels, contrast, eccentricity, gradient, lab, response,
+};
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Rows of a block.
+const ROWS: u32 = 2;
+
+kernel! {
+    /// Texture array of an image: `rgb` [H, W, 3] to `planes` [13, H, W].
+    ///
+    /// Planes: R, G, B, L\*, a\*, b\* (scaled to about [0, 1]), Gx, Gy, edge magnitude, y, x, eccentricity,
+    /// local contrast. The fixation is in units of the image's height and width, (0.5, 0.5) its centre.
+    pub unsafe fn textures(
+        cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<f32>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        rgb.len() == 3 * height * width,
+        planes.len() == 13 * height * width,
+    }
+    grid(width.div_ceil(4 * 256), height.div_ceil(2)) block(256)
+    {
+        let image = Image { height, width, rgb };
+        let place = Place::new(cx, height, width, fixation_y, fixation_x);
+        let p = planes.as_ptr();
+        let aligned = p.addr().is_multiple_of(16);
+        rows(cx, image, place, aligned, |at, v| cx.store4_streaming(p.add(at), v), |at, v| cx.store(p.add(at), v));
+    }
+}
+
+kernel! {
+    /// As [`textures`], with planes in IEEE half precision (their bits), rounded to nearest even.
+    pub unsafe fn textures_f16(
+        cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<u16>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        rgb.len() == 3 * height * width,
+        planes.len() == 13 * height * width,
+    }
+    grid(width.div_ceil(4 * 256), height.div_ceil(2)) block(256)
+    {
+        let image = Image { height, width, rgb };
+        let place = Place::new(cx, height, width, fixation_y, fixation_x);
+        let p = planes.as_ptr();
+        let four = |at, [a, b, c, d]: [f32; 4]| {
+            cx.store2_streaming(p.add(at).cast::<u32>(), [cx.to_f16_pair(a, b), cx.to_f16_pair(c, d)]);
+        };
+        rows(cx, image, place, p.addr().is_multiple_of(8), four, |at, v| cx.store(p.add(at), cx.to_f16_bits(v)));
+    }
+}
+
+/// The pixels of a thread. `four` stores four values of a plane from an element on that is a multiple of 4, which takes
+/// `aligned` planes; `one` stores one.
+///
+/// # Safety
+/// The image is there; the grid and the block are those of [`textures`].
+#[inline(always)]
+unsafe fn rows(
+    cx: impl Simt,
+    image: Image,
+    place: Place,
+    aligned: bool,
+    four: impl Fn(usize, [f32; 4]),
+    one: impl Fn(usize, f32),
+) {
+    let Image { height, width, .. } = image;
+    let (start, top) = (cx.block_idx().x * (4 * THREADS), cx.block_idx().y * ROWS);
+    let at = |plane: u32, y: u32, x: u32| (plane * height * width + y * width + x) as usize;
+    if aligned && image.is_aligned() {
+        let x = start + cx.thread_idx().x * 4;
+        if x >= width {
+            return;
+        }
+        // SAFETY: `x` is a multiple of 4 inside the image, which is aligned.
+        let load = |start| unsafe { image.quad(cx, start, x) };
+        columns(cx, image, place, top, [x, x + 1, x + 2, x + 3], load, |plane, y, v| four(at(plane, y, x), v));
+    } else {
+        let mut x = start + cx.thread_idx().x;
+        while x < width.min(start + 4 * THREADS) {
+            // SAFETY: inside the image.
+            let load = |start| unsafe { image.single(cx, start, x) };
+            columns(cx, image, place, top, [x], load, |plane, y, [v]| one(at(plane, y, x), v));
+            x += THREADS;
+        }
+    }
+}
+
+/// Columns `x` of the rows from `top` on; `load` takes the start of a row, `put` a plane, a row and its values.
+#[inline(always)]
+fn columns<const N: usize, const M: usize>(
+    cx: impl Simt,
+    image: Image,
+    place: Place,
+    top: u32,
+    x: [u32; N],
+    load: impl Fn(u32) -> [u32; M],
+    put: impl Fn(u32, u32, [f32; N]),
+) {
+    let x = x.map(|x| place.column(cx, x));
+    let mut start = image.start(top);
+    let mut row = load(start);
+    let mut walk = Walk::new(cx, load(image.above(top, start)), row);
+    for y in top..top + ROWS {
+        if y == image.height {
+            return;
+        }
+        start = image.below(y, start);
+        let below = load(start);
+        texels(cx, place.row(cx, y), x, row, walk.down(cx, below), |plane, v| put(plane, y, v));
+        row = below;
+    }
+}
+
+/// The 13 planes of `N` pixels of a `row`, given with its neighbours, and their columns of luma; `y` and `x` are their places
+/// and parts of the eccentricity. Planes in this order keep the fewest registers alive.
+#[inline(always)]
+fn texels<const N: usize, const M: usize>(
+    cx: impl Simt,
+    y: (f32, f32),
+    x: [(f32, f32); N],
+    row: [u32; M],
+    columns: [Column; M],
+    put: impl Fn(u32, [f32; N]),
+) {
+    let rgb: [[u32; 3]; N] = core::array::from_fn(|i| channels(row[i + 1]));
+    let windows: [[Column; 3]; N] = core::array::from_fn(|i| [columns[i], columns[i + 1], columns[i + 2]]);
+    put(0, rgb.map(|c| cx.scale(c[0], 1.0 / 255.0)));
+    put(1, rgb.map(|c| cx.scale(c[1], 1.0 / 255.0)));
+    put(2, rgb.map(|c| cx.scale(c[2], 1.0 / 255.0)));
+    let lab = rgb.map(|c| linear_lab(cx, c.map(|v| LINEAR.0[v as usize])));
+    put(3, lab.map(|v| v.0));
+    put(4, lab.map(|v| v.1));
+    put(5, lab.map(|v| v.2));
+    put(12, windows.map(|w| contrast(cx, w) * CONTRAST));
+    let gradients = windows.map(|w| gradient(cx, w));
+    put(6, gradients.map(|v| v.0 * GRADIENT));
+    put(7, gradients.map(|v| v.1 * GRADIENT));
+    put(8, gradients.map(|v| v.2 * GRADIENT));
+    put(9, [y.0; N]);
+    put(10, x.map(|v| v.0));
+    put(11, x.map(|v| eccentricity(cx, y.1, v.1)));
+}
+
+/// Planes 3 to 5 of linear light.
+#[inline(always)]
+pub(crate) fn linear_lab(cx: impl Simt, rgb: [f32; 3]) -> (f32, f32, f32) {
+    let [l, a, b] = lab(cx, response(cx, rgb), 1.0);
+    (l, a, b)
+}

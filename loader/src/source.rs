@@ -1,0 +1,216 @@
+//! Where samples come from, and in which order.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thalweg::{Error, Result};
+
+use super::{Canvas, DecodeError};
+
+/// What decodes one sample.
+pub(super) type Decode = Box<dyn FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send>;
+
+/// One image to be decoded, and what travels with it.
+pub struct Sample<M> {
+    pub(super) name: String,
+    pub(super) meta: M,
+    pub(super) decode: Decode,
+}
+
+impl<M> Sample<M> {
+    /// A sample that errors will call `name`, with its metadata (a label, a path), which reaches the batch untouched.
+    ///
+    /// `decode` runs once, on a decode thread: it learns the image's size, asks the [`Canvas`] for so many pixels and writes
+    /// them there. An error or a panic in it costs this sample alone.
+    pub fn new(
+        name: impl Into<String>,
+        meta: M,
+        decode: impl FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send + 'static,
+    ) -> Self {
+        Self { name: name.into(), meta, decode: Box::new(decode) }
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for Sample<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample").field("name", &self.name).field("meta", &self.meta).finish_non_exhaustive()
+    }
+}
+
+/// What a source's function returns, called with a sample's index.
+pub(super) type Samples<M> = Box<dyn FnMut(u64) -> Option<Sample<M>> + Send>;
+
+/// Where samples come from: files, a folder, or a function of one's own.
+pub struct Source<M> {
+    pub(super) len: Option<u64>,
+    pub(super) sample: Samples<M>,
+}
+
+impl<M> Source<M> {
+    /// `len` samples, each made by `sample` from its index. They can be shuffled.
+    pub fn indexed(len: u64, mut sample: impl FnMut(u64) -> Sample<M> + Send + 'static) -> Self {
+        Self { len: Some(len), sample: Box::new(move |index| Some(sample(index))) }
+    }
+
+    /// Samples until `sample` returns `None`. It is called with 0, 1, 2 and so on (a [shard](super::Options::shard) leaves out the
+    /// other ranks' numbers), and from the beginning in each epoch. Without a length, they cannot be shuffled.
+    pub fn from_fn(sample: impl FnMut(u64) -> Option<Sample<M>> + Send + 'static) -> Self {
+        Self { len: None, sample: Box::new(sample) }
+    }
+}
+
+impl Source<PathBuf> {
+    /// Files, each decoded by `read`: [`read_ppm`](super::read_ppm), `read_photo`, or a function of one's own. Their
+    /// metadata is the path.
+    pub fn files(
+        paths: impl IntoIterator<Item = impl Into<PathBuf>>,
+        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+    ) -> Self {
+        let paths: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
+        Self::indexed(paths.len() as u64, move |index| {
+            let (path, read) = (paths[index as usize].clone(), read.clone());
+            Sample::new(path.display().to_string(), path.clone(), move |canvas| read(&path, canvas))
+        })
+    }
+
+    /// The files of a folder that have one of the `extensions` (`["jpg", "png"]`, in either case), in order of name. Subfolders and
+    /// hidden files are left out.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or has no such file.
+    pub fn folder(
+        folder: impl AsRef<Path>,
+        extensions: &[&str],
+        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+    ) -> Result<Self> {
+        let folder = folder.as_ref();
+        let refuse = |given: String| {
+            let expected = format!("a folder with files *.{}", extensions.join(", *."));
+            Error::Parameter { name: "the loader's folder", given: format!("{} ({given})", folder.display()), expected }
+        };
+        let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let wanted = |path: &PathBuf| {
+            let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            extensions.iter().any(|e| e.eq_ignore_ascii_case(extension)) && !hidden && !path.is_dir()
+        };
+        let entries = entries.map_err(|e| refuse(e.to_string()))?;
+        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(wanted).collect();
+        paths.sort();
+        if paths.is_empty() {
+            return Err(refuse("none is there".into()));
+        }
+        Ok(Self::files(paths, read))
+    }
+}
+
+impl<M> fmt::Debug for Source<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// Which sample is at which position of one rank's epoch.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// Samples of this rank, where known.
+    pub(super) len: Option<u64>,
+    shuffled: Option<Vec<u64>>,
+    rank: u64,
+    world: u64,
+}
+
+impl Order {
+    /// Positions `rank`, `rank + world`, and so on of all samples, which each rank shuffles alike. With `equal`, all ranks have
+    /// the same number, the largest they can.
+    pub(super) fn new(
+        len: Option<u64>,
+        shuffle: Option<u64>,
+        epoch: u64,
+        (rank, world): (u64, u64),
+        equal: bool,
+    ) -> Self {
+        let own = |len: u64| if equal { len / world } else { len.saturating_sub(rank).div_ceil(world) };
+        let shuffled = len.zip(shuffle).map(|(len, seed)| permutation(len, seed, epoch));
+        Self { len: len.map(own), shuffled, rank, world }
+    }
+
+    /// The index of the sample at a position.
+    pub(super) fn index(&self, position: u64) -> Option<u64> {
+        if self.len.is_some_and(|len| position >= len) {
+            return None;
+        }
+        let place = position.checked_mul(self.world)?.checked_add(self.rank)?;
+        Some(self.shuffled.as_ref().map_or(place, |order| order[place as usize]))
+    }
+}
+
+/// The numbers below `len` in an order that seed and epoch decide, the same on every machine.
+///
+/// Fisher and Yates's shuffle: for `i` from `len - 1` down to 1, swap elements `i` and `floor(r (i + 1) / 2^64)`, where each `r` is the next
+/// number of SplitMix64 (Steele, Lea and Flood 2014) started at `seed + epoch * 0xd1342543de82ef95`, modulo 2^64.
+fn permutation(len: u64, seed: u64, epoch: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..len).collect();
+    let mut state = seed.wrapping_add(epoch.wrapping_mul(0xd134_2543_de82_ef95));
+    for i in (1..order.len()).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut r = state;
+        r = (r ^ (r >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        r = (r ^ (r >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        r ^= r >> 31;
+        order.swap(i, ((u128::from(r) * (i as u128 + 1)) >> 64) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn indices(order: &Order) -> Vec<u64> {
+        (0..).map_while(|position| order.index(position)).collect()
+    }
+
+    #[test]
+    fn every_sample_is_one_ranks_once() {
+        for len in [0, 1, 2, 7, 64, 101] {
+            for world in [1, 2, 3, 8, 200] {
+                for shuffle in [None, Some(0), Some(7)] {
+                    let ranks = (0..world).map(|rank| Order::new(Some(len), shuffle, 3, (rank, world), false));
+                    let mut all: Vec<u64> = ranks.flat_map(|order| indices(&order)).collect();
+                    all.sort_unstable();
+                    assert_eq!(all, (0..len).collect::<Vec<_>>(), "{len} samples, {world} ranks");
+
+                    let equal: Vec<usize> = (0..world)
+                        .map(|rank| indices(&Order::new(Some(len), shuffle, 3, (rank, world), true)).len())
+                        .collect();
+                    assert!(equal.iter().all(|&n| n as u64 == len / world));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn seed_and_epoch_decide_the_order() {
+        let order = permutation(100, 1, 0);
+        assert_eq!(order, permutation(100, 1, 0));
+        assert_ne!(order, permutation(100, 2, 0));
+        assert_ne!(order, permutation(100, 1, 1));
+        assert_ne!(order, (0..100).collect::<Vec<_>>());
+        // SplitMix64 from 0 begins 0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f: elements 3, 1 and 0 are swapped in.
+        assert_eq!(permutation(4, 0, 0), [2, 0, 1, 3]);
+    }
+
+    #[test]
+    fn places_are_equally_likely() {
+        // 3! orders of three, 6000 seeds: 1000 each, with a standard deviation below 30.
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..6000 {
+            *counts.entry(permutation(3, seed, 0)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        assert!(counts.values().all(|n| (850..1150).contains(n)), "{counts:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! How many tokens an allocation can need, and allocation from a relevance map on the host.
+
+use thalweg::{Error, Result, Stream, StreamTag};
+
+use crate::Params;
+
+/// The buffers an allocation needs, known before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Patches.
+    pub(crate) patches: usize,
+    /// The budget of an image, no larger than what the patches of one can take.
+    pub(crate) budget: u64,
+    /// The most patches that can be selected.
+    pub(crate) selected: usize,
+    /// The most tokens.
+    pub(crate) tokens: usize,
+}
+
+impl Capacity {
+    /// Of `images` images of `patches` patches together, `largest` of them in the one that has most.
+    pub(crate) fn new(params: &Params, images: usize, patches: usize, largest: usize) -> Result<Self> {
+        let (lo, hi) = params.side_bounds();
+        let most = |patches: usize| patches as u64 * u64::from(hi * hi);
+        // A budget below one share selects nothing, but the kernel wants to hear of a legal one.
+        let budget = params.budget.min(most(largest)).max(u64::from(lo * lo));
+        let tokens = budget.saturating_mul(images as u64).min(most(patches));
+        if budget.max(tokens) > i32::MAX as u64 {
+            return Err(Error::Parameter {
+                name: "budget",
+                given: params.budget.to_string(),
+                expected: format!("at most {} tokens for all images of a batch: token offsets are 32-bit", i32::MAX),
+            });
+        }
+        let selected = (patches as u64).min(budget / u64::from(lo * lo) * images as u64) as usize;
+        Ok(Self { patches, budget, selected, tokens: tokens as usize })
+    }
+}
+
+/// Which patches get how many tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// For each patch in raster order, the side `n` of its `n` x `n` tokens, or 0.
+    pub sides: Vec<i32>,
+    /// Token offsets of the selected patches, `[K + 1]`, from 0 to the number of tokens.
+    pub cu_seqlens: Vec<i32>,
+    /// Raster indices of the selected patches, `[K]`, ascending.
+    pub patch_id: Vec<i32>,
+}
+
+/// Allocates tokens by a relevance map of one's own, a number from 0 to 1 for each patch in raster order, on the device, and
+/// waits for the result.
+///
+/// ```
+/// use thalweg_vision::{Params, allocate_blocking};
+/// use thalweg::{Device, stream_tags};
+///
+/// stream_tags!(Work);
+/// let work = Device::best()?.stream::<Work>()?;
+/// let params = Params { budget: 500, ..Params::default() };
+/// let allocation = allocate_blocking(&work, &[0.1, 1.0, 0.5], &params)?;
+/// assert_eq!(allocation.sides, [0, 20, 10]); // 400 + 100 tokens
+/// assert_eq!(allocation.cu_seqlens, [0, 400, 500]);
+/// assert_eq!(allocation.patch_id, [1, 2]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Errors
+/// A parameter or a relevance that is not finite ([`Error::Parameter`]), or the device's own.
+pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], params: &Params) -> Result<Allocation> {
+    params.validate()?;
+    if let Some((i, v)) = relevance.iter().enumerate().find(|(_, v)| !v.is_finite()) {
+        return Err(Error::Parameter {
+            name: "relevance",
+            given: format!("{v} for patch {i}"),
+            expected: "finite numbers".into(),
+        });
+    }
+    if relevance.is_empty() {
+        return Ok(Allocation { sides: vec![], cu_seqlens: vec![0], patch_id: vec![] });
+    }
+    let (lo, hi) = params.side_bounds();
+    let capacity = Capacity::new(params, 1, relevance.len(), relevance.len())?;
+    let relevance = stream.upload_blocking(relevance)?;
+    let gains = stream.upload_blocking(&thalweg_kernels::vision::gains(lo, hi, params.focus))?;
+    let mut sides = stream.alloc(capacity.patches)?;
+    let mut cu_seqlens = stream.alloc(capacity.selected + 1)?;
+    let mut patch_id = stream.alloc(capacity.selected)?;
+    let mut counts = stream.alloc(2)?;
+    let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
+    // One image, so that the table is not looked at.
+    let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
+    thalweg_kernels::vision::allocate(
+        stream,
+        1,
+        n,
+        n,
+        lo,
+        hi,
+        capacity.budget,
+        &table,
+        &relevance,
+        &gains,
+        &mut sides,
+        &mut cu_seqlens,
+        &mut patch_id,
+        &mut counts,
+        &mut tokens,
+        &mut selected,
+    )?;
+    let selected = stream.read_blocking(&counts)?[1] as usize;
+    Ok(Allocation {
+        sides: stream.read_blocking(&sides)?,
+        cu_seqlens: stream.read_blocking(cu_seqlens.slice(..=selected)?)?,
+        patch_id: stream.read_blocking(patch_id.slice(..selected)?)?,
+    })
+}

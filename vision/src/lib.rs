@@ -1,0 +1,50 @@
+//! From a photograph to adaptive visual tokens (ARR-COC): textures, relevance, allocation, compression.
+//!
+//! 1. **Textures**: 13 planes a pixel (sRGB, CIELAB, Sobel of luma, position, eccentricity, local contrast).
+//! 2. **Relevance** of each patch: entropy of its luma (information), its edges (salience) and, with a [`Query`], how well it
+//!    meets the query (participatory score), balanced.
+//! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within a budget.
+//! 4. **Compression**: a selected patch's planes averaged over `n` x `n` cells, packed one patch after another.
+//!
+//! [`Pipeline`] does it batch after batch, each on a stream of its own and replayed from a graph, straight from RGB without a plane in memory;
+//! [`Workspace`] for images that are on the device, on a stream of yours. [`kernels`] are the launchers they use, and those that
+//! write the planes.
+//! [`arr_coc_0_1`] computes what the published PyTorch project of that version does.
+//! The numbers are defined in `docs/spec.md` of the repository, exactly enough that another implementation agrees.
+//!
+//! ```
+//! use thalweg::Device;
+//! use thalweg_vision::{Image, Params, Pipeline};
+//!
+//! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
+//! let params = Params { patch: 2, budget: 100, sides: 2..=4, ..Params::default() };
+//! let pipeline = Pipeline::new(Device::best()?, params)?;
+//! let tokens = pipeline.run(&[image]).remove(0)?;
+//! assert_eq!(tokens.grid, [1, 2]);
+//! assert_eq!(tokens.tokens.len(), 13 * tokens.len());
+//! # Ok::<(), thalweg::Error>(())
+//! ```
+
+mod allocate;
+pub mod arr_coc_0_1;
+mod params;
+mod pipeline;
+mod query;
+mod tokens;
+mod workspace;
+
+pub use allocate::{Allocation, allocate_blocking};
+pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
+pub use pipeline::{Frame, Pipeline, Stages};
+pub use query::{Head, Layer, Query};
+pub use tokens::{TokenSet, TokenValues, Tokens};
+pub use workspace::{Precision, Workspace, WorkspaceOn};
+
+/// The kernels' typed launchers: asynchronous, on buffers that one stream orders.
+pub use thalweg_kernels::vision as kernels;
+
+/// Locks a mutex. One that a panic poisoned still holds consistent data here, because no code of a user runs under a lock of this
+/// crate.
+pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,166 @@
+//! What goes in: an image and the parameters.
+
+use std::ops::RangeInclusive;
+
+use thalweg_kernels::vision::{Layout, LayoutError};
+
+use thalweg::{Error, Result};
+
+/// Planes of the texture array, features of a patch, channels of a token.
+pub const PLANES: usize = thalweg_kernels::vision::PLANES as usize;
+
+/// The largest height and width, in pixels.
+pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
+
+/// How an image becomes tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    /// Side of a patch in pixels, 1 to 16384. Default 32.
+    pub patch: u32,
+    /// A selected patch becomes `n` x `n` tokens with `n` in this range, within 1 to 255. Default 8 to 20.
+    pub sides: RangeInclusive<u32>,
+    /// The most tokens an image gets; at least the smallest side squared. Default 4096.
+    pub budget: u64,
+    /// The exponent of the utility `tokens^focus`, between 0 and 1: towards 1 tokens gather on few patches, towards
+    /// 0 they spread. Default 0.8.
+    pub focus: f64,
+    /// Where the eye rests: y, x, from 0 to 1. Default the centre.
+    pub fixation: [f32; 2],
+    /// How much salience falls towards the periphery, 0 to 1. Default 0.
+    pub foveal_bias: f32,
+    /// Weights of entropy, salience and participatory score. Where absent, the balancer decides if the pipeline has one
+    /// ([`Pipeline::with_query`](crate::Pipeline::with_query)), else the scores that there are weigh the same. Without
+    /// a query there is no participatory score, so the third must be 0.
+    pub mix: Option<[f32; 3]>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { patch: 32, sides: 8..=20, budget: 4096, focus: 0.8, fixation: [0.5, 0.5], foveal_bias: 0.0, mix: None }
+    }
+}
+
+fn refuse(name: &'static str, given: impl ToString, expected: impl ToString) -> Result<()> {
+    Err(Error::Parameter { name, given: given.to_string(), expected: expected.to_string() })
+}
+
+impl Params {
+    /// Checks every parameter.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for the first that is out of its range.
+    pub fn validate(&self) -> Result<()> {
+        let (lo, hi) = self.side_bounds();
+        if !(1..=MAX_EXTENT).contains(&self.patch) {
+            return refuse("patch", self.patch, format!("1 to {MAX_EXTENT} pixels"));
+        }
+        if lo == 0 || lo > hi || hi > 255 {
+            return refuse("sides", format!("{lo}..{hi}"), "a range lo..hi with 1 <= lo <= hi <= 255");
+        }
+        if self.budget < u64::from(lo * lo) {
+            return refuse(
+                "budget",
+                self.budget,
+                format!("at least {} tokens, the smallest share of a patch", lo * lo),
+            );
+        }
+        if !(self.focus > 0.0 && self.focus < 1.0) {
+            return refuse("focus", self.focus, "a number between 0 and 1, both excluded");
+        }
+        let unit = 0.0..=1.0;
+        if !self.fixation.iter().all(|v| unit.contains(v)) {
+            let [y, x] = self.fixation;
+            return refuse("fixation", format!("{y},{x}"), "y,x with both from 0 to 1");
+        }
+        if !unit.contains(&self.foveal_bias) {
+            return refuse("foveal_bias", self.foveal_bias, "a number from 0 to 1");
+        }
+        if let Some(mix @ [a, b, c]) = self.mix
+            && !(a >= 0.0 && b >= 0.0 && c >= 0.0 && a + b + c > 0.0 && (a + b + c).is_finite())
+        {
+            return refuse("mix", format!("{mix:?}"), "weights of a finite sum, none negative and not all zero");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn side_bounds(&self) -> (u32, u32) {
+        (*self.sides.start(), *self.sides.end())
+    }
+
+    /// Patches of an image: rows, columns.
+    pub fn grid(&self, height: u32, width: u32) -> [u32; 2] {
+        [height.div_ceil(self.patch), width.div_ceil(self.patch)]
+    }
+}
+
+/// An image: `height` x `width` pixels of sRGB, 8 bits a channel, `[H, W, 3]`, row-major.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Image {
+    height: u32,
+    width: u32,
+    rgb: Vec<u8>,
+}
+
+impl Image {
+    /// An image of `3 * height * width` bytes.
+    ///
+    /// # Errors
+    /// An extent is not within 1 to 16384, or the bytes are not as many.
+    pub fn new(height: u32, width: u32, rgb: Vec<u8>) -> Result<Self> {
+        check_size(height, width, rgb.len())?;
+        Ok(Self { height, width, rgb })
+    }
+
+    /// Rows.
+    pub fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// Columns.
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// The bytes: red, green, blue of the first pixel, then of the one to its right.
+    pub fn rgb(&self) -> &[u8] {
+        &self.rgb
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Image({} x {})", self.height, self.width)
+    }
+}
+
+/// Checks an image's extents and its number of bytes.
+pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
+    let extents = 1..=MAX_EXTENT;
+    if !extents.contains(&height) || !extents.contains(&width) {
+        return refuse("image size", format!("{height} x {width}"), format!("1 to {MAX_EXTENT} pixels a side"));
+    }
+    let expected = 3 * height as usize * width as usize;
+    if bytes != expected {
+        return refuse(
+            "image",
+            format!("{bytes} bytes"),
+            format!("{expected} bytes, 3 for each of {height} x {width} pixels"),
+        );
+    }
+    Ok(())
+}
+
+/// Where images of these sizes (height, width) lie in a batch, for the kernels that take one: [`Layout::new`] with this crate's error.
+///
+/// # Errors
+/// No batch can hold them: see [`LayoutError`].
+pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<Layout> {
+    Layout::new(sizes, patch).map_err(|error| {
+        let (name, expected) = match error {
+            LayoutError::Patch(_) => ("patch", "1 to 16384 pixels"),
+            LayoutError::Extent { .. } => ("image", "1 to 16384 rows and columns"),
+            _ => ("batch", "no more than 65535 images, 2^28 patches and 2^32 - 1 bytes, and one image at least"),
+        };
+        Error::Parameter { name, given: error.to_string(), expected: expected.into() }
+    })
+}

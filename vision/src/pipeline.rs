@@ -1,0 +1,571 @@
+//! The pipeline: batch after batch, each on a stream of its own.
+//!
+//! ```text
+//! slot 0 | up 0 | analyze, score, allocate, compress 0 | down 0 |        | up 3 | ...
+//! slot 1        | up 1 | analyze, ... 1 | down 1 |
+//! slot 2               | up 2 | ...
+//! ```
+//!
+//! A slot has a stream and all the memory that a batch takes, in page-locked and in device memory; so the copies of one batch run
+//! beside the kernels of others, and in the steady state nothing is allocated. From a slot's second batch on, what it does
+//! is one [`Graph`], replayed. Nothing waits for the host between upload and result: how many tokens there are is known
+//! only with them, so their memory is sized by the budget.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use thalweg::{
+    AnyStream, Brand, Device, DeviceBuffer, Error, Event, Graph, PinnedBuffer, Resource, Result, Stream, StreamTag,
+    TimedEvent,
+};
+
+use crate::kernels::Layout;
+use crate::lock;
+use crate::params::layout;
+use crate::tokens::TokensOn;
+use crate::workspace::{Coupling, Mix, Plan, Precision, Workspace, WorkspaceOn};
+use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
+
+/// Slots of a pipeline, unless said otherwise: enough to keep both copy engines and the kernels busy beside the host's own work.
+const DEPTH: usize = 4;
+
+/// Device time that each stage took, summed over batches. Batches overlap, so it may pass the time on the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Host to device.
+    pub upload: Duration,
+    /// Features and entropy of every patch.
+    pub analysis: Duration,
+    /// Scores, and their balance.
+    pub relevance: Duration,
+    /// Who gets how many tokens.
+    pub allocation: Duration,
+    /// The tokens.
+    pub compression: Duration,
+    /// The texture array, where it was asked for.
+    pub textures: Duration,
+    /// Device to host.
+    pub download: Duration,
+}
+
+impl Stages {
+    /// The stages in order, with their names.
+    pub fn named(&self) -> [(&'static str, Duration); 7] {
+        [
+            ("upload", self.upload),
+            ("analysis", self.analysis),
+            ("relevance", self.relevance),
+            ("allocation", self.allocation),
+            ("compression", self.compression),
+            ("textures", self.textures),
+            ("download", self.download),
+        ]
+    }
+
+    /// Adds the times between marks, of which there is one before the first stage and one after each.
+    fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
+        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
+        let stages = [upload, analysis, relevance, allocation, compression, textures, download];
+        for (stage, pair) in stages.into_iter().zip(marks.windows(2)) {
+            *stage += pair[1].elapsed(&pair[0])?.unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Images to tokens.
+///
+/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a [`Frame`], write into its
+/// page-locked memory, [`submit`](Pipeline::submit) it, and give the [`Tokens`] back when they are used:
+///
+/// ```
+/// use thalweg::{Device, Event};
+/// use thalweg_vision::{Params, Pipeline, Tokens};
+/// use std::collections::VecDeque;
+///
+/// let pipeline = Pipeline::new(Device::best()?, Params { budget: 500, ..Params::default() })?;
+/// let mut under_way: VecDeque<Event<Tokens>> = VecDeque::new();
+/// let mut total = 0;
+/// let mut used = |tokens: Event<Tokens>| {
+///     let tokens = tokens.synchronize()?;
+///     total += tokens.len();
+///     pipeline.recycle(tokens);
+///     Ok::<(), thalweg::Error>(())
+/// };
+/// for shade in 0..20 {
+///     if under_way.len() == pipeline.depth() {
+///         used(under_way.pop_front().expect("there are some"))?;
+///     }
+///     let mut frame = pipeline.frame(&[[40, 70], [33, 32]])?; // two images a batch
+///     frame.image_mut(0).fill(shade);
+///     frame.image_mut(1).fill(255 - shade);
+///     under_way.push_back(pipeline.submit(frame)?);
+/// }
+/// under_way.into_iter().try_for_each(&mut used)?;
+/// assert!(total > 0 && total <= 20 * 2 * 500);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pipeline {
+    device: Device,
+    params: Params,
+    gains: Vec<u32>,
+    precision: Precision,
+    keep_textures: bool,
+    measure: bool,
+    coupling: Option<Coupling>,
+    slots: Arc<Slots>,
+}
+
+/// The slots of a pipeline.
+#[derive(Debug)]
+struct Slots {
+    depth: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that was given back the longest ago first.
+    free: VecDeque<Slot>,
+    /// Slots that exist, free ones included.
+    count: usize,
+    stages: Stages,
+}
+
+impl Slots {
+    fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self { depth, state: Mutex::default(), returned: Condvar::new() })
+    }
+}
+
+/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none of them alive.
+#[derive(Debug)]
+struct Place(Weak<Slots>);
+
+impl Place {
+    fn take(slots: &Arc<Slots>, state: &mut State) -> Self {
+        state.count += 1;
+        Self(Arc::downgrade(slots))
+    }
+
+    fn is_of(&self, slots: &Arc<Slots>) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(slots))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(slots) = self.0.upgrade() {
+            lock(&slots.state).count -= 1;
+            slots.returned.notify_one();
+        }
+    }
+}
+
+/// A batch's memory and stream.
+#[derive(Debug, Resource)]
+pub(crate) struct Slot {
+    images: PinnedBuffer<u8>,
+    buffers: Buffers,
+    #[resource(plain)]
+    lane: Arc<Lane>,
+}
+
+/// The memory of a slot that only its stream writes.
+#[derive(Debug, Resource)]
+struct Buffers {
+    rgb: DeviceBuffer<u8>,
+    workspace: Workspace,
+    results: PinnedBuffer<u32>,
+    planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
+}
+
+/// What a slot has beside memory.
+#[derive(Debug)]
+struct Lane {
+    stream: AnyStream,
+    work: Mutex<Work>,
+    plan: Arc<Plan>,
+    place: Place,
+}
+
+/// What becomes a slot, once it has a place.
+type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
+
+/// How a slot's work is enqueued.
+#[derive(Debug)]
+enum Work {
+    /// Call by call, with a mark after each stage.
+    Measured(Vec<TimedEvent>),
+    /// Call by call, because it may be the only time.
+    First,
+    /// Call by call into a graph, next time.
+    Second,
+    Graph(Graph<Slot>),
+}
+
+/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`].
+#[derive(Debug)]
+pub struct Frame {
+    images: PinnedBuffer<u8>,
+    /// Of a new slot its stream may still be setting them up.
+    buffers: Event<Buffers>,
+    lane: Arc<Lane>,
+}
+
+impl Frame {
+    fn layout(&self) -> &Layout {
+        &self.lane.plan.layout
+    }
+
+    /// Number of images.
+    pub fn images(&self) -> usize {
+        self.layout().images() as usize
+    }
+
+    /// Height and width of image `i`.
+    ///
+    /// # Panics
+    /// There are not so many images.
+    pub fn size(&self, i: usize) -> [u32; 2] {
+        self.layout().size(i)
+    }
+
+    /// The bytes of image `i`, `[H, W, 3]` sRGB; they hold what an earlier batch left.
+    ///
+    /// # Panics
+    /// There are not so many images.
+    pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
+        let range = self.layout().byte_range(i);
+        &mut self.images[range]
+    }
+}
+
+impl Slot {
+    pub(crate) fn plan(&self) -> &Arc<Plan> {
+        &self.buffers.workspace.plan
+    }
+
+    /// What came back.
+    pub(crate) fn results(&self) -> &[u32] {
+        &self.buffers.results
+    }
+
+    /// The texture array of image `i`, where it was asked for.
+    pub(crate) fn planes(&self, i: usize) -> Option<&[f32]> {
+        let (_, host) = self.buffers.planes.as_ref()?;
+        let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
+        let start = PLANES * (0..i).map(pixels).sum::<usize>();
+        Some(&host[start..start + PLANES * pixels(i)])
+    }
+}
+
+impl<S: Brand> SlotOn<S> {
+    /// Enqueues a batch: upload, all stages, download; calls `mark` after each.
+    fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
+        let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
+        stream.copy_to_device(&self.images, rgb)?;
+        mark()?;
+        workspace.enqueue_marked(stream, rgb, &mut mark)?;
+        if let Some((planes, _)) = planes {
+            let plan = &workspace.plan;
+            let [y, x] = plan.params.fixation;
+            let mut rest = &mut **planes;
+            for i in 0..plan.layout.images() as usize {
+                let [height, width] = plan.layout.size(i);
+                let image = plan.layout.byte_range(i);
+                let (own, others) = rest.split_at_mut(PLANES * image.len() / 3)?;
+                kernels::textures(stream, height, width, y, x, rgb.slice(image)?, own)?;
+                rest = others;
+            }
+        }
+        mark()?;
+        stream.copy_to_host(&workspace.results, results)?;
+        if let Some((planes, host)) = planes {
+            stream.copy_to_host(planes, host)?;
+        }
+        mark()
+    }
+}
+
+impl Pipeline {
+    /// A pipeline of the default depth, without a query, that makes 32-bit tokens.
+    ///
+    /// # Errors
+    /// A parameter is out of its range.
+    pub fn new(device: Device, params: Params) -> Result<Self> {
+        params.validate()?;
+        let (lo, hi) = params.side_bounds();
+        Ok(Self {
+            device,
+            gains: kernels::gains(lo, hi, params.focus),
+            params,
+            precision: Precision::F32,
+            keep_textures: false,
+            measure: false,
+            coupling: None,
+            slots: Slots::new(DEPTH),
+        })
+    }
+
+    /// How many batches may be under way or in use at once, at least 1. Default 4.
+    pub fn with_depth(self, depth: usize) -> Self {
+        Self { slots: Slots::new(depth.max(1)), ..self }
+    }
+
+    /// How tokens are stored. Default [`Precision::F32`].
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, slots: Slots::new(self.slots.depth), ..self }
+    }
+
+    /// Whether the texture array comes back too (52 bytes a pixel). Default no.
+    pub fn with_textures(self, keep: bool) -> Self {
+        Self { keep_textures: keep, slots: Slots::new(self.slots.depth), ..self }
+    }
+
+    /// Whether to measure the device time of each [stage](Pipeline::stages), which takes some events and no graph. Default no.
+    pub fn with_stages(self, measure: bool) -> Self {
+        Self { measure, slots: Slots::new(self.slots.depth), ..self }
+    }
+
+    /// Makes the participatory score of a query part of relevance, with the balance of the head's balancer if there is one and
+    /// [`Params::mix`] does not say otherwise.
+    ///
+    /// # Errors
+    /// Head and query differ in dimension ([`Error::Tensor`]).
+    pub fn with_query(self, head: &Head, query: &Query) -> Result<Self> {
+        let mix = match (self.params.mix, head.predictor(query)?) {
+            (None, Some(predictor)) => Mix::Balancer(predictor),
+            (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
+        };
+        let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
+        Ok(Self { coupling, slots: Slots::new(self.slots.depth), ..self })
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// How many batches may be under way or in use at once.
+    pub fn depth(&self) -> usize {
+        self.slots.depth
+    }
+
+    /// Device time of the batches recycled so far, where it is [measured](Pipeline::with_stages).
+    pub fn stages(&self) -> Stages {
+        lock(&self.slots.state).stages
+    }
+
+    /// Memory for a batch of images of these sizes (height, width), to be written and submitted. Waits while as many frames and
+    /// tokens as the pipeline is [deep](Pipeline::depth) are in use; so a thread that holds them all waits for ever.
+    ///
+    /// # Errors
+    /// A size is not within 1 to 16384, [`Params::mix`] weighs a query that is not there, there is no memory, or the device has
+    /// failed.
+    pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
+        loop {
+            if let Some(frame) = self.try_frame(sizes)? {
+                return Ok(frame);
+            }
+            let state = lock(&self.slots.state);
+            let full = |state: &mut State| state.free.is_empty() && state.count >= self.slots.depth;
+            drop(self.slots.returned.wait_while(state, full).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would.
+    ///
+    /// # Errors
+    /// As [`frame`](Pipeline::frame).
+    pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
+        let mut state = lock(&self.slots.state);
+        let same = |slot: &Slot| {
+            let layout = &slot.plan().layout;
+            layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size)
+        };
+        if let Some(slot) = state.free.iter().position(same).and_then(|at| state.free.remove(at)) {
+            let Slot { images, buffers, lane } = slot;
+            return Ok(Some(Frame { images, buffers: Event::ready(buffers), lane }));
+        }
+        let layout = self.layout(sizes)?; // before anything is given up for it
+        // One of other sizes makes room; dropped without the lock, which its place takes.
+        let replaced = if state.count < self.slots.depth { None } else { state.free.pop_front() };
+        if replaced.is_none() && state.count >= self.slots.depth {
+            return Ok(None);
+        }
+        let place = Place::take(&self.slots, &mut state);
+        drop(state);
+        drop(replaced);
+        let made = match self.make(layout.clone()) {
+            Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }) => {
+                let unused = std::mem::take(&mut lock(&self.slots.state).free);
+                drop(unused);
+                self.make(layout)
+            }
+            made => made,
+        };
+        let (stream, plan, images, buffers) = made?;
+        let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
+        Ok(Some(Frame { images, buffers, lane: Arc::new(Lane { stream, work: Mutex::new(work), plan, place }) }))
+    }
+
+    /// A stream and memory for a batch; waits for nothing.
+    fn make(&self, layout: Layout) -> Result<Made> {
+        let stream = AnyStream::new(self.device)?;
+        let bytes = layout.bytes() as usize;
+        let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
+        let (plan, buffers) = stream.enter(|s| {
+            let workspace = self.workspace_of(s, layout)?;
+            let planes = match self.keep_textures {
+                true => Some((s.alloc(PLANES * pixels)?, s.bind(self.device.pinned(PLANES * pixels)?)?)),
+                false => None,
+            };
+            let rgb = s.alloc(bytes)?;
+            let plan = workspace.plan.clone();
+            let results = s.bind(self.device.pinned(plan.words())?)?;
+            Ok::<_, Error>((plan, s.record(BuffersOn { rgb, workspace, results, planes })?))
+        })?;
+        Ok((stream, plan, self.device.pinned(bytes)?, buffers))
+    }
+
+    /// The layout of images of these sizes, if this pipeline can make tokens of them.
+    fn layout(&self, sizes: &[[u32; 2]]) -> Result<Layout> {
+        if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
+            && third != 0.0
+        {
+            return Err(Error::Parameter {
+                name: "mix",
+                given: format!("{third} for the participatory score"),
+                expected: "0, since there is no query".into(),
+            });
+        }
+        layout(sizes, self.params.patch)
+    }
+
+    fn workspace_of<S: StreamTag>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
+        WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
+    }
+
+    /// Device memory for batches of images of these sizes (height, width) that are on the device already.
+    ///
+    /// ```
+    /// use thalweg_vision::{Params, Pipeline};
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let pipeline = Pipeline::new(gpu, Params { budget: 500, ..Params::default() })?;
+    ///
+    /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
+    /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
+    /// workspace.enqueue(&work, &rgb)?;
+    /// // A model would go on from here, on the device; so much of `tokens` counts:
+    /// let [tokens, patches] = work.read_blocking(workspace.counts())?[..] else { unreachable!() };
+    /// assert!(tokens <= 500 && patches <= 4);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`frame`](Pipeline::frame).
+    pub fn workspace<S: StreamTag>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
+        self.workspace_of(stream, self.layout(sizes)?)
+    }
+
+    /// Starts a batch on its way, and returns without waiting for it. A frame of another pipeline goes the way that one would
+    /// send it.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
+        let Frame { images, buffers, lane } = frame;
+        let mut work = lock(&lane.work);
+        lane.stream.enter(|stream| {
+            let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
+            let mut slot = SlotOn { images, buffers, lane: lane.clone() };
+            match &mut *work {
+                Work::Measured(marks) => {
+                    marks.clear();
+                    marks.push(stream.timestamp()?);
+                    slot.enqueue(stream, || {
+                        marks.push(stream.timestamp()?);
+                        Ok(())
+                    })?;
+                }
+                Work::First => {
+                    slot.enqueue(stream, || Ok(()))?;
+                    *work = Work::Second;
+                }
+                Work::Second => {
+                    let (mut graph, captured) = stream.capture(slot, |stream, slot| slot.enqueue(stream, || Ok(())))?;
+                    slot = stream.replay(&mut graph, captured)?;
+                    *work = Work::Graph(graph);
+                }
+                Work::Graph(graph) => slot = stream.replay(graph, slot)?,
+            }
+            Ok(stream.record(TokensOn { slot })?)
+        })
+    }
+
+    /// Takes a batch's memory back for a later one. Tokens of another pipeline are dropped.
+    pub fn recycle(&self, tokens: Tokens) {
+        let slot = tokens.slot;
+        if !slot.lane.place.is_of(&self.slots) {
+            return;
+        }
+        let mut state = lock(&self.slots.state);
+        if let Work::Measured(marks) = &*lock(&slot.lane.work) {
+            // The tokens are here, so the marks are passed.
+            let mut stages = state.stages;
+            if stages.add(marks).is_ok() {
+                state.stages = stages;
+            }
+        }
+        state.free.push_back(slot);
+        drop(state);
+        self.slots.returned.notify_one();
+    }
+
+    /// Processes images of any sizes, some of them at a time, and waits for all. A result, or an error, for each
+    /// image, in order; one that fails does not stop the others.
+    pub fn run(&self, images: &[Image]) -> Vec<Result<TokenSet>> {
+        let mut done = Vec::with_capacity(images.len());
+        let mut under_way = VecDeque::new();
+        for image in images {
+            let size = [[image.height(), image.width()]];
+            let frame = loop {
+                match (self.try_frame(&size), under_way.is_empty()) {
+                    (Ok(Some(frame)), _) => break Ok(frame),
+                    (Ok(None), true) => break self.frame(&size),
+                    // What not all have room for together, one may have alone.
+                    (Ok(None) | Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }), false) => {
+                        done.extend(under_way.pop_front().map(|first| self.settle(first)));
+                    }
+                    (Err(error), _) => break Err(error),
+                }
+            };
+            under_way.push_back(frame.and_then(|mut frame| {
+                frame.image_mut(0).copy_from_slice(image.rgb());
+                self.submit(frame)
+            }));
+        }
+        done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
+        done
+    }
+
+    fn settle(&self, submitted: Result<Event<Tokens>>) -> Result<TokenSet> {
+        let tokens = submitted?.synchronize()?;
+        let set = tokens.set(0);
+        self.recycle(tokens);
+        Ok(set)
+    }
+}

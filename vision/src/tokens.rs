@@ -1,0 +1,234 @@
+//! The results of a batch on the host.
+
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+
+use thalweg::Resource;
+
+use crate::PLANES;
+use crate::pipeline::Slot;
+use crate::workspace::{Part, Plan, Precision};
+
+/// Everything about one image's tokens, on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenSet {
+    /// Rows of the image.
+    pub height: u32,
+    /// Columns of the image.
+    pub width: u32,
+    /// Side of a patch in pixels.
+    pub patch: u32,
+    /// Rows and columns of patches, `gh` and `gw`.
+    pub grid: [u32; 2],
+    /// `[T, 13]`: the mean of each plane over a token's cell, selected patches one after another in raster order,
+    /// cells of a patch in raster order. Where the pipeline makes halves, these are their exact values.
+    pub tokens: Vec<f32>,
+    /// `[T, 13]`: the bits of the same numbers, where the pipeline makes halves.
+    pub halves: Option<Vec<u16>>,
+    /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
+    pub cu_seqlens: Vec<i32>,
+    /// `[K]`: raster index of each selected patch.
+    pub patch_id: Vec<i32>,
+    /// `[T, 2]`: centre of each token's cell, (y, x) as fractions of height and width.
+    pub position: Vec<f32>,
+    /// `[gh, gw]`: side `n` of each patch's `n` x `n` tokens, or 0.
+    pub sides: Vec<i32>,
+    /// `[gh, gw]`: relevance, 0 to 1.
+    pub relevance: Vec<f32>,
+    /// `[gh, gw]`: entropy of the luma histogram in bits, divided by 8.
+    pub entropy: Vec<f32>,
+    /// `[gh, gw]`: mean edge magnitude, as a fraction of the largest, less the foveal bias.
+    pub salience: Vec<f32>,
+    /// `[gh, gw]`: how well a patch meets the query, 0 to 1, where there is one.
+    pub participatory: Option<Vec<f32>>,
+    /// The weights that entropy, salience and participatory score had, where there is a query.
+    pub mix: Option<[f32; 3]>,
+    /// `[gh * gw, 13]`: mean of each plane over each patch.
+    pub features: Vec<f32>,
+    /// `[13, H, W]`: the texture array, where it was asked for.
+    pub textures: Option<Vec<f32>>,
+}
+
+impl TokenSet {
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.cu_seqlens.last().copied().unwrap_or(0) as usize
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The tokens of a batch of images in page-locked memory, packed image after image, as
+/// [`Pipeline::submit`](crate::Pipeline::submit) returns them.
+///
+/// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch; a `Tokens` that is dropped frees it.
+#[derive(Debug, Resource)]
+pub struct Tokens {
+    pub(crate) slot: Slot,
+}
+
+/// Numbers of tokens, in the pipeline's [`Precision`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TokenValues<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// The bits of IEEE halves.
+    F16(&'a [u16]),
+    /// The bits of bfloat16 numbers.
+    Bf16(&'a [u16]),
+}
+
+impl TokenValues<'_> {
+    /// The numbers as 32-bit floats, which hold each exactly.
+    pub fn to_f32(self) -> Vec<f32> {
+        match self {
+            Self::F32(values) => values.to_vec(),
+            Self::F16(bits) => bits.iter().map(|&half| widen(half)).collect(),
+            Self::Bf16(bits) => bits.iter().map(|&half| f32::from_bits(u32::from(half) << 16)).collect(),
+        }
+    }
+}
+
+/// The value of an IEEE half that is finite.
+fn widen(half: u16) -> f32 {
+    let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
+    // The exponent's bias is 112 less, for normal and subnormal numbers alike.
+    let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
+    f32::from_bits(sign | magnitude.to_bits())
+}
+
+impl Tokens {
+    fn plan(&self) -> &Arc<Plan> {
+        self.slot.plan()
+    }
+
+    fn words(&self, part: Part) -> &[u32] {
+        &self.slot.results()[self.plan().part(part)]
+    }
+
+    fn floats(&self, part: Part) -> &[f32] {
+        cast_slice(self.words(part))
+    }
+
+    fn integers(&self, part: Part) -> &[i32] {
+        cast_slice(self.words(part))
+    }
+
+    /// T, the number of tokens of all images.
+    pub fn len(&self) -> usize {
+        self.words(Part::Counts)[0] as usize
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// K, the number of selected patches of all images.
+    pub fn selected(&self) -> usize {
+        self.words(Part::Counts)[1] as usize
+    }
+
+    /// Number of images.
+    pub fn images(&self) -> usize {
+        self.plan().layout.images() as usize
+    }
+
+    /// `[T, 13]`: the mean of each plane over a token's cell.
+    pub fn tokens(&self) -> TokenValues<'_> {
+        let (words, numbers) = (self.words(Part::Tokens), PLANES * self.len());
+        match self.plan().precision {
+            Precision::F32 => TokenValues::F32(&cast_slice(words)[..numbers]),
+            Precision::F16 => TokenValues::F16(&cast_slice(words)[..numbers]),
+            Precision::Bf16 => TokenValues::Bf16(&cast_slice(words)[..numbers]),
+        }
+    }
+
+    /// `[T, 2]`: centre of each token's cell, (y, x) as fractions of height and width.
+    pub fn position(&self) -> &[f32] {
+        &self.floats(Part::Position)[..2 * self.len()]
+    }
+
+    /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
+    pub fn cu_seqlens(&self) -> &[i32] {
+        &self.integers(Part::CuSeqlens)[..=self.selected()]
+    }
+
+    /// `[K]`: index of each selected patch among the patches of all images.
+    pub fn patch_id(&self) -> &[i32] {
+        &self.integers(Part::PatchId)[..self.selected()]
+    }
+
+    /// `[images + 1]`: where each image's tokens start, and the end.
+    pub fn image_cu_seqlens(&self) -> &[i32] {
+        self.integers(Part::ImageCuSeqlens)
+    }
+
+    /// `[images + 1]`: where each image's selected patches start, and the end.
+    pub fn image_cu_patches(&self) -> &[i32] {
+        self.integers(Part::ImageCuPatches)
+    }
+
+    /// Everything about image `i`, copied.
+    ///
+    /// # Panics
+    /// There are not so many images.
+    pub fn set(&self, i: usize) -> TokenSet {
+        let plan = self.plan();
+        let [height, width] = plan.layout.size(i);
+        let (patches, of) = (plan.layout.patch_range(i), |starts: &[i32]| starts[i] as usize..starts[i + 1] as usize);
+        let (tokens, selected) = (of(self.image_cu_seqlens()), of(self.image_cu_patches()));
+        let map = |part: Part| self.floats(part)[patches.clone()].to_vec();
+        let (first_token, first_patch) = (tokens.start as i32, patches.start as i32);
+        let numbers = PLANES * tokens.start..PLANES * tokens.end;
+        let values = match self.tokens() {
+            TokenValues::F32(values) => TokenValues::F32(&values[numbers]),
+            TokenValues::F16(values) => TokenValues::F16(&values[numbers]),
+            TokenValues::Bf16(values) => TokenValues::Bf16(&values[numbers]),
+        };
+        let coupled = !self.words(Part::Mix).is_empty();
+        let mix = &self.floats(Part::Mix);
+        TokenSet {
+            height,
+            width,
+            patch: plan.params.patch,
+            grid: plan.layout.grid(i),
+            tokens: values.to_f32(),
+            halves: match values {
+                TokenValues::F32(_) => None,
+                TokenValues::F16(bits) | TokenValues::Bf16(bits) => Some(bits.to_vec()),
+            },
+            cu_seqlens: self.cu_seqlens()[selected.start..=selected.end].iter().map(|at| at - first_token).collect(),
+            patch_id: self.patch_id()[selected].iter().map(|id| id - first_patch).collect(),
+            position: self.position()[2 * tokens.start..2 * tokens.end].to_vec(),
+            sides: self.integers(Part::Sides)[patches.clone()].to_vec(),
+            relevance: map(Part::Relevance),
+            entropy: map(Part::Entropy),
+            salience: map(Part::Salience),
+            participatory: coupled.then(|| map(Part::Participatory)),
+            mix: coupled.then(|| [mix[3 * i], mix[3 * i + 1], mix[3 * i + 2]]),
+            features: self.floats(Part::Features)[PLANES * patches.start..PLANES * patches.end].to_vec(),
+            textures: self.slot.planes(i).map(<[f32]>::to_vec),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TokenValues, widen};
+
+    #[test]
+    fn halves_widen_exactly() {
+        for (half, value) in [(0, 0.0), (1, 2f32.powi(-24)), (0x3ff, 1023.0 * 2f32.powi(-24)), (0x400, 2f32.powi(-14))]
+        {
+            assert_eq!(widen(half), value);
+            assert_eq!(widen(half | 0x8000), -value);
+        }
+        assert_eq!((widen(0x3c00), widen(0x3555), widen(0x7bff)), (1.0, 1365.0 / 4096.0, 65504.0));
+        assert_eq!(TokenValues::Bf16(&[0x3f80, 0xbf00]).to_f32(), [1.0, -0.5]);
+    }
+}

@@ -1,0 +1,415 @@
+//! From pixels on the device to tokens on the device: what is enqueued for a batch, and the memory it takes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+use thalweg::simt::Element;
+
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, Resource, Result, Stream, StreamTag};
+
+use crate::allocate::Capacity;
+use crate::kernels::{self, Layout};
+use crate::{PLANES, Params};
+
+/// How the numbers of a token are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// IEEE half precision, rounded to nearest even.
+    F16,
+    /// bfloat16, rounded to nearest even.
+    Bf16,
+}
+
+impl Precision {
+    /// Bytes of a number.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A head and a query, as the kernels take them, and where the weights of the three scores come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Coupling {
+    pub(crate) weights: Vec<f32>,
+    pub(crate) mix: Mix,
+}
+
+/// Where the weights of three scores come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Mix {
+    Fixed([f32; 3]),
+    Balancer(Vec<f32>),
+}
+
+/// Parts of a batch's results, in the order in which they lie.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Counts,
+    ImageCuSeqlens,
+    ImageCuPatches,
+    Sides,
+    Relevance,
+    Entropy,
+    Salience,
+    Participatory,
+    Mix,
+    Features,
+    CuSeqlens,
+    PatchId,
+    Position,
+    Tokens,
+}
+const PARTS: usize = Part::Tokens as usize + 1;
+
+/// Words between which parts start: 16 bytes.
+const ALIGNED: usize = 4;
+
+/// One after another, each aligned; the ranges and the length of the whole.
+fn lay<const K: usize>(lengths: [usize; K]) -> ([Range<usize>; K], usize) {
+    let mut end = 0;
+    let ranges = lengths.map(|len| {
+        let start = usize::next_multiple_of(end, ALIGNED);
+        end = start + len;
+        start..end
+    });
+    (ranges, end)
+}
+
+/// The words of tokens as numbers.
+fn numbers<S, T: Element>(words: &mut DeviceSlice<S, u32>, tokens: usize) -> Result<&mut DeviceSlice<S, T>> {
+    // Of an odd number of halves the last word is only half used.
+    Ok(words.cast_mut().slice_mut(..PLANES * tokens)?)
+}
+
+/// Everything that the sizes of a batch and the parameters settle before an image is seen.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) params: Params,
+    pub(crate) layout: Layout,
+    pub(crate) precision: Precision,
+    capacity: Capacity,
+    coupled: bool,
+    balanced: bool,
+    /// Words of `table`, `gains`, `coupling` and `predictor`.
+    constants: [Range<usize>; 4],
+    results: [Range<usize>; PARTS],
+    words: usize,
+}
+
+impl Plan {
+    /// Where a part of the results lies, in words.
+    pub(crate) fn part(&self, part: Part) -> Range<usize> {
+        self.results[part as usize].clone()
+    }
+
+    /// The parts of the results.
+    fn split<'a, S>(&self, results: &'a mut DeviceSlice<S, u32>) -> [&'a mut DeviceSlice<S, u32>; PARTS] {
+        let (mut rest, mut at) = (Some(results), 0);
+        self.results.each_ref().map(|range| {
+            let part = rest.take().and_then(|whole| whole.split_at_mut(range.end - at).ok());
+            let Some((own, others)) = part else { unreachable!("the results are as long as the parts together") };
+            (rest, at) = (Some(others), range.end);
+            let start = own.len() - range.len();
+            let Ok(own) = own.slice_mut(start..) else { unreachable!("a part is as long as its range or longer") };
+            own
+        })
+    }
+
+    /// Words of all results.
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+}
+
+/// Device memory for the tokens of a batch of images, [`Pipeline::workspace`](crate::Pipeline::workspace) makes it.
+///
+/// Its size depends on the images' sizes and the budget alone, so it serves any number of batches of those sizes, and the
+/// work on it can be captured in a [`Graph`](crate::Graph).
+#[derive(Debug, Resource)]
+pub struct Workspace {
+    constants: DeviceBuffer<u32>,
+    summaries: DeviceBuffer<f32>,
+    pub(crate) results: DeviceBuffer<u32>,
+    #[resource(plain)]
+    pub(crate) plan: Arc<Plan>,
+}
+
+impl<S: StreamTag> WorkspaceOn<S> {
+    /// Waits for nothing.
+    pub(crate) fn new(
+        stream: &Stream<S>,
+        params: &Params,
+        layout: Layout,
+        precision: Precision,
+        gains: &[u32],
+        coupling: Option<&Coupling>,
+    ) -> Result<Self> {
+        let (images, patches) = (layout.images() as usize, layout.patches() as usize);
+        let capacity = Capacity::new(params, images, patches, layout.largest() as usize)?;
+        let weights = coupling.map_or(&[][..], |c| &c.weights);
+        let (predictor, mix) = match coupling.map(|c| &c.mix) {
+            Some(Mix::Balancer(predictor)) => (&predictor[..], [0.0; 3]),
+            Some(Mix::Fixed(mix)) => (&[][..], *mix),
+            None => (&[][..], [0.0; 3]),
+        };
+        let parts: [&[u32]; 4] = [layout.table(), gains, cast_slice(weights), cast_slice(predictor)];
+        let (constants, words) = lay(parts.map(<[u32]>::len));
+        let mut packed = vec![0; words];
+        for (part, range) in parts.iter().zip(&constants) {
+            packed[range.clone()].copy_from_slice(part);
+        }
+
+        let with_query = |len: usize| if coupling.is_some() { len } else { 0 };
+        let (results, words) = lay([
+            2,
+            images + 1,
+            images + 1,
+            patches,
+            patches,
+            patches,
+            patches,
+            with_query(patches),
+            with_query(3 * images),
+            PLANES * patches,
+            capacity.selected + 1,
+            capacity.selected,
+            2 * capacity.tokens,
+            (PLANES * capacity.tokens * precision.size()).div_ceil(4),
+        ]);
+        let summaries = with_query(12 * (patches / 64 + images));
+        let plan = Plan {
+            params: params.clone(),
+            precision,
+            capacity,
+            coupled: coupling.is_some(),
+            balanced: !predictor.is_empty(),
+            constants,
+            results,
+            words,
+            layout,
+        };
+        let upload = |data: &[u32], to: &mut DeviceSlice<S, u32>| {
+            let staged = stream.bind(stream.device().pinned_from(data)?)?;
+            stream.copy_to_device(&staged, to)
+        };
+        // Zeroed, because all of it is downloaded while only T rows of tokens are ever written.
+        let mut results = stream.alloc_zeroed(words)?;
+        if plan.coupled {
+            let all: Vec<u32> = (0..images).flat_map(|_| mix.map(f32::to_bits)).collect();
+            upload(&all, results.slice_mut(plan.part(Part::Mix))?)?;
+        }
+        let mut constants = stream.alloc(packed.len())?;
+        upload(&packed, &mut constants)?;
+        Ok(Self { constants, summaries: stream.alloc(summaries)?, results, plan: Arc::new(plan) })
+    }
+}
+
+impl<S: Brand> WorkspaceOn<S> {
+    /// Enqueues all that makes tokens of the images in `rgb`, which has [`Layout::bytes`] bytes: one launch a stage, and no
+    /// wait for the host. The results stay on the device until the next call.
+    ///
+    /// # Errors
+    /// `rgb` has another length, or the device has failed.
+    pub fn enqueue(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result<()> {
+        self.enqueue_marked(stream, rgb, || Ok(()))
+    }
+
+    /// As [`enqueue`](Self::enqueue); calls `mark` after each stage.
+    pub(crate) fn enqueue_marked(
+        &mut self,
+        stream: &Stream<S>,
+        rgb: &DeviceSlice<S, u8>,
+        mut mark: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let plan = &*self.plan;
+        let (layout, params, capacity) = (&plan.layout, &plan.params, &plan.capacity);
+        let (images, patches, bytes, patch) = (layout.images(), layout.patches(), layout.bytes(), params.patch);
+        let ([lo, hi], [y, x]) = (params.side_bounds().into(), params.fixation);
+        let [table, gains, weights, predictor] =
+            plan.constants.each_ref().map(|range| self.constants.slice(range.clone()));
+        let (table, gains, weights, predictor) = (table?, gains?, weights?.cast(), predictor?.cast());
+        let [
+            counts,
+            image_cu_seqlens,
+            image_cu_patches,
+            sides,
+            relevance,
+            entropy,
+            salience,
+            participatory,
+            mix,
+            features,
+            cu_seqlens,
+            patch_id,
+            position,
+            tokens,
+        ] = plan.split(&mut self.results);
+        let [features, entropy, relevance] = [features, entropy, relevance].map(DeviceSlice::cast_mut);
+        kernels::analyze(stream, images, patches, bytes, patch, y, x, table, rgb, features, entropy)?;
+        mark()?;
+
+        let (largest, bias, salience) = (layout.largest(), params.foveal_bias, salience.cast_mut());
+        if plan.coupled {
+            let (participatory, mix, summaries) = (participatory.cast_mut(), mix.cast_mut(), &mut *self.summaries);
+            kernels::participatory(
+                stream,
+                images,
+                patches,
+                kernels::EDGE,
+                0.0,
+                bias,
+                table,
+                features,
+                entropy,
+                weights,
+                participatory,
+                salience,
+                summaries,
+            )?;
+            if plan.balanced {
+                kernels::balance(stream, images, patches, table, summaries, predictor, mix)?;
+            }
+            kernels::relevance_with_query(
+                stream,
+                images,
+                patches,
+                largest,
+                table,
+                entropy,
+                participatory,
+                summaries,
+                mix,
+                salience,
+                relevance,
+            )?;
+        } else {
+            let [by_entropy, by_salience, _] = params.mix.unwrap_or([0.5, 0.5, 0.0]);
+            kernels::relevance(
+                stream,
+                images,
+                patches,
+                largest,
+                bias,
+                by_entropy,
+                by_salience,
+                table,
+                features,
+                entropy,
+                salience,
+                relevance,
+            )?;
+        }
+        mark()?;
+
+        let [sides, cu_seqlens, patch_id] = [sides, cu_seqlens, patch_id].map(DeviceSlice::cast_mut);
+        kernels::allocate(
+            stream,
+            images,
+            patches,
+            largest,
+            lo,
+            hi,
+            capacity.budget,
+            table,
+            relevance,
+            gains,
+            sides,
+            cu_seqlens,
+            patch_id,
+            counts,
+            image_cu_seqlens.cast_mut(),
+            image_cu_patches.cast_mut(),
+        )?;
+        mark()?;
+
+        macro_rules! compress {
+            ($kernel:ident) => {
+                kernels::$kernel(
+                    stream,
+                    images,
+                    patches,
+                    bytes,
+                    patch,
+                    capacity.selected as u32,
+                    capacity.tokens as u32,
+                    y,
+                    x,
+                    table,
+                    rgb,
+                    sides,
+                    cu_seqlens,
+                    patch_id,
+                    counts,
+                    numbers(tokens, capacity.tokens)?,
+                    position.cast_mut(),
+                )
+            };
+        }
+        match plan.precision {
+            Precision::F32 => compress!(compress_fused),
+            Precision::F16 => compress!(compress_fused_f16),
+            Precision::Bf16 => compress!(compress_fused_bf16),
+        }?;
+        mark()
+    }
+
+    /// T and K: how many tokens and selected patches there are.
+    pub fn counts(&self) -> &DeviceSlice<S, u32> {
+        self.view(Part::Counts)
+    }
+
+    /// `[capacity, 13]` tokens, of which the first T rows count. Of a pipeline that makes halves, pairs of their bits.
+    pub fn tokens(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Tokens)
+    }
+
+    /// The bits of halves, `[capacity, 13]`, of which the first T rows count. Of a pipeline that makes 32-bit tokens, halves of their
+    /// bits.
+    pub fn tokens_half(&self) -> &DeviceSlice<S, u16> {
+        self.view(Part::Tokens)
+    }
+
+    /// `[capacity, 2]`: centre of each token's cell, (y, x) as fractions of height and width; T rows count.
+    pub fn position(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Position)
+    }
+
+    /// Where each selected patch's tokens start, and from K on T: as variable-length attention takes it.
+    pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
+        self.view(Part::CuSeqlens)
+    }
+
+    /// Index of each of the K selected patches among the patches of all images, and then -1.
+    pub fn patch_id(&self) -> &DeviceSlice<S, i32> {
+        self.view(Part::PatchId)
+    }
+
+    /// `[images + 1]`: where each image's tokens start, and the end.
+    pub fn image_cu_seqlens(&self) -> &DeviceSlice<S, i32> {
+        self.view(Part::ImageCuSeqlens)
+    }
+
+    /// `[N]`: side of each patch's tokens, or 0, image after image.
+    pub fn sides(&self) -> &DeviceSlice<S, i32> {
+        self.view(Part::Sides)
+    }
+
+    /// `[N]`: relevance of each patch, image after image.
+    pub fn relevance(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Relevance)
+    }
+
+    fn view<T: Element>(&self, part: Part) -> &DeviceSlice<S, T> {
+        match self.results.slice(self.plan.part(part)) {
+            Ok(words) => words.cast(),
+            Err(_) => unreachable!("the results were made as long as the parts together"),
+        }
+    }
+}
