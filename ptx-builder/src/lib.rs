@@ -50,6 +50,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use compiler::Compiler;
 pub use error::Error;
@@ -106,7 +107,7 @@ impl PtxBuilder {
 
     /// Where intermediate files go; `$OUT_DIR/ptx` in a build script, else `target/ptx`.
     ///
-    /// Builds that share it wait for one another, and share the built `core`.
+    /// Builds that share it can run at the same time, and share the built `core`.
     pub fn work_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.work_dir = Some(dir.into());
         self
@@ -123,15 +124,10 @@ impl PtxBuilder {
         let compiler = Compiler::find(self.compiler.as_deref())?;
 
         let work = absolute(&self.work_dir.clone().unwrap_or_else(default_work_dir))?;
-        fs::create_dir_all(&work).at(&work)?;
-        let lock = work.join("lock");
-        let lock = fs::File::create(&lock).and_then(|file| file.lock().map(|()| file)).at(&lock)?;
-
-        let sysroot = self.core(&compiler, &work)?;
-        // Always from scratch: nothing that an earlier build left is taken for this one's.
-        let target_dir = work.join("kernels");
-        remove_dir(&target_dir)?;
-        let asm = work.join("kernels.s");
+        let scratch = Scratch::new(&work)?;
+        let sysroot = self.core(&compiler, &work, &scratch.0)?;
+        let target_dir = scratch.0.join("kernels");
+        let asm = scratch.0.join("kernels.s");
         let mut cargo = compiler.cargo(["rustc", "--lib", "--crate-type=staticlib"], &manifest, &target_dir);
         let mut flags = self.rustc_flags();
         flags.push("--sysroot".into());
@@ -150,7 +146,6 @@ impl PtxBuilder {
 
         let text = fs::read_to_string(&asm).at(&asm)?;
         let sources = sources(&target_dir, &krate, &work)?;
-        drop(lock);
         Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources)
     }
 
@@ -167,15 +162,14 @@ impl PtxBuilder {
     }
 
     /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless that was done before.
-    fn core(&self, compiler: &Compiler, work: &Path) -> Result<PathBuf, Error> {
+    fn core(&self, compiler: &Compiler, work: &Path, scratch: &Path) -> Result<PathBuf, Error> {
         let without_features = Self { features: None, ..self.clone() };
         let id = format!("{} {}", compiler.name(), without_features.flags_line());
         let sysroot = work.join(format!("core-{:032x}", ptx::fingerprint(id.as_bytes())));
         if sysroot.exists() {
             return Ok(sysroot);
         }
-        let build = work.join("core");
-        remove_dir(&build)?;
+        let build = scratch.join("core");
         let source = build.join("src");
         fs::create_dir_all(&source).at(&source)?;
         // Through a link inside the package, so that symbol names do not depend on where rustc lives.
@@ -202,7 +196,7 @@ impl PtxBuilder {
         cargo.env("RUSTC_BOOTSTRAP", "1"); // `core` uses its own unstable features on any channel
         compiler::run(&mut cargo)?;
 
-        // Renamed last: a sysroot that exists is complete.
+        // Renamed last: a sysroot that exists is complete. Where another build was faster, its one is the same.
         let staged = build.join("sysroot");
         let lib = staged.join("lib/rustlib").join(TRIPLE).join("lib");
         fs::create_dir_all(&lib).at(&lib)?;
@@ -214,8 +208,10 @@ impl PtxBuilder {
                 fs::rename(&made, lib.join(name)).at(&made)?;
             }
         }
-        fs::rename(&staged, &sysroot).at(&sysroot)?;
-        remove_dir(&build)?;
+        match fs::rename(&staged, &sysroot) {
+            Err(_) if sysroot.exists() => {}
+            renamed => renamed.at(&sysroot)?,
+        }
         Ok(sysroot)
     }
 
@@ -336,10 +332,24 @@ fn link(to: &Path, from: PathBuf) -> PathBuf {
     to.into()
 }
 
-fn remove_dir(dir: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result.at(dir),
+/// A new directory for one build, so that nothing an earlier or a concurrent build left is taken for this one's. Dropping it
+/// removes it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(work: &Path) -> Result<Self, Error> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("build-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = work.join(name);
+        _ = fs::remove_dir_all(&dir); // of a process with the same number that was killed
+        fs::create_dir_all(&dir).at(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0); // what cannot be removed takes space and harms nobody
     }
 }
 

@@ -129,6 +129,7 @@ macro_rules! kernel {
 
 /// The host side of a declaration.
 #[doc(hidden)]
+#[expect(clippy::crate_in_macro_def, reason = "`crate::PTX` is the one of the crate that declares the kernel")]
 #[macro_export]
 macro_rules! __launcher {
     (
