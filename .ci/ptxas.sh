@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Assembles the checked-in PTX for every architecture it promises, without a GPU, and prints what each
+# Assembles the checked-in PTX of every family for every architecture it promises, without a GPU, and prints what each
 # kernel takes (shared memory that is chosen at launch is not in it). Fails where a kernel spills, has a
 # stack frame (local memory), or calls a function.
-# usage: .ci/ptxas.sh [FILE]
+# usage: .ci/ptxas.sh [FILE...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ptx=${1:-kernels-gpu/ptx/vision.ptx}
+[[ $# -gt 0 ]] || set -- kernels-gpu/ptx/*.ptx
 version=13.0.88
 venv=target/ptxas-$version
 ptxas=
@@ -21,13 +21,13 @@ if [[ -z $ptxas ]]; then
 fi
 
 status=0
+printf '%-9s %-66s %9s %7s %6s %7s\n' target kernel registers shared stack spills
+for ptx in "$@"; do
 entries=$(grep -c '^\.visible \.entry' "$ptx")
 if grep -nE '^\s*(@!?%p[0-9]+\s+)?call\b' "$ptx"; then
     echo "error: $ptx: calls are left; mark the callee #[inline(always)]" >&2
     status=1
 fi
-
-printf '%-9s %-66s %9s %7s %6s %7s\n' target kernel registers shared stack spills
 for arch in sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
     "$ptxas" -v -arch="$arch" -o /dev/null "$ptx" 2>&1 | awk -v arch="$arch" -v entries="$entries" '
         / error / || /fatal/ { print > "/dev/stderr"; bad = 1 }
@@ -47,5 +47,6 @@ for arch in sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
             exit bad
         }
     ' || status=1
+done
 done
 exit $status

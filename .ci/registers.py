@@ -13,7 +13,7 @@ import re
 import subprocess
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-PTX = os.path.join(ROOT, "kernels-gpu", "ptx", "vision.ptx")
+PTX = sorted(glob.glob(os.path.join(ROOT, "kernels-gpu", "ptx", "*.ptx")))
 # Warps, blocks, and shared memory in KiB of a multiprocessor; each takes 65536 registers.
 LIMITS = {
     "sm_75": (32, 16, 64),
@@ -22,35 +22,23 @@ LIMITS = {
     "sm_100": (64, 32, 228),
     "sm_120": (48, 24, 100),
 }
-# Threads and dynamic shared memory of a block, for 4K frames in patches of 32 (8160 patches).
-LAUNCH = {
-    "textures": (256, 0),
-    "textures_f16": (256, 0),
-    "features": (32, 0),
-    "entropy": (32, 256 * 4 + 33 * 4),
-    "analyze_small": (128, 1024 + 4 * (1024 + 32 * 15 * 4)),
-    "analyze_large": (128, 2048 + 128 * 15 * 4 * 2),  # patches of 64
-    "participatory": (256, (3400 + 65 * 64 + 2 * 8 * 64 + 13 * 64) * 4),
-    "balance": (512, (12 + 128 + 4 * 128 + 128 + 4) * 4),
-    "relevance": (1024, 2 * 33 * 4),
-    "relevance_with_query": (1024, 2 * 33 * 4),
-    "allocate_each": (1024, 1024 + 2 * 1024 + 16 + 3 * 32 * 4 + 32 * 1024),
-    "pack": (1024, 2 * 33 * 4),
-    "compress": (416, 0),
-    "compress_fused": (64, 0),
-    "compress_fused_f16": (64, 0),
-    "compress_fused_bf16": (64, 0),
-    "profile_sample": (256, (4 * 256 + 8 * 64) * 4),
-    "profile_scale": (512, 6 * 33 * 4),
-    "top": (256, 8 * 32 * 4),
-}
+
+
+def launches():
+    """Threads and dynamic shared memory of a block of each kernel, from the declarations, for 4K frames in patches of 32."""
+    command = "cargo run --locked -q -p thalweg-kernels --example launches --features stream,vision"
+    lines = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    return {kernel: (int(threads), int(shared)) for kernel, threads, shared in map(str.split, lines)}
 
 
 def assemble(ptxas, arch):
     """Registers of each kernel, by name."""
-    log = subprocess.run([ptxas, "-v", f"-arch={arch}", "-o", "/dev/null", PTX], capture_output=True, text=True, check=True)
+    log = ""
+    for ptx in PTX:
+        command = [ptxas, "-v", f"-arch={arch}", "-o", "/dev/null", ptx]
+        log += subprocess.run(command, capture_output=True, text=True, check=True).stderr
     kernels, kernel = {}, None
-    for line in log.stderr.splitlines():
+    for line in log.splitlines():
         if found := re.search(r"Compiling entry function '(\w+?)__", line):
             kernel = found[1]
         elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
@@ -78,6 +66,7 @@ def main():
     if not found:
         raise SystemExit("no ptxas in target/: run .ci/ptxas.sh first")
     registers = {arch: assemble(found[0], arch) for arch in LIMITS}
+    launch = launches()
     version = subprocess.run([found[0], "--version"], capture_output=True, text=True, check=True).stdout
     release = re.search(r"V([\d.]+)", version)[1]
     print("# Registers and occupancy\n")
@@ -86,7 +75,7 @@ def main():
     print("| kernel | threads | shared bytes | " + " | ".join(LIMITS) + " |")
     print("|---|---|---|" + "---|" * len(LIMITS))
     for kernel in sorted(registers["sm_75"]):
-        threads, shared = LAUNCH[kernel]
+        threads, shared = launch[kernel]
         for arch in LIMITS:
             if occupancy(arch, registers[arch][kernel], threads, shared) == 0:
                 raise SystemExit(f"{arch}: a block of {kernel} has more registers or shared memory than a multiprocessor")
