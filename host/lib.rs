@@ -65,9 +65,12 @@
 //!
 //! # Overlap, and seeing it
 //!
-//! [`overlap`] has the patterns: copies beside kernels, stages beside stages, disk beside device. [`loader`] decodes and uploads ahead of
-//! its consumer. [`Timeline`] draws what ran when and says what binds; [`Device::tally`] lists the calls that made the host wait;
-//! [`concurrency_check`] measures whether two streams run at once. [`vision`] turns photographs into adaptive visual tokens.
+//! [`overlap`] has the patterns: copies beside kernels, stages beside stages. [`Timeline`] draws what ran when and says what
+//! binds; [`Device::tally`] lists the calls that made the host wait; [`concurrency_check`] measures whether two streams run at
+//! once.
+//!
+//! The crate `thalweg-loader` feeds a device from disk, decoded and uploaded ahead of its consumer. `thalweg-vision` turns
+//! photographs into adaptive visual tokens.
 //!
 //! # Devices
 //!
@@ -77,7 +80,8 @@
 //! # Kernels
 //!
 //! [`kernel!`] declares a kernel once, in Rust: its PTX entry, its CPU body and the typed launcher, whose `require` clause is
-//! checked at each launch. `thalweg-ptx-builder` compiles a crate of them to PTX for [`Device::load`].
+//! checked at each launch. `thalweg-ptx-builder` compiles a crate of them to PTX in its build script, and [`ptx!`] embeds
+//! the file.
 //!
 //! # Interoperation
 //!
