@@ -166,6 +166,17 @@ impl<R: Resource> Event<R> {
         Self { value: Some(value), event: Some(event) }
     }
 
+    /// The parts of one event, put together again; the event guards all of `value` that is not idle.
+    #[inline]
+    pub(crate) fn from_parts(value: R, event: Option<Lease>) -> Self {
+        Self { value: Some(value), event }
+    }
+
+    /// Whether the work before the record is certainly done; "no" where that cannot be known.
+    pub(crate) fn is_done(&self) -> bool {
+        self.event.as_ref().is_none_or(Lease::is_done)
+    }
+
     #[inline]
     pub(crate) fn value(&self) -> &R {
         match &self.value {

@@ -6,7 +6,7 @@ use bytemuck::cast_slice;
 
 use crate::Resource;
 use crate::vision::PLANES;
-use crate::vision::pipeline::Slot;
+use crate::vision::slots::Loan;
 use crate::vision::workspace::{Part, Plan, Precision};
 
 /// Everything about one image's tokens, on the host.
@@ -64,10 +64,16 @@ impl TokenSet {
 /// The tokens of a batch of images in page-locked memory, packed image after image, as
 /// [`Pipeline::submit`](crate::vision::Pipeline::submit) returns them.
 ///
-/// [`Pipeline::recycle`](crate::vision::Pipeline::recycle) gives the memory to a later batch; a `Tokens` that is dropped frees it.
+/// Dropping it gives its memory to a later batch, also in an [`Event`](crate::Event) or a future of one, as soon as the batch's work is done;
+/// until then it takes one of the pipeline's [places](crate::vision::Pipeline::depth). One that is forgotten keeps its place for ever, because
+/// nobody can tell it from one that is in use. [`Pipeline::recycle`](crate::vision::Pipeline::recycle) drops it, too, and counts its times.
 #[derive(Debug, Resource)]
 pub struct Tokens {
-    pub(crate) slot: Slot,
+    /// Guarded by the same event as the tokens, so at rest when somebody has these.
+    #[resource(plain)]
+    pub(super) loan: Arc<Loan>,
+    /// No memory of its own: what is dropped in an event would be freed, and the loan goes back to the pipeline.
+    pub(super) memory: (),
 }
 
 /// Numbers of tokens, in the pipeline's [`Precision`].
@@ -102,11 +108,11 @@ fn widen(half: u16) -> f32 {
 
 impl Tokens {
     fn plan(&self) -> &Arc<Plan> {
-        self.slot.plan()
+        self.loan.slot().plan()
     }
 
     fn words(&self, part: Part) -> &[u32] {
-        &self.slot.results()[self.plan().part(part)]
+        &self.loan.slot().results()[self.plan().part(part)]
     }
 
     fn floats(&self, part: Part) -> &[f32] {
@@ -211,7 +217,7 @@ impl Tokens {
             participatory: coupled.then(|| map(Part::Participatory)),
             mix: coupled.then(|| [mix[3 * i], mix[3 * i + 1], mix[3 * i + 2]]),
             features: self.floats(Part::Features)[PLANES * patches.start..PLANES * patches.end].to_vec(),
-            textures: self.slot.planes(i).map(<[f32]>::to_vec),
+            textures: self.loan.slot().planes(i).map(<[f32]>::to_vec),
         }
     }
 }

@@ -1,0 +1,297 @@
+//! The places of a pipeline: what comes back to them, and who waits for one.
+//!
+//! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a [`Frame`] or as
+//! [`Tokens`](crate::vision::Tokens), or it is *returning*: its loan was dropped while its work was pending. However a loan ends, its slot keeps
+//! the place until the device is past its work, and then is free, memory and graph and all. So a pipeline never has more than n batches
+//! under way.
+//!
+//! Threads and tasks that find no place stand in one queue, and the first to come is the first to get one. Only the first may take a place.
+//! **Invariant**: where there is room and a queue, its first has been woken since it last looked. Whoever makes room or takes the first
+//! out of the queue keeps it, with [`State::call`].
+//!
+//! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Wake, Waker};
+
+use super::pipeline::{Slot, Stages};
+use crate::event::Event;
+use crate::reclaim::{self, Job};
+use crate::{Result, lock};
+
+/// The places of a pipeline.
+#[derive(Debug)]
+pub(super) struct Slots {
+    depth: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that was given back the longest ago first.
+    free: VecDeque<Slot>,
+    /// Each with a number of its own.
+    returning: Vec<(u64, Event<Slot>)>,
+    /// Places taken, those of free slots included.
+    taken: usize,
+    /// Who waits for a place, the first to come first.
+    queue: VecDeque<Waiter>,
+    /// Numbers given so far.
+    numbers: u64,
+    stages: Stages,
+}
+
+/// Somebody in the queue.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    /// `None` once it is woken, until it looks again.
+    waker: Option<Waker>,
+}
+
+/// What [`Slots::claim`] found.
+#[derive(Debug)]
+pub(super) enum Claim<T> {
+    /// A free slot that suits.
+    Slot(Slot),
+    /// A place for a new slot, and what was to be known of it. The old slot, if there is one, gave way to it; drop it first.
+    Place(Place, T, Option<Slot>),
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn has_room(&self, depth: usize) -> bool {
+        !self.free.is_empty() || self.taken < depth
+    }
+
+    /// Takes out the waker of the queue's first, if there is room and it does not know yet.
+    #[must_use = "it is to be woken once the lock is released"]
+    fn call(&mut self, depth: usize) -> Option<Waker> {
+        if !self.has_room(depth) {
+            return None;
+        }
+        self.queue.front_mut()?.waker.take()
+    }
+
+    /// Frees the slots whose work is done by now.
+    fn sweep(&mut self) {
+        for (_, slot) in self.returning.extract_if(.., |(_, slot)| slot.is_done()) {
+            self.free.push_back(slot.into_parts().0);
+        }
+    }
+
+    fn leave_queue(&mut self, number: u64) -> Option<Waiter> {
+        let at = self.queue.iter().position(|waiter| waiter.number == number)?;
+        self.queue.remove(at)
+    }
+}
+
+impl Slots {
+    pub(super) fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self { depth, state: Mutex::default() })
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn stages(&self) -> Stages {
+        lock(&self.state).stages
+    }
+
+    pub(super) fn set_stages(&self, change: impl FnOnce(&mut Stages)) {
+        change(&mut lock(&self.state).stages);
+    }
+
+    /// A free slot that suits, or a place for a new one, if there is one and nobody is before. Otherwise `None`; then whoever gives a waker
+    /// stands in the queue from now on, under the number that is written to `turn`, and is woken when it is its turn. It [leaves](Slots::leave)
+    /// when it gives up.
+    ///
+    /// `plan` is asked before anything is given up for a new slot.
+    pub(super) fn claim<T>(
+        self: &Arc<Self>,
+        suits: impl Fn(&Slot) -> bool,
+        plan: impl FnOnce() -> Result<T>,
+        turn: &mut Option<u64>,
+        mut waker: Option<Waker>,
+    ) -> Result<Option<Claim<T>>> {
+        let mut state = lock(&self.state);
+        state.sweep();
+        let my_turn = state.queue.front().is_none_or(|first| Some(first.number) == *turn);
+        let claim = self.take(&mut state, my_turn, suits, plan);
+        let mut left = None;
+        match (&claim, *turn) {
+            (Ok(None), Some(number)) => {
+                // Dropped with `waker`, once the lock is released.
+                if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.number == number) {
+                    std::mem::swap(&mut waiter.waker, &mut waker);
+                }
+            }
+            (Ok(None), None) => {
+                if waker.is_some() {
+                    let number = state.number();
+                    state.queue.push_back(Waiter { number, waker: waker.take() });
+                    *turn = Some(number);
+                }
+            }
+            (_, Some(number)) => {
+                left = state.leave_queue(number);
+                *turn = None;
+            }
+            (_, None) => {}
+        }
+        let next = state.call(self.depth);
+        drop(state);
+        reclaim::wake(next);
+        drop(left);
+        claim
+    }
+
+    fn take<T>(
+        self: &Arc<Self>,
+        state: &mut State,
+        my_turn: bool,
+        suits: impl Fn(&Slot) -> bool,
+        plan: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Claim<T>>> {
+        if my_turn && let Some(slot) = state.free.iter().position(suits).and_then(|at| state.free.remove(at)) {
+            return Ok(Some(Claim::Slot(slot)));
+        }
+        let plan = plan()?;
+        if !my_turn || !state.has_room(self.depth) {
+            return Ok(None);
+        }
+        let replaced = if state.taken < self.depth { None } else { state.free.pop_front() };
+        state.taken += 1;
+        Ok(Some(Claim::Place(Place(Arc::downgrade(self)), plan, replaced)))
+    }
+
+    /// Leaves the queue; the turn passes to the next.
+    pub(super) fn leave(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let left = state.leave_queue(number);
+        let next = state.call(self.depth);
+        drop(state);
+        reclaim::wake(next);
+        drop(left);
+    }
+
+    /// The free slots, for their memory.
+    pub(super) fn take_free(&self) -> VecDeque<Slot> {
+        std::mem::take(&mut lock(&self.state).free)
+    }
+
+    /// Takes a slot back. It is free once the event is complete; this waits for nothing.
+    fn give_back(self: Arc<Self>, slot: Event<Slot>) {
+        let pending = if slot.is_done() { None } else { slot.lease().cloned() };
+        let mut state = lock(&self.state);
+        let mut job = None;
+        match pending {
+            None => state.free.push_back(slot.into_parts().0),
+            Some(lease) => {
+                let number = state.number();
+                state.returning.push((number, slot));
+                let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
+                job = Some(Job::Wake(lease, waker));
+            }
+        }
+        let next = state.call(self.depth);
+        drop(state);
+        job.into_iter().for_each(reclaim::background);
+        reclaim::wake(next);
+    }
+
+    /// The work of a returning slot is done, or nobody can ever know whether it is: because its device has failed.
+    fn settle(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let Some(at) = state.returning.iter().position(|(n, _)| *n == number) else {
+            return; // swept already
+        };
+        let (_, slot) = state.returning.swap_remove(at);
+        let mut lost = None;
+        if slot.is_done() {
+            state.free.push_back(slot.into_parts().0);
+        } else {
+            lost = Some(slot);
+        }
+        let next = state.call(self.depth);
+        drop(state);
+        reclaim::wake(next);
+        // Its memory may leak, but its place comes free, so that whoever waits gets the device's error instead of waiting for ever.
+        drop(lost);
+    }
+}
+
+/// Settles a returning slot when it is woken.
+struct Return {
+    slots: Weak<Slots>,
+    number: u64,
+}
+
+impl Wake for Return {
+    fn wake(self: Arc<Self>) {
+        if let Some(slots) = self.slots.upgrade() {
+            slots.settle(self.number);
+        }
+    }
+}
+
+/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none of them alive.
+#[derive(Debug)]
+pub(super) struct Place(Weak<Slots>);
+
+impl Place {
+    pub(super) fn is_of(&self, slots: &Arc<Slots>) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(slots))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // In a forked child, a thread that is not there may have held the lock.
+        if !reclaim::forked()
+            && let Some(slots) = self.0.upgrade()
+        {
+            let mut state = lock(&slots.state);
+            state.taken -= 1;
+            let next = state.call(slots.depth);
+            drop(state);
+            reclaim::wake(next);
+        }
+    }
+}
+
+/// A slot on loan, behind the event of its latest work. It goes back to its pipeline when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Loan(Option<Event<Slot>>);
+
+impl Loan {
+    pub(super) fn new(slot: Event<Slot>) -> Self {
+        Self(Some(slot))
+    }
+
+    /// The slot, whose work is done as far as the caller knows.
+    pub(super) fn slot(&self) -> &Slot {
+        match &self.0 {
+            Some(slot) => slot.value(),
+            None => unreachable!("only `drop` takes it"),
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let Some(slot) = self.0.take() else { return };
+        if reclaim::forked() {
+            std::mem::forget(slot); // as all memory in a forked child
+        } else if let Some(slots) = slot.value().place().0.upgrade() {
+            slots.give_back(slot);
+        }
+        // Without its pipeline, its memory is given back after its work.
+    }
+}
