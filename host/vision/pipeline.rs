@@ -650,3 +650,33 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::Pipeline;
+    use crate::device::Device;
+    use crate::error::Result;
+    use crate::vision::Params;
+
+    /// A driver that fails leaves a batch of which nobody can say when it is done. Whoever waits for its place must not wait for ever.
+    #[test]
+    fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
+        let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);
+        let frame = pipeline.frame(&[[4, 4]])?;
+        let (open, gate) = mpsc::channel::<()>();
+        let Some(draft) = &frame.0 else { unreachable!("it was not submitted") };
+        draft.lane.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
+        drop(pipeline.submit(frame)?);
+        let mut waiting = pipeline.frame_async(&[[4, 4]]);
+        let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        pipeline.slots.lose_returning();
+        assert!(matches!(poll(), Poll::Ready(Ok(_))), "its place is free");
+        drop(open);
+        Ok(())
+    }
+}
