@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use thalweg_simt::host::Kernel;
+use thalweg_simt::host::{Kernel, counted};
 
 use crate::driver::cpu::{Cpu, CpuError, Schedule};
 use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
@@ -241,7 +241,7 @@ impl Device {
     pub fn name(self) -> String {
         match self.0.driver {
             Driver::Cuda(c) => c.info.name.clone(),
-            Driver::Cpu(c) => format!("CPU device, {} threads", c.threads()),
+            Driver::Cpu(c) => format!("CPU device, {}", counted(c.threads(), "thread")),
         }
     }
 

@@ -479,6 +479,11 @@ fn an_image_is_as_large_as_it_says() {
             assert!(pipeline.run(&mixed()[..1]).remove(0).is_ok());
         }
     }
+    let pipeline = pipeline(devices()[0], small_params());
+    let refused = |sizes: &[[u32; 2]]| pipeline.try_frame(sizes).unwrap_err().to_string();
+    let message = "image size is 20000 x 40 for image 1, expected 1 to 16384 pixels a side";
+    assert_eq!(refused(&[[1, 1], [20000, 40]]), message);
+    assert_eq!(refused(&[]), "batch is 0 images, expected 1 to 65535");
     let error = Image::new(2, 3, vec![0; 17]).unwrap_err().to_string();
     assert_eq!(error, "image is 17 bytes, expected 18 bytes, 3 for each of 2 x 3 pixels");
     assert!(Image::new(16384, 1, vec![0; 3 * 16384]).is_ok());
@@ -994,7 +999,8 @@ fn a_failed_device_ends_the_wait() {
             panics(s).unwrap();
             s.synchronize().unwrap_err()
         });
-        for task in &mut tasks {
+        // By value: should one fail, the thread gets its turn and the test ends.
+        for mut task in tasks {
             task.is_woken();
             assert!(matches!(task.poll(), Poll::Ready(Err(Error::Poisoned { .. }))));
         }

@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use thalweg_kernels::LayoutError;
+use thalweg_kernels::{LayoutError, MAX_IMAGES, MAX_PATCHES};
+use thalweg_simt::host::counted;
 
 use crate::error::{Error, Result};
 
@@ -61,7 +62,7 @@ impl Params {
             return refuse(
                 "budget",
                 self.budget,
-                format!("at least {} tokens, the smallest share of a patch", lo * lo),
+                format!("at least {}, the smallest share of a patch", counted(lo * lo, "token")),
             );
         }
         if !(self.focus > 0.0 && self.focus < 1.0) {
@@ -143,7 +144,7 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     if bytes != expected {
         return refuse(
             "image",
-            format!("{bytes} bytes"),
+            counted(bytes, "byte"),
             format!("{expected} bytes, 3 for each of {height} x {width} pixels"),
         );
     }
@@ -152,11 +153,18 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
 
 impl From<LayoutError> for Error {
     fn from(error: LayoutError) -> Self {
-        let (name, expected) = match error {
-            LayoutError::Patch(_) => ("patch", "1 to 16384 pixels"),
-            LayoutError::Extent { .. } => ("image", "1 to 16384 rows and columns"),
-            _ => ("batch", "no more than 65535 images, 2^28 patches and 2^32 - 1 bytes, and one image at least"),
+        let (name, given, expected) = match error {
+            LayoutError::Patch(side) => ("patch", side.to_string(), format!("1 to {MAX_EXTENT} pixels")),
+            LayoutError::Extent { image, height, width } => (
+                "image size",
+                format!("{height} x {width} for image {image}"),
+                format!("1 to {MAX_EXTENT} pixels a side"),
+            ),
+            LayoutError::Images(n) => ("batch", counted(n, "image"), format!("1 to {MAX_IMAGES}")),
+            LayoutError::Bytes(n) => ("batch", counted(n, "byte"), format!("at most {}", u32::MAX)),
+            LayoutError::Patches(n) => ("batch", format!("{n} patches"), format!("at most {MAX_PATCHES}")),
+            error => ("batch", error.to_string(), "images that one batch can hold".into()),
         };
-        Self::Parameter { name, given: error.to_string(), expected: expected.into() }
+        Self::Parameter { name, given, expected }
     }
 }
