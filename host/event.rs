@@ -166,7 +166,8 @@ impl<R: Resource> Event<R> {
         Self { value: Some(value), event: Some(event) }
     }
 
-    /// The parts of one event, put together again; the event guards all of `value` that is not idle.
+    /// The parts of one event, put together again; the event guards all of `value` that is not
+    /// idle.
     #[inline]
     pub(crate) fn from_parts(value: R, event: Option<Lease>) -> Self {
         Self { value: Some(value), event }

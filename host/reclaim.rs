@@ -108,7 +108,8 @@ pub(crate) enum Job {
     Wake(Lease, Waker),
 }
 
-/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a destructor or the background thread.
+/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a
+/// destructor or the background thread.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));

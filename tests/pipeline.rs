@@ -700,7 +700,8 @@ fn submitting_and_dropping_wait_for_nothing() {
     }
 }
 
-/// Page-locked memory and loaded kernels for what a test has under way behind gates: to get either may wait for the device.
+/// Page-locked memory and loaded kernels for what a test has under way behind gates: to get either
+/// may wait for the device.
 fn warm_up(device: Device, image: &Image) {
     let warm = pipeline(device, small_params()).with_depth(4);
     for _ in 0..3 {
@@ -728,7 +729,8 @@ fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whoever drops a batch, or the future of one, has not ended its work: until that is done its place is taken.
+/// Whoever drops a batch, or the future of one, has not ended its work: until that is done its
+/// place is taken.
 #[test]
 fn a_dropped_batch_keeps_its_place_until_it_is_done() {
     let _alone = alone();
@@ -756,7 +758,8 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
     }
 }
 
-/// However many batches are dropped under way, the memory is that of as many as the pipeline is deep.
+/// However many batches are dropped under way, the memory is that of as many as the pipeline is
+/// deep.
 #[test]
 fn dropped_batches_use_the_same_memory_again() {
     let _alone = alone();
@@ -858,8 +861,8 @@ impl<'p> Waiter<'p> {
     }
 }
 
-/// Tasks get frames in the order in which they began to wait, one for each batch that is done, dropped ones included; whoever gives up
-/// gives its turn to the next, woken or not.
+/// Tasks get frames in the order in which they began to wait, one for each batch that is done,
+/// dropped ones included; whoever gives up gives its turn to the next, woken or not.
 #[test]
 fn tasks_wait_for_frames_in_order() {
     let _alone = alone();

@@ -24,7 +24,7 @@ pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
     let handled = {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|mut signals| {
-            let wait = move || signals.forever().for_each(|signal| interrupted(signal));
+            let wait = move || signals.forever().for_each(interrupted);
             std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
         })
     };

@@ -35,8 +35,9 @@ pub struct Metrics {
     pub gpu_idle: Duration,
     /// Time in which the host waited, added up over its lanes.
     pub host_wait: Duration,
-    /// How many lanes are busy on average, without waits: their busy times added up, over the wall time. 1 where everything takes turns, n
-    /// where n lanes are always full. It is no speed-up: the same work may take longer where more of it runs at once;
+    /// How many lanes are busy on average, without waits: their busy times added up, over the wall
+    /// time. 1 where everything takes turns, n where n lanes are always full. It is no speed-up:
+    /// the same work may take longer where more of it runs at once;
     /// [`speedup_over`](Metrics::speedup_over) compares with a serial run.
     pub concurrency: f64,
     /// What binds, in one sentence.
@@ -144,7 +145,8 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, expo
 }
 
 impl Metrics {
-    /// How many times as fast this was as the same work done serially, which took `serial` by the caller's measurement; 0 of an empty trace.
+    /// How many times as fast this was as the same work done serially, which took `serial` by the
+    /// caller's measurement; 0 of an empty trace.
     ///
     /// ```
     /// use std::time::Duration;

@@ -80,9 +80,10 @@ impl Stages {
 
 /// Images to tokens.
 ///
-/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a [`Frame`], write into its
-/// page-locked memory, [`submit`](Pipeline::submit) it, and give the [`Tokens`] back when they are used. A frame or a batch that is
-/// dropped instead gives itself back, as soon as its work is done:
+/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a
+/// [`Frame`], write into its page-locked memory, [`submit`](Pipeline::submit) it, and give the
+/// [`Tokens`] back when they are used. A frame or a batch that is dropped instead gives itself
+/// back, as soon as its work is done:
 ///
 /// ```
 /// use thalweg::vision::{Params, Pipeline};
@@ -164,7 +165,8 @@ enum Work {
     Graph(Graph<Slot>),
 }
 
-/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`]. Dropping it gives the memory to a later batch.
+/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`]. Dropping it
+/// gives the memory to a later batch.
 #[derive(Debug)]
 pub struct Frame(Option<Draft>);
 
@@ -321,8 +323,8 @@ impl Pipeline {
         })
     }
 
-    /// How many batches may be under way or in use at once, at least 1. Default 4. A batch that is dropped under way counts until
-    /// its work is done, however it is dropped.
+    /// How many batches may be under way or in use at once, at least 1. Default 4. A batch that is
+    /// dropped under way counts until its work is done, however it is dropped.
     pub fn with_depth(self, depth: usize) -> Self {
         Self { slots: Slots::new(depth.max(1)), ..self }
     }
@@ -376,9 +378,10 @@ impl Pipeline {
         self.slots.stages()
     }
 
-    /// Memory for a batch of images of these sizes (height, width), to be written and submitted. Waits while as many frames and
-    /// tokens as the pipeline is [deep](Pipeline::depth) are in use, or were dropped and are not done yet; so a thread that holds them all
-    /// waits for ever. In asynchronous code, use [`frame_async`](Pipeline::frame_async).
+    /// Memory for a batch of images of these sizes (height, width), to be written and submitted.
+    /// Waits while as many frames and tokens as the pipeline is [deep](Pipeline::depth) are in use,
+    /// or were dropped and are not done yet; so a thread that holds them all waits for ever. In
+    /// asynchronous code, use [`frame_async`](Pipeline::frame_async).
     ///
     /// # Errors
     /// A size is not within 1 to 16384, [`Params::mix`] weighs a query that is not there, there is no memory, or the device has
@@ -390,10 +393,12 @@ impl Pipeline {
         }
     }
 
-    /// As [`frame`](Pipeline::frame), for asynchronous code: the task waits, and no thread. Works on every executor.
+    /// As [`frame`](Pipeline::frame), for asynchronous code: the task waits, and no thread. Works
+    /// on every executor.
     ///
-    /// Threads and tasks that wait get frames in the order in which they began to wait. Dropping the future gives its turn to the
-    /// next; so drop a future that is not polled any more, because those behind it wait for it.
+    /// Threads and tasks that wait get frames in the order in which they began to wait. Dropping
+    /// the future gives its turn to the next; so drop a future that is not polled any more, because
+    /// those behind it wait for it.
     ///
     /// ```
     /// use thalweg::Device;
@@ -417,7 +422,8 @@ impl Pipeline {
         FrameFuture { pipeline: self, sizes, turn: None }
     }
 
-    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would, also because others wait already.
+    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would, also because others
+    /// wait already.
     ///
     /// # Errors
     /// As [`frame`](Pipeline::frame).
@@ -541,8 +547,8 @@ impl Pipeline {
         })
     }
 
-    /// Takes a batch's memory back for a later one, as dropping the tokens does, and adds its times to the
-    /// [measured](Pipeline::stages) ones. Tokens of another pipeline go back to that one.
+    /// Takes a batch's memory back for a later one, as dropping the tokens does, and adds its times
+    /// to the [measured](Pipeline::stages) ones. Tokens of another pipeline go back to that one.
     pub fn recycle(&self, tokens: Tokens) {
         let lane = &tokens.loan.slot().lane;
         if lane.place.is_of(&self.slots)
@@ -662,7 +668,8 @@ mod tests {
     use crate::error::Result;
     use crate::vision::Params;
 
-    /// A driver that fails leaves a batch of which nobody can say when it is done. Whoever waits for its place must not wait for ever.
+    /// A driver that fails leaves a batch of which nobody can say when it is done. Whoever waits
+    /// for its place must not wait for ever.
     #[test]
     fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
         let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);

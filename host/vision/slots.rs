@@ -1,13 +1,15 @@
 //! The places of a pipeline: what comes back to them, and who waits for one.
 //!
-//! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a [`Frame`] or as
-//! [`Tokens`](crate::vision::Tokens), or it is *returning*: its loan was dropped while its work was pending. However a loan ends, its slot keeps
-//! the place until the device is past its work, and then is free, memory and graph and all. So a pipeline never has more than n batches
-//! under way.
+//! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a
+//! [`Frame`](super::Frame) or as [`Tokens`](crate::vision::Tokens), or it is *returning*: its loan
+//! was dropped while its work was pending. However a loan ends, its slot keeps the place until the
+//! device is past its work, and then is free, memory and graph and all. So a pipeline never has
+//! more than n batches under way.
 //!
-//! Threads and tasks that find no place stand in one queue, and the first to come is the first to get one. Only the first may take a place.
-//! **Invariant**: where there is room and a queue, its first has been woken since it last looked. Whoever makes room or takes the first
-//! out of the queue keeps it, with [`State::call`].
+//! Threads and tasks that find no place stand in one queue, and the first to come is the first to
+//! get one. Only the first may take a place. **Invariant**: where there is room and a queue, its
+//! first has been woken since it last looked. Whoever makes room or takes the first out of the
+//! queue keeps it, with [`State::call`].
 //!
 //! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
 
@@ -55,7 +57,8 @@ struct Waiter {
 pub(super) enum Claim<T> {
     /// A free slot that suits.
     Slot(Slot),
-    /// A place for a new slot, and what was to be known of it. The old slot, if there is one, gave way to it; drop it first.
+    /// A place for a new slot, and what was to be known of it. The old slot, if there is one, gave
+    /// way to it; drop it first.
     Place(Place, T, Option<Slot>),
 }
 
@@ -108,9 +111,10 @@ impl Slots {
         change(&mut lock(&self.state).stages);
     }
 
-    /// A free slot that suits, or a place for a new one, if there is one and nobody is before. Otherwise `None`; then whoever gives a waker
-    /// stands in the queue from now on, under the number that is written to `turn`, and is woken when it is its turn. It [leaves](Slots::leave)
-    /// when it gives up.
+    /// A free slot that suits, or a place for a new one, if there is one and nobody is before.
+    /// Otherwise `None`; then whoever gives a waker stands in the queue from now on, under the
+    /// number that is written to `turn`, and is woken when it is its turn. It
+    /// [leaves](Slots::leave) when it gives up.
     ///
     /// `plan` is asked before anything is given up for a new slot.
     pub(super) fn claim<T>(
@@ -206,7 +210,8 @@ impl Slots {
         reclaim::wake(next);
     }
 
-    /// The work of a returning slot is done, or nobody can ever know whether it is: because its device has failed.
+    /// The work of a returning slot is done, or nobody can ever know whether it is: because its
+    /// device has failed.
     fn settle(&self, number: u64) {
         let mut state = lock(&self.state);
         let Some(at) = state.returning.iter().position(|(n, _)| *n == number) else {
@@ -222,7 +227,8 @@ impl Slots {
         let next = state.call(self.depth);
         drop(state);
         reclaim::wake(next);
-        // Its memory may leak, but its place comes free, so that whoever waits gets the device's error instead of waiting for ever.
+        // Its memory may leak, but its place comes free, so that whoever waits gets the device's
+        // error instead of waiting for ever.
         drop(lost);
     }
 }
@@ -250,7 +256,8 @@ impl Wake for Return {
     }
 }
 
-/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none of them alive.
+/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none
+/// of them alive.
 #[derive(Debug)]
 pub(super) struct Place(Weak<Slots>);
 
@@ -275,7 +282,8 @@ impl Drop for Place {
     }
 }
 
-/// A slot on loan, behind the event of its latest work. It goes back to its pipeline when it is dropped.
+/// A slot on loan, behind the event of its latest work. It goes back to its pipeline when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Loan(Option<Event<Slot>>);
 

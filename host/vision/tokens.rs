@@ -64,15 +64,17 @@ impl TokenSet {
 /// The tokens of a batch of images in page-locked memory, packed image after image, as
 /// [`Pipeline::submit`](crate::vision::Pipeline::submit) returns them.
 ///
-/// Dropping it gives its memory to a later batch, also in an [`Event`](crate::Event) or a future of one, as soon as the batch's work is done;
-/// until then it takes one of the pipeline's [places](crate::vision::Pipeline::depth). One that is forgotten keeps its place for ever, because
-/// nobody can tell it from one that is in use. [`Pipeline::recycle`](crate::vision::Pipeline::recycle) drops it, too, and counts its times.
+/// Dropping it gives its memory to a later batch, also in an [`Event`](crate::Event) or a future of
+/// one, as soon as the batch's work is done; until then it takes one of the pipeline's
+/// [places](crate::vision::Pipeline::depth). One that is forgotten keeps its place for ever,
+/// because nobody can tell it from one that is in use.
+/// [`Pipeline::recycle`](crate::vision::Pipeline::recycle) drops it, too, and counts its times.
 #[derive(Debug, Resource)]
 pub struct Tokens {
     /// Guarded by the same event as the tokens, so at rest when somebody has these.
     #[resource(plain)]
     pub(super) loan: Arc<Loan>,
-    /// No memory of its own: what is dropped in an event would be freed, and the loan goes back to the pipeline.
+    /// No memory of its own: an event that is dropped frees its memory, but the loan goes back.
     pub(super) memory: (),
 }
 
