@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use thalweg_simt::host::Kernel;
+use thalweg_simt::host::{Kernel, counted};
 
 use crate::driver::cpu::{Cpu, CpuError, Schedule};
 use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
@@ -241,7 +241,7 @@ impl Device {
     pub fn name(self) -> String {
         match self.0.driver {
             Driver::Cuda(c) => c.info.name.clone(),
-            Driver::Cpu(c) => format!("CPU device, {} threads", c.threads()),
+            Driver::Cpu(c) => format!("CPU device, {}", counted(c.threads(), "thread")),
         }
     }
 
@@ -490,9 +490,13 @@ impl Device {
         self.0.driver
     }
 
-    /// Whether a call may be made from here.
+    /// Whether the device can be called from here: it has not failed, and this is neither a host function of a stream nor a
+    /// forked child. Asks nobody and does not wait; [`check`](Device::check) asks the device.
+    ///
+    /// # Errors
+    /// Why not.
     #[inline]
-    pub(crate) fn usable(self) -> Result<()> {
+    pub fn usable(self) -> Result<()> {
         if reclaim::in_host_function() || reclaim::forked() || self.0.poisoned.load(Ordering::Relaxed) {
             return Err(self.unusable());
         }

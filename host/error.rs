@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use thalweg_simt::host::counted;
 pub use thalweg_simt::host::{LaunchError, RangeError};
 
 use crate::kernel::NotFound;
@@ -39,7 +40,7 @@ pub enum Error {
         needed: (u32, u32),
     },
     /// A device number past the last one.
-    #[error("there is no cuda:{ordinal}: this machine has {count} CUDA device(s)")]
+    #[error("there is no cuda:{ordinal}: this machine has {}", counted(*count, "CUDA device"))]
     NoSuchDevice {
         /// The number asked for.
         ordinal: usize,
@@ -55,7 +56,7 @@ pub enum Error {
         from_environment: bool,
     },
     /// The device has no room for an allocation.
-    #[error("{device} is out of memory: {wanted} bytes wanted")]
+    #[error("{device} is out of memory: {} wanted", counted(*wanted, "byte"))]
     OutOfMemory {
         /// The device.
         device: String,
@@ -63,7 +64,7 @@ pub enum Error {
         wanted: usize,
     },
     /// A pool of pinned memory would pass its budget.
-    #[error("the pinned budget of {budget} bytes is spent: {wanted} more bytes wanted, {in_use} in use")]
+    #[error("the pinned budget of {} is spent: {} wanted, {in_use} in use", counted(*budget, "byte"), counted(*wanted, "more byte"))]
     PinnedBudget {
         /// Bytes asked for.
         wanted: usize,
@@ -73,7 +74,7 @@ pub enum Error {
         budget: usize,
     },
     /// A buffer of more bytes than an address can span.
-    #[error("{elements} elements of {size} bytes are more than an allocation can hold")]
+    #[error("an allocation cannot hold {} of {}", counted(*elements, "element"), counted(*size, "byte"))]
     TooLarge {
         /// Elements asked for.
         elements: usize,
@@ -109,7 +110,7 @@ pub enum Error {
         priority: i32,
     },
     /// Two slices of a copy differ in length.
-    #[error("a copy of {source_len} elements into {destination_len}: the lengths must be equal")]
+    #[error("a copy of {} into {destination_len}: the lengths must be equal", counted(*source_len, "element"))]
     LengthMismatch {
         /// Elements in the source.
         source_len: usize,
@@ -168,7 +169,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// `unshare` while others still hold the resource.
-    #[error("the resource is still shared: {holders} other handles or readings are alive")]
+    #[error("the resource is still shared: other handles or readings alive: {holders}")]
     StillShared {
         /// Other clones and readings.
         holders: usize,
@@ -279,5 +280,33 @@ impl<T> fmt::Display for Returned<T> {
 impl<T> std::error::Error for Returned<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, RangeError};
+
+    /// A count of one is singular.
+    #[test]
+    fn messages_count() {
+        let too_large = |elements, size| Error::TooLarge { elements, size }.to_string();
+        assert_eq!(too_large(1, 1), "an allocation cannot hold 1 element of 1 byte");
+        assert_eq!(too_large(usize::MAX, 2), format!("an allocation cannot hold {} elements of 2 bytes", usize::MAX));
+        let budget = |wanted, budget| Error::PinnedBudget { wanted, in_use: 0, budget }.to_string();
+        assert_eq!(budget(1, 1), "the pinned budget of 1 byte is spent: 1 more byte wanted, 0 in use");
+        assert_eq!(budget(2, 0), "the pinned budget of 0 bytes is spent: 2 more bytes wanted, 0 in use");
+        let none = |count| Error::NoSuchDevice { ordinal: 7, count }.to_string();
+        assert_eq!(none(1), "there is no cuda:7: this machine has 1 CUDA device");
+        assert_eq!(none(2), "there is no cuda:7: this machine has 2 CUDA devices");
+        assert_eq!(
+            Error::OutOfMemory { device: "cpu".into(), wanted: 1 }.to_string(),
+            "cpu is out of memory: 1 byte wanted"
+        );
+        let copy = Error::LengthMismatch { source_len: 1, destination_len: 2 };
+        assert_eq!(copy.to_string(), "a copy of 1 element into 2: the lengths must be equal");
+        assert_eq!(RangeError { start: 0, end: 2, len: 1 }.to_string(), "range 0..2 is not inside the 1 element");
+        let shared = Error::StillShared { holders: 1 };
+        assert_eq!(shared.to_string(), "the resource is still shared: other handles or readings alive: 1");
     }
 }

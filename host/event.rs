@@ -144,7 +144,11 @@ pub struct Event<R: Resource> {
     value: Option<R>,
     /// `None` where the resource was idle already.
     event: Option<Lease>,
+    /// What becomes of it when it is dropped; `None` frees the memory.
+    on_drop: Option<OnDrop<R>>,
 }
+
+type OnDrop<R> = Box<dyn FnOnce(Event<R>) + Send + Sync>;
 
 /// What [`Event::query`] found.
 #[derive(Debug)]
@@ -158,12 +162,12 @@ pub enum Query<R: Resource> {
 impl<R: Resource> Event<R> {
     /// An event that is complete already, such as the first of a [`Ring`](crate::Ring).
     pub fn ready(value: R) -> Self {
-        Self { value: Some(value), event: None }
+        Self { value: Some(value), event: None, on_drop: None }
     }
 
     #[inline]
     pub(crate) fn new(value: R, event: Lease) -> Self {
-        Self { value: Some(value), event: Some(event) }
+        Self { value: Some(value), event: Some(event), on_drop: None }
     }
 
     #[inline]
@@ -192,6 +196,52 @@ impl<R: Resource> Event<R> {
     /// The device has failed.
     pub fn is_ready(&self) -> Result<bool> {
         self.event.as_ref().map_or(Ok(true), Lease::query)
+    }
+
+    /// Whether the work before the record is done. If it is not, the task is woken when it is, or when the device has failed.
+    /// Does not wait.
+    ///
+    /// Unlike `.await`, it leaves the event where it is.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self.is_ready() {
+            Ok(true) => Poll::Ready(Ok(())),
+            // In a host function the device cannot be asked, but the thread in the background can ask it.
+            Ok(false) | Err(Error::InHostFunction) => {
+                if let Some(lease) = self.lease() {
+                    reclaim::background(Job::Wake(lease.clone(), cx.waker().clone()));
+                }
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// The same event; if it is dropped, or a future of it is, `take` gets it instead of its memory being freed.
+    ///
+    /// For pools whose memory comes back however a batch ends. `take` runs where the event is dropped, perhaps in a host function of a
+    /// stream, so it should neither block nor panic (a panic is caught, and what it held is dropped). Transitions forget it:
+    /// `wait`, `query`, `synchronize`.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use thalweg::{Device, Event, PinnedBuffer, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let spare: Arc<Mutex<Vec<Event<PinnedBuffer<u8>>>>> = Arc::default();
+    /// let pool = spare.clone();
+    /// let event = work.record(work.bind(gpu.pinned::<u8>(100)?)?)?.on_drop(move |event| pool.lock().unwrap().push(event));
+    /// drop(event);
+    /// assert_eq!(spare.lock().unwrap().pop().unwrap().synchronize()?.len(), 100);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn on_drop(mut self, take: impl FnOnce(Self) + Send + Sync + 'static) -> Self {
+        self.on_drop = Some(Box::new(take));
+        self
     }
 
     /// The resource, idle, if the work before the record is done; else the event again. Does not wait.
@@ -252,7 +302,7 @@ pub struct Splitter(Option<Lease>);
 impl Splitter {
     /// The part, behind the event of the whole.
     pub fn event<R: Resource>(&self, part: R) -> Event<R> {
-        Event { value: Some(part), event: self.0.clone() }
+        Event { value: Some(part), event: self.0.clone(), on_drop: None }
     }
 }
 
@@ -326,7 +376,7 @@ impl<T: Plain> Event<DeviceBuffer<T>> {
     /// The same event over a buffer that streams of other devices may copy from and to.
     pub fn map_peer(self) -> Event<PeerBuffer<T>> {
         let (value, event) = self.into_parts();
-        Event { value: Some(PeerBuffer::new(value)), event }
+        Event { value: Some(PeerBuffer::new(value)), event, on_drop: None }
     }
 }
 
@@ -334,7 +384,7 @@ impl<T: Plain> Event<PeerBuffer<T>> {
     /// The same event over the buffer for its own device.
     pub fn map_local(self) -> Event<DeviceBuffer<T>> {
         let (value, event) = self.into_parts();
-        Event { value: Some(value.into_inner()), event }
+        Event { value: Some(value.into_inner()), event, on_drop: None }
     }
 }
 
@@ -342,6 +392,9 @@ impl<R: Resource> Drop for Event<R> {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut value) = self.value.take() {
+            if let Some(take) = self.on_drop.take() {
+                return returned(take, Event { value: Some(value), event: self.event.take(), on_drop: None });
+            }
             let after = &self.event;
             value.__drain(
                 &mut |leaf| reclaim::give_back(leaf.0, When::After(after.iter().cloned().collect())),
@@ -349,6 +402,17 @@ impl<R: Resource> Drop for Event<R> {
             );
         }
     }
+}
+
+/// Gives an event that was dropped to whoever asked for it. The closure is a user's, and a panic must not leave a destructor.
+#[cold]
+fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
+    if reclaim::forked() {
+        std::mem::forget((take, event)); // whatever lock the closure takes may have been held at the fork
+        return;
+    }
+    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(event)));
+    std::mem::forget(taken.err());
 }
 
 impl<R: Resource> fmt::Debug for Event<R> {

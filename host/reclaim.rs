@@ -1,6 +1,6 @@
 //! What becomes of memory whose handle was dropped, and the thread that finishes what a destructor must not.
 //!
-//! A destructor never blocks, never panics and never runs user code. It hands memory to
+//! A destructor never blocks, never panics and runs no user code but wakers. It hands memory to
 //! [`give_back`], which frees device memory in stream order and lends page-locked memory again once an
 //! event says so. Where completion cannot be proven (a failed record, a poisoned device), it leaks.
 
@@ -108,6 +108,15 @@ pub(crate) enum Job {
     Wake(Lease, Waker),
 }
 
+/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a
+/// destructor or the background thread.
+pub(crate) fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+        std::mem::forget(woken.err());
+    }
+}
+
 struct Background {
     jobs: Mutex<Vec<Job>>,
     some: Condvar,
@@ -159,9 +168,7 @@ impl Background {
             let before = waiting.len();
             for (event, waker) in waiting.extract_if(.., |(event, _)| !matches!(event.query(), Ok(false))) {
                 drop(event);
-                // A waker is the executor's code, and so is its destructor; neither must end this thread.
-                let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
-                std::mem::forget(woken.err());
+                wake(Some(waker));
             }
             let progress = waiting.len() < before;
             pause = if progress { Duration::ZERO } else { (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };

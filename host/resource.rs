@@ -19,6 +19,8 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
+use thalweg_simt::host::counted;
+
 use crate::device::Device;
 use crate::memory::{LeafKind, Memory};
 use crate::reclaim::{self, When};
@@ -68,7 +70,8 @@ impl fmt::Display for LeafInfo {
             LeafKind::Pinned => "page-locked",
             LeafKind::Peer => "peer",
         };
-        write!(f, "{} bytes of {kind} memory of {} at {:#x}", self.bytes, self.device, self.addr)
+        let bytes = counted(self.bytes, "byte");
+        write!(f, "{bytes} of {kind} memory of {} at {:#x}", self.device, self.addr)
     }
 }
 

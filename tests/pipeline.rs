@@ -3,7 +3,12 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::ops::Range;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,10 +20,22 @@ use support::images::{Content, ImageSpec, SplitMix, images};
 use support::reference::{self, PLANES, SCORE_ERROR};
 use support::run::{check_run, reference_sides};
 use support::{assert_close, cases};
-use thalweg::{AnyStream, Device, DeviceKind, Error, Event};
+use thalweg::{AnyStream, Device, DeviceKind, Error, Event, kernel};
 use thalweg_vision::{
-    Allocation, Frame, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens, allocate_blocking,
+    Allocation, Frame, FrameFuture, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens,
+    allocate_blocking,
 };
+
+thalweg::ptx! {}
+
+kernel! {
+    unsafe fn panics(cx: impl Simt)
+    grid(1) block(1)
+    {
+        let _ = cx;
+        panic!("on purpose")
+    }
+}
 
 fn noise(height: usize, width: usize) -> reference::Image {
     let seed = (height * 1000 + width) as u64;
@@ -233,18 +250,14 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
             assert_eq!(waiting.join().unwrap(), [7, 9], "another size took the free slot's place");
         });
         drop(pipeline.submit(frames.pop().unwrap()).unwrap());
-        assert!(
-            pipeline.try_frame(&sizes).unwrap().is_some(),
-            "a batch that is dropped under way gives its place back"
-        );
         for wrong in [&[][..], &[[0, 1]], &[[1, 16385]]] {
             let error = pipeline.try_frame(wrong).unwrap_err();
             assert!(matches!(error, Error::Parameter { .. }), "{error:?}");
         }
-        // What failed took no place.
-        let frames: Vec<_> = (0..2).map(|_| pipeline.try_frame(&sizes).unwrap().unwrap()).collect();
+        // What failed took no place, and the batch that was dropped under way gives its own back.
+        let others = [(); 2].map(|()| eventually("two places are free", || pipeline.try_frame(&sizes).unwrap()));
         assert!(pipeline.try_frame(&sizes).unwrap().is_none());
-        drop(frames);
+        drop((frames, others));
     }
 }
 
@@ -468,6 +481,11 @@ fn an_image_is_as_large_as_it_says() {
             assert!(pipeline.run(&mixed()[..1]).remove(0).is_ok());
         }
     }
+    let pipeline = pipeline(devices()[0], small_params());
+    let refused = |sizes: &[[u32; 2]]| pipeline.try_frame(sizes).unwrap_err().to_string();
+    let message = "image size is 20000 x 40 for image 1, expected 1 to 16384 pixels a side";
+    assert_eq!(refused(&[[1, 1], [20000, 40]]), message);
+    assert_eq!(refused(&[]), "batch is 0 images, expected 1 to 65535");
     let error = Image::new(2, 3, vec![0; 17]).unwrap_err().to_string();
     assert_eq!(error, "image is 17 bytes, expected 18 bytes, 3 for each of 2 x 3 pixels");
     assert!(Image::new(16384, 1, vec![0; 3 * 16384]).is_ok());
@@ -682,6 +700,317 @@ fn submitting_and_dropping_wait_for_nothing() {
             }
         }
     }
+}
+
+/// Page-locked memory and loaded kernels for what a test has under way behind gates: to get either
+/// may wait for the device.
+fn warm_up(device: Device, image: &Image) {
+    let warm = pipeline(device, small_params()).with_depth(4);
+    for _ in 0..3 {
+        let under_way: Vec<_> = (0..4).map(|_| submit(&warm, image).unwrap()).collect();
+        under_way.into_iter().for_each(|submitted| drop(finish(&warm, submitted)));
+    }
+}
+
+/// Every GPU, and a CPU device that no other test uses.
+fn gpus_and_a_cpu() -> impl Iterator<Item = Device> {
+    let gpus = devices().iter().copied().filter(|device| device.kind() == DeviceKind::Cuda);
+    gpus.chain([Device::new_cpu().unwrap()])
+}
+
+/// Asks again until there is an answer.
+#[track_caller]
+fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Whoever drops a batch, or the future of one, has not ended its work: until that is done its
+/// place is taken.
+#[test]
+fn a_dropped_batch_keeps_its_place_until_it_is_done() {
+    let _alone = alone();
+    let image = Image::from(&noise(64, 80));
+    let sizes = [[64, 80]];
+    for device in gpus_and_a_cpu() {
+        warm_up(device, &image);
+        let (pipeline, frames, [first, second]) = gated::<2>(device, &image);
+        let mut submitted = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap());
+        drop(submitted.next().unwrap());
+        let mut future = submitted.next().unwrap().into_future();
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(future);
+
+        for sizes in [sizes, [[1, 1]]] {
+            assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "both places are taken on {device}");
+        }
+        second.open();
+        let frame = eventually("one place is free again", || pipeline.try_frame(&sizes).unwrap());
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "the other is taken on {device}");
+        first.open();
+        let other = eventually("the other place is free again", || pipeline.try_frame(&sizes).unwrap());
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "there are two on {device}");
+        drop((frame, other));
+    }
+}
+
+/// However many batches are dropped under way, the memory is that of as many as the pipeline is
+/// deep.
+#[test]
+fn dropped_batches_use_the_same_memory_again() {
+    let _alone = alone();
+    let image = Image::from(&noise(64, 64));
+    for device in gpus_and_a_cpu() {
+        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let mut places = HashSet::new();
+        let mut go_round = |times| {
+            for i in 0..times {
+                let mut frame = frame(&pipeline, std::slice::from_ref(&image)).unwrap();
+                places.insert(frame.image_mut(0).as_ptr());
+                if i % 4 == 3 {
+                    drop(frame);
+                } else {
+                    drop(pipeline.submit(frame).unwrap());
+                }
+            }
+            places.len()
+        };
+        // Two slots, each captured.
+        let two = [(); 2].map(|()| frame(&pipeline, std::slice::from_ref(&image)).unwrap());
+        drop(two);
+        go_round(12);
+        let want = finish(&pipeline, submit(&pipeline, &image).unwrap());
+        if device.kind() == DeviceKind::Cpu {
+            device.limit_memory(Some(1)); // nothing more can be allocated
+        }
+        let places = go_round(200);
+        assert!(places <= 2, "{places} places in memory on {device}, for a depth of 2");
+        assert!(finish(&pipeline, submit(&pipeline, &image).unwrap()) == want, "on {device}");
+    }
+}
+
+/// A thread that waits for a frame gets the place of a batch that was dropped.
+#[test]
+fn a_thread_waits_for_a_dropped_batch() {
+    let _alone = alone();
+    let image = Image::from(&noise(64, 80));
+    for device in gpus_and_a_cpu() {
+        warm_up(device, &image);
+        let (pipeline, mut frames, [gate]) = gated::<1>(device, &image);
+        let submitted = pipeline.submit(frames.remove(0)).unwrap();
+        thread::scope(|threads| {
+            let waiting = threads.spawn(|| pipeline.frame(&[[64, 80]]).unwrap().size(0));
+            drop(submitted);
+            assert!(pipeline.try_frame(&[[64, 80]]).unwrap().is_none(), "its work is not done on {device}");
+            gate.open();
+            assert_eq!(waiting.join().unwrap(), [64, 80]);
+        });
+    }
+}
+
+/// A waker that says when it is woken.
+struct Bell(mpsc::Sender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+    }
+}
+
+/// A task that waits for a frame, polled by hand.
+struct Waiter<'p> {
+    future: Option<FrameFuture<'p>>,
+    woken: mpsc::Receiver<()>,
+    waker: Waker,
+}
+
+impl<'p> Waiter<'p> {
+    fn new(pipeline: &'p Pipeline, sizes: &'p [[u32; 2]]) -> Self {
+        let (bell, woken) = mpsc::channel();
+        Self { future: Some(pipeline.frame_async(sizes)), woken, waker: Waker::from(Arc::new(Bell(bell))) }
+    }
+
+    fn poll(&mut self) -> Poll<thalweg::Result<Frame>> {
+        Pin::new(self.future.as_mut().expect("it was not dropped")).poll(&mut Context::from_waker(&self.waker))
+    }
+
+    fn drop_future(&mut self) {
+        self.future = None;
+    }
+
+    #[track_caller]
+    fn is_woken(&self) {
+        self.woken.recv_timeout(Duration::from_secs(30)).expect("the task is woken");
+    }
+
+    /// Whether it was woken by now.
+    fn was_woken(&self) -> bool {
+        self.woken.try_recv().is_ok()
+    }
+
+    #[track_caller]
+    fn frame(&mut self) -> Frame {
+        match self.poll() {
+            Poll::Ready(frame) => frame.unwrap(),
+            Poll::Pending => panic!("it is this task's turn, and there is a place"),
+        }
+    }
+}
+
+/// Tasks get frames in the order in which they began to wait, one for each batch that is done,
+/// dropped ones included; whoever gives up gives its turn to the next, woken or not.
+#[test]
+fn tasks_wait_for_frames_in_order() {
+    let _alone = alone();
+    let image = Image::from(&noise(64, 80));
+    let sizes = [[64, 80]];
+    for device in gpus_and_a_cpu() {
+        warm_up(device, &image);
+        let (pipeline, frames, [first, second, third]) = gated::<3>(device, &image);
+        for frame in frames {
+            drop(pipeline.submit(frame).unwrap());
+        }
+        let mut waiters: Vec<_> = (0..6).map(|_| Waiter::new(&pipeline, &sizes)).collect();
+        assert!(waiters.iter_mut().all(|waiter| waiter.poll().is_pending()), "no place is free on {device}");
+        assert!(waiters[1].poll().is_pending(), "it stands where it stood");
+        waiters[2].drop_future(); // from the middle
+
+        first.open();
+        waiters[0].is_woken();
+        assert!(waiters[1].poll().is_pending(), "it is the other's turn on {device}");
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "others wait on {device}");
+        let mut frame = waiters[0].frame();
+        frame.image_mut(0).copy_from_slice(image.rgb());
+        assert!(waiters[1].poll().is_pending(), "the other places are taken on {device}");
+        assert!(!waiters[1].was_woken() && !waiters[3].was_woken());
+
+        // A task that is woken and then dropped passes the turn on.
+        second.open();
+        waiters[1].is_woken();
+        waiters[1].drop_future();
+        waiters[3].is_woken();
+        let other = waiters[3].frame();
+
+        // A task that is dropped before it is woken takes nothing with it.
+        waiters[4].drop_future();
+        third.open();
+        waiters[5].is_woken();
+        let last = waiters[5].frame();
+        assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "there are three on {device}");
+
+        // Frames and tokens give places back as batches do.
+        let mut waiters = [(); 3].map(|()| Waiter::new(&pipeline, &sizes));
+        assert!(waiters.iter_mut().all(|waiter| waiter.poll().is_pending()));
+        drop(other);
+        waiters[0].is_woken();
+        let other = waiters[0].frame();
+        pipeline.recycle(pipeline.submit(frame).unwrap().synchronize().unwrap());
+        waiters[1].is_woken();
+        let frame = waiters[1].frame();
+        // Several places at once: the first takes one and wakes the second.
+        let mut more = Waiter::new(&pipeline, &sizes);
+        assert!(more.poll().is_pending());
+        drop((frame, other, last));
+        waiters[2].is_woken();
+        assert!(!more.was_woken());
+        let _last = waiters[2].frame();
+        more.is_woken();
+        let _more = more.frame();
+        assert!(pipeline.try_frame(&sizes).unwrap().is_some());
+
+        // Wrong sizes are an error at once, and no place in the queue.
+        let mut wrong = Waiter::new(&pipeline, &[[0, 1]]);
+        assert!(matches!(wrong.poll(), Poll::Ready(Err(Error::Parameter { .. }))));
+    }
+}
+
+/// Many more requests than places, some of which are given up at some point.
+#[test]
+fn requests_share_a_pipeline_under_tokio() {
+    let _alone = alone();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let images = mixed();
+    for &device in devices() {
+        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let want = unwrap_all(pipeline.run(&images));
+        let (pipeline, images) = (Arc::new(pipeline), Arc::new(images.clone()));
+        let (in_use, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let request = |i: usize| {
+            let (pipeline, images) = (pipeline.clone(), images.clone());
+            let (in_use, most) = (in_use.clone(), most.clone());
+            async move {
+                let image = &images[i % images.len()];
+                let sizes = [[image.height(), image.width()]];
+                let mut waiting = pipeline.frame_async(&sizes);
+                if i % 5 == 4 && Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                    return None; // given up while it waits
+                }
+                let mut frame =
+                    if i % 5 == 4 { pipeline.frame_async(&sizes).await.unwrap() } else { waiting.await.unwrap() };
+                most.fetch_max(in_use.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                frame.image_mut(0).copy_from_slice(image.rgb());
+                let submitted = pipeline.submit(frame).unwrap();
+                if i % 5 == 3 {
+                    in_use.fetch_sub(1, Ordering::SeqCst);
+                    return None; // given up under way
+                }
+                let tokens = submitted.await.unwrap();
+                tokio::task::yield_now().await;
+                let set = tokens.set(0);
+                in_use.fetch_sub(1, Ordering::SeqCst);
+                drop(tokens);
+                Some(set)
+            }
+        };
+        let got = runtime.block_on(async {
+            let tasks: Vec<_> = (0..60).map(|i| tokio::spawn(request(i))).collect();
+            let mut got = Vec::new();
+            for task in tasks {
+                got.push(task.await.unwrap());
+            }
+            got
+        });
+        assert!(most.load(Ordering::SeqCst) <= 3);
+        for (i, set) in got.into_iter().enumerate() {
+            assert_eq!(set.is_some(), i % 5 < 3 || (set.is_some() && i % 5 == 4), "request {i}");
+            assert!(set.is_none_or(|set| set == want[i % want.len()]), "request {i} on {device}");
+        }
+    }
+}
+
+/// Where the device has failed, nobody waits for places that can never come back.
+#[test]
+fn a_failed_device_ends_the_wait() {
+    let _alone = alone();
+    let image = Image::from(&noise(64, 80));
+    let device = Device::new_cpu().unwrap();
+    warm_up(device, &image);
+    let (pipeline, frames, _gates) = gated::<2>(device, &image);
+    for frame in frames {
+        drop(pipeline.submit(frame).unwrap());
+    }
+    let sizes = [[64, 80]];
+    let mut tasks = [(); 2].map(|()| Waiter::new(&pipeline, &sizes));
+    assert!(tasks.iter_mut().all(|task| task.poll().is_pending()));
+    thread::scope(|threads| {
+        let thread = threads.spawn(|| pipeline.frame(&sizes).unwrap_err());
+        AnyStream::new(device).unwrap().enter(|s| {
+            panics(s).unwrap();
+            s.synchronize().unwrap_err()
+        });
+        // By value: should one fail, the thread gets its turn and the test ends.
+        for mut task in tasks {
+            task.is_woken();
+            assert!(matches!(task.poll(), Poll::Ready(Err(Error::Poisoned { .. }))));
+        }
+        assert!(matches!(thread.join().unwrap(), Error::Poisoned { .. }));
+    });
 }
 
 /// Dropping a pipeline parks its streams; what is under way on them goes on.

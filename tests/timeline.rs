@@ -152,7 +152,7 @@ fn nested_spans_lie_inside() {
             assert!(all.start <= inner.start + ROUNDING && inner.end <= all.end + ROUNDING, "{device}: {label}");
         }
         in_turn(&trace, "one", "two");
-        assert!(trace.metrics().speed_up <= 2.01, "nesting counts once");
+        assert!(trace.metrics().concurrency <= 2.01, "nesting counts once");
     }
 }
 
@@ -261,7 +261,8 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(metrics.overlap, 0.5);
     assert_eq!(metrics.gpu_idle, ms(0));
     assert_eq!(metrics.host_wait, ms(28));
-    assert!((metrics.speed_up - 42.0 / 30.0).abs() < 1e-12);
+    assert!((metrics.concurrency - 42.0 / 30.0).abs() < 1e-12);
+    assert_eq!(metrics.speedup_over(ms(45)), 1.5);
     let lanes: Vec<_> = metrics.lanes.iter().map(|lane| (&*lane.lane, lane.busy)).collect();
     assert_eq!(lanes, [("up", ms(20)), ("gpu", ms(20)), ("main", ms(2))]);
     assert!((metrics.lanes[0].utilisation - 2.0 / 3.0).abs() < 1e-12);
@@ -271,7 +272,14 @@ fn metrics_of_traces_with_known_answers() {
         [made("s", Upload, 0, 10), made("s", Compute, 10, 20), made("s", Download, 25, 35)].into_iter().collect();
     let metrics = serial.metrics();
     assert_eq!((metrics.overlap, metrics.gpu_idle), (0.0, ms(5)));
-    assert!((metrics.speed_up - 30.0 / 35.0).abs() < 1e-12);
+    assert!((metrics.concurrency - 30.0 / 35.0).abs() < 1e-12);
+    // Idle time is no slowdown: nothing claims a speed-up that was not measured against something.
+    for text in [metrics.to_string(), serial.to_svg(), serial.to_text()] {
+        assert!(!text.contains("speed"), "{text}");
+    }
+    assert!(metrics.to_string().contains("lanes busy on average        0.86\n"), "{metrics}");
+    assert!(serial.to_svg().contains("0.86 lanes busy on average"));
+    assert_eq!(metrics.speedup_over(metrics.wall), 1.0);
     assert!(metrics.advice.contains("take turns"), "{}", metrics.advice);
 
     // Upload-bound: everything else is hidden.
@@ -300,7 +308,7 @@ fn metrics_of_traces_with_known_answers() {
     let nested: Trace =
         [made("gpu", Compute, 0, 10), made("gpu", Compute, 2, 4), made("gpu", Compute, 0, 10)].into_iter().collect();
     assert_eq!(nested.metrics().lanes[0].busy, ms(10));
-    assert_eq!(nested.metrics().speed_up, 1.0);
+    assert_eq!(nested.metrics().concurrency, 1.0);
 }
 
 #[test]
@@ -310,8 +318,9 @@ fn empty_and_momentary_traces_export() {
     assert!(moment.spans().iter().all(|span| span.end == span.start), "none ends before it starts");
     for trace in [Trace::default(), moment] {
         let metrics = trace.metrics();
-        assert_eq!((metrics.wall, metrics.overlap, metrics.speed_up), (Duration::ZERO, 0.0, 0.0));
+        assert_eq!((metrics.wall, metrics.overlap, metrics.concurrency), (Duration::ZERO, 0.0, 0.0));
         assert!(!metrics.to_string().contains("NaN"));
+        assert_eq!(metrics.speedup_over(Duration::from_secs(1)), 0.0);
         check_xml(&trace.to_svg());
         assert!(!trace.to_svg().contains("NaN") && !trace.to_svg().contains("inf"));
         check_json(&trace);

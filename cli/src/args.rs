@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thalweg::Device;
 use thalweg_vision::Params;
 
 const EXAMPLES: &str = "\
@@ -84,7 +85,9 @@ Images:
 Exit code:
   0  all done
   1  something failed; all other images are done, the failed ones listed
-  2  wrong usage";
+  2  wrong usage
+  128 and a signal's number, such as 130 after Ctrl-C and 143 after SIGTERM:
+     the signal ended the run; the files there are whole";
 
 /// Photographs to adaptive visual tokens.
 ///
@@ -101,10 +104,36 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Turn photographs into tokens, one safetensors file each
-    #[command(after_long_help = format!("{EXAMPLES}\n\n{NOTES}"))]
+    // Written out, because clap takes what the environment sets for required.
+    #[command(
+        after_long_help = format!("{EXAMPLES}\n\n{NOTES}"),
+        override_usage = "thalweg tokens [OPTIONS] --out <DIR> <image|folder>..."
+    )]
     Tokens(TokensArgs),
-    /// List the devices there are and what they can do
+    /// List the devices there are and what they can do, and say which one a run would use
     Devices(DevicesArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArg {
+    /// Where to run; auto is the best GPU, or the CPU where there is none to use
+    #[arg(
+        id = "device",
+        long = "device",
+        value_name = "auto|cpu|cuda:N",
+        default_value = "auto",
+        env = "THALWEG_DEVICE",
+        value_parser = device
+    )]
+    pub(crate) name: String,
+}
+
+impl DeviceArg {
+    /// The device, with a line that says why it is the CPU where `auto` found no GPU.
+    pub(crate) fn open(&self) -> Result<(Device, Option<String>), String> {
+        Device::from_spec(&self.name)
+            .map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -117,9 +146,8 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 
-    /// Where to run; auto is the best GPU, or the CPU where there is none to use
-    #[arg(long, value_name = "auto|cpu|cuda:N", default_value = "auto", env = "THALWEG_DEVICE", value_parser = device)]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
 
     /// Patch side in pixels
     #[arg(long, value_name = "PIXELS", default_value = "32", allow_hyphen_values = true, value_parser = patch)]
@@ -228,6 +256,9 @@ pub(crate) enum Profile {
 
 #[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
+
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,

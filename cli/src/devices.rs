@@ -9,24 +9,32 @@ use thalweg::{Device, DeviceKind};
 use crate::args::DevicesArgs;
 use crate::output;
 
-/// Lists the devices.
+/// Lists the devices, and says which one a run would use. Where that cannot be used, the list comes
+/// before the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     let devices = Device::all();
     let (best, note) = Device::from_spec("auto").map_err(|e| e.to_string())?;
+    let used = args.device.open().map(|(device, _)| device);
     let text = if args.json {
         let list: Vec<Value> = devices.iter().map(describe).collect();
         let document = json!({
             "thalweg": env!("CARGO_PKG_VERSION"),
             "auto": best.to_string(),
             "auto_note": note,
+            "used": used.as_ref().ok().map(Device::to_string),
             "devices": list,
         });
         format!("{document:#}\n")
     } else {
-        table(&devices, &best, note.as_deref())
+        let mut text = table(&devices, &best, note.as_deref());
+        if let Ok(used) = &used {
+            let why = if args.device.name == "auto" { "as auto chooses" } else { "as --device or THALWEG_DEVICE says" };
+            _ = writeln!(text, "used: {used} ({why})");
+        }
+        text
     };
     output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    used.map(|_| ExitCode::SUCCESS)
 }
 
 fn describe(device: &Device) -> Value {

@@ -50,8 +50,9 @@ pub(crate) fn gather(args: &TokensArgs) -> (Vec<Input>, Vec<Failure>) {
             .flatten()
             .find(|result| seen.contains(&real(result)));
         let error = if !rivals.is_empty() {
+            let (have, all) = if rivals.len() == 1 { ("has", "both") } else { ("have", "all") };
             format!(
-                "{} has the same stem, so both would write {}; rename one or use another --out",
+                "{} {have} the same stem, so {all} would write {}; rename one or use another --out",
                 rivals.join(" and "),
                 input.tokens(args).display()
             )

@@ -18,15 +18,26 @@ fn writing() -> MutexGuard<'static, ()> {
     WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes Ctrl-C and SIGTERM wait for the file being written, then end the process.
+/// Makes Ctrl-C, SIGTERM and SIGHUP wait for the file being written, then end the process.
 pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
-    ctrlc::set_handler(|| {
-        let _whole = writing();
-        eprintln!("thalweg: interrupted; the files there are whole");
-        // 128 + SIGINT, as shells report it.
-        std::process::exit(130)
-    })
-    .map_err(|e| format!("cannot handle Ctrl-C: {e}"))
+    #[cfg(unix)]
+    let handled = {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|mut signals| {
+            let wait = move || signals.forever().for_each(interrupted);
+            std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+        })
+    };
+    #[cfg(not(unix))]
+    let handled = ctrlc::set_handler(|| interrupted(2)); // SIGINT
+    handled.map_err(|e| format!("cannot handle Ctrl-C: {e}"))
+}
+
+/// Ends the process, with the exit code by which shells report the signal.
+fn interrupted(signal: i32) {
+    let _whole = writing();
+    eprintln!("thalweg: interrupted; the files there are whole");
+    std::process::exit(128 + signal)
 }
 
 /// Writes the tensors, and a heatmap if there is one: both or none.

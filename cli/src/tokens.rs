@@ -63,7 +63,8 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     };
     if !report.failures.is_empty() {
         let total = report.done.len() + report.failures.len();
-        eprintln!("thalweg: {} of {total} inputs failed:", report.failures.len());
+        let inputs = if total == 1 { "input" } else { "inputs" };
+        eprintln!("thalweg: {} of {total} {inputs} failed:", report.failures.len());
         for Failure { path, error } in &report.failures {
             eprintln!("  {}: {error}", path.display());
         }
@@ -135,9 +136,8 @@ struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     fn open(args: &'a TokensArgs, query: Option<&'a (Head, Query)>) -> Result<Self, String> {
-        let (mut device, mut note) = Device::from_spec(&args.device)
-            .map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", args.device))?;
-        let mut may_use_spare = args.device == "auto" && device.kind() != DeviceKind::Cpu;
+        let (mut device, mut note) = args.device.open()?;
+        let mut may_use_spare = args.device.name == "auto" && device.kind() != DeviceKind::Cpu;
         let start = |device| Engine::new(device, args, query);
         let mut engine = start(device);
         if may_use_spare && let Err(error) = &engine {

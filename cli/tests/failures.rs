@@ -190,6 +190,14 @@ fn two_files_of_one_stem() {
     assert!(run.err.contains("2 of 3 inputs failed"), "{run:#?}");
     assert_eq!(bench.results(), ["other.safetensors"]);
 
+    // Three of them are several.
+    let three = bench.file("same.jpeg", jpeg(pattern(16, 16)));
+    bench
+        .tokens([&one, &two, &three])
+        .expect(1, &["3 of 3 inputs failed", "same.jpg and ", "same.jpeg have the same stem, so all would write "]);
+    bench.tokens([bench.input("alone.png")]).expect(1, &["1 of 1 input failed:"]);
+    fs::remove_file(three).unwrap();
+
     // One file named twice is one file.
     bench.tokens([&one, &bench.input("../in/same.png"), &one]).expect(0, &[]);
     assert_eq!(bench.results(), ["other.safetensors", "same.safetensors"]);
@@ -242,6 +250,14 @@ fn wrong_usage_names_the_flag_and_what_it_takes() {
     Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).env("THALWEG_DEVICE", "gpu"))
         .expect(2, &["THALWEG_DEVICE", "auto, cpu or cuda:N"]);
     assert!(!bench.out().exists());
+
+    // What the environment says is nothing that the command line must say.
+    let run = Run::of(thalweg().arg("tokens").env("THALWEG_DEVICE", "cpu"));
+    let usage = "Usage: thalweg tokens [OPTIONS] --out <DIR> <image|folder>...\n";
+    let run = run.expect(2, &["required arguments were not provided", usage]);
+    assert!(!run.err.contains("--device"), "{run:#?}");
+    let help = Run::of(thalweg().args(["tokens", "-h"])).expect(0, &[]);
+    assert!(help.out.contains(usage), "{help:#?}");
 }
 
 #[test]
@@ -280,7 +296,7 @@ fn an_interrupt_leaves_whole_files() {
     for i in 0..200 {
         bench.file(&format!("{i:03}.png"), &image);
     }
-    for (delay, signal) in [(0, "INT"), (20, "INT"), (100, "INT"), (300, "TERM")] {
+    for (delay, signal, code) in [(0, "INT", 130), (20, "INT", 130), (100, "INT", 130), (300, "TERM", 143)] {
         let mut child = thalweg()
             .arg("tokens")
             .arg(bench.folder.path().join("in"))
@@ -299,7 +315,7 @@ fn an_interrupt_leaves_whole_files() {
             Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).stderr(Stdio::null()).status();
         let status = child.wait().unwrap();
         // It may have been faster than the signal.
-        assert!(matches!(status.code(), Some(130 | 0)), "{status:?} {sent:?}");
+        assert!(status.code().is_some_and(|got| got == code || got == 0), "{status:?} {sent:?}");
         for name in bench.results() {
             if name.ends_with(".safetensors") {
                 Tokens::read(&bench.out().join(name));
@@ -308,6 +324,36 @@ fn an_interrupt_leaves_whole_files() {
                 image::open(bench.out().join(name)).unwrap();
             }
         }
+        fs::remove_dir_all(bench.out()).unwrap();
+    }
+}
+
+/// Shells report a program that a signal ended as 128 and the signal's number.
+#[cfg(unix)]
+#[test]
+fn the_exit_code_says_which_signal_it_was() {
+    let bench = Bench::new();
+    for i in 0..16 {
+        bench.file(&format!("{i:02}.png"), png(pattern(16, 16)));
+    }
+    // A photograph after the first chunk that never comes: nobody writes into this pipe.
+    let pipe = bench.input("99.png");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let mut child = thalweg()
+            .arg("tokens")
+            .arg(bench.folder.path().join("in"))
+            .arg("--out")
+            .arg(bench.out())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while bench.results().is_empty() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+        assert_eq!((child.wait().unwrap().code(), sent.success()), (Some(code), true), "SIG{signal}");
         fs::remove_dir_all(bench.out()).unwrap();
     }
 }

@@ -315,6 +315,43 @@ fn devices_are_listed() {
 }
 
 #[test]
+fn devices_say_which_one_a_run_would_use() {
+    let devices = |device: &str| {
+        let mut command = thalweg();
+        command.arg("devices").env("THALWEG_DEVICE", device);
+        command
+    };
+    let run = Run::of(&mut devices("cpu")).expect(0, &[]);
+    assert!(run.out.ends_with("used: cpu (as --device or THALWEG_DEVICE says)\n"), "{run:#?}");
+    let document = |run: Run| serde_json::from_str::<Value>(&run.out).expect("one JSON document");
+    assert_eq!(document(Run::of(devices("cpu").arg("--json")).expect(0, &[]))["used"], "cpu");
+    assert_eq!(document(Run::of(devices("cuda:99").args(["--json", "--device=cpu"])).expect(0, &[]))["used"], "cpu");
+    for device in ["", "auto"] {
+        let run = Run::of(&mut devices(device)).expect(0, &[]);
+        assert!(run.out.ends_with(" (as auto chooses)\n"), "{run:#?}");
+        let document = document(Run::of(devices(device).arg("--json")).expect(0, &[]));
+        assert_eq!(document["used"], document["auto"]);
+    }
+
+    // What does not do for `tokens` does not do here, in the same words.
+    let bench = Bench::new();
+    for (device, code) in [("banana", 2), ("cuda:-1", 2), ("cuda:99", 1)] {
+        let listed = Run::of(&mut devices(device)).expect(code, &[device]);
+        let mut command = thalweg();
+        command.args(["tokens", "a.png", "--out"]).arg(bench.out()).env("THALWEG_DEVICE", device);
+        let run = Run::of(&mut command).expect(code, &[]);
+        assert_eq!(listed.err.lines().next(), run.err.lines().next());
+        assert_eq!(
+            listed.out.contains("stream priorities"),
+            code == 1,
+            "the list helps whoever named a device that is not there"
+        );
+    }
+    let nothing_used = document(Run::of(devices("cuda:99").arg("--json")).expect(1, &[]));
+    assert_eq!(nothing_used["used"], Value::Null);
+}
+
+#[test]
 fn help_and_version() {
     let run = Run::of(thalweg().arg("--version")).expect(0, &[]);
     assert_eq!(run.out.trim(), concat!("thalweg ", env!("CARGO_PKG_VERSION")));

@@ -80,7 +80,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             event_fields.push(quote! { #(#docs)* #field_vis #name: ::thalweg::Event<#ty> });
             events.push(quote! { #name: #splitter.event(#name) });
             bind.push(quote! { #name: #resource::__bind(#name, #stream, #token) });
-            unbind.push(quote! { #name: ::thalweg::Bundle::__unbind(#name, #token) });
+            unbind.push(quote! { #name: ::thalweg::Bundle::<__S>::__unbind(#name, #token) });
             alias.push(quote! { #name: #resource::__alias(#name, #stream, #token) });
             leaves.push(quote! { #resource::__leaves(#name, #visit); });
             drain.push(quote! { #resource::__drain(#name, #sink, #token); });

@@ -64,6 +64,8 @@ pub use shared_read::shared_read;
 pub use stream_pool::stream_pool;
 pub use three_stream::three_stream;
 
+use thalweg_simt::host::counted;
+
 use crate::DeviceSlice;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -116,7 +118,7 @@ impl Chunks {
             return Err(Error::Parameter { name: "chunks", given: "0".into(), expected: "at least 1".into() });
         }
         if self.input == 0 || !len.is_multiple_of(self.input) {
-            let given = format!("{len} elements in items of {}", self.input);
+            let given = format!("{} in items of {}", counted(len, "element"), self.input);
             return Err(Error::Parameter { name: "input", given, expected: "a whole number of items".into() });
         }
         Ok(len / self.input)

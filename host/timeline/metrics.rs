@@ -35,8 +35,11 @@ pub struct Metrics {
     pub gpu_idle: Duration,
     /// Time in which the host waited, added up over its lanes.
     pub host_wait: Duration,
-    /// What the lanes' busy times add up to, without waits, over the wall time: 1 where everything takes turns, n where n lanes are always full.
-    pub speed_up: f64,
+    /// How many lanes are busy on average, without waits: their busy times added up, over the wall
+    /// time. 1 where everything takes turns, n where n lanes are always full. It is no speed-up:
+    /// the same work may take longer where more of it runs at once;
+    /// [`speedup_over`](Metrics::speedup_over) compares with a serial run.
+    pub concurrency: f64,
     /// What binds, in one sentence.
     pub advice: String,
 }
@@ -105,7 +108,7 @@ pub(super) fn of(trace: &Trace) -> Metrics {
     let stages = [Upload, Compute, Download, Copy, Host].map(|stage| (stage, ratio(length(&all_of(&[stage])), wall)));
     let exposed = ratio(smaller, wall) * (1.0 - overlap);
     let advice = advise(stages, ratio(gpu_idle, wall), ratio(host_wait, wall), overlap, exposed);
-    Metrics { wall, lanes, overlap, gpu_idle, host_wait, speed_up: ratio(work, wall), advice }
+    Metrics { wall, lanes, overlap, gpu_idle, host_wait, concurrency: ratio(work, wall), advice }
 }
 
 /// What binds: a stage that is nearly always busy, or else what keeps all of them from being so. `exposed` is the share of the time
@@ -142,6 +145,29 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, expo
 }
 
 impl Metrics {
+    /// How many times as fast this was as the same work done serially, which took `serial` by the
+    /// caller's measurement; 0 of an empty trace.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use thalweg::{Activity, Span, Trace};
+    ///
+    /// let span = |lane: &str, activity, start, end| Span {
+    ///     lane: lane.into(),
+    ///     label: "".into(),
+    ///     activity,
+    ///     start: Duration::from_millis(start),
+    ///     end: Duration::from_millis(end),
+    /// };
+    /// let trace: Trace = [span("up", Activity::Upload, 0, 8), span("gpu", Activity::Compute, 2, 10)].into_iter().collect();
+    /// let metrics = trace.metrics();
+    /// assert_eq!(metrics.concurrency, 1.6); // both lanes were busy, mostly at once
+    /// assert_eq!(metrics.speedup_over(Duration::from_millis(12)), 1.2); // but alone, each copy and kernel was faster
+    /// ```
+    pub fn speedup_over(&self, serial: Duration) -> f64 {
+        ratio(serial, self.wall)
+    }
+
     /// The same, with advice that says how near uploads came to their limit: `bytes` were uploaded in all, over a link that carries
     /// `limit` bytes a second at best.
     pub fn against_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
@@ -169,7 +195,7 @@ impl fmt::Display for Metrics {
         writeln!(f, "{:24} {:8.0} %", "copies hidden by kernels", 100.0 * self.overlap)?;
         writeln!(f, "{:24} {:8.0} %", "device idle", percent(self.gpu_idle))?;
         writeln!(f, "{:24} {:8.0} %", "host waits", percent(self.host_wait))?;
-        writeln!(f, "{:24} {:8.2} x", "speed-up by overlap", self.speed_up)?;
+        writeln!(f, "{:24} {:8.2}", "lanes busy on average", self.concurrency)?;
         write!(f, "{}", self.advice)
     }
 }

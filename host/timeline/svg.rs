@@ -179,12 +179,12 @@ pub(super) fn draw(trace: &Trace) -> String {
 
     let share = |part: Duration| 100.0 * part.as_secs_f64() / wall.max(1e-12);
     put(format_args!(
-        r#"<text x="12" y="{:.1}">copies hidden by kernels {:.0} %, device idle {:.0} %, host waits {:.0} %, speed-up by overlap {:.2} x</text>"#,
+        r#"<text x="12" y="{:.1}">copies hidden by kernels {:.0} %, device idle {:.0} %, host waits {:.0} %, {:.2} lanes busy on average</text>"#,
         bottom + 36.0,
         100.0 * metrics.overlap,
         share(metrics.gpu_idle),
         share(metrics.host_wait),
-        metrics.speed_up
+        metrics.concurrency
     ));
     put(format_args!(r#"<text x="12" y="{:.1}">{}</text>"#, bottom + 53.0, escaped(&metrics.advice)));
     svg.push_str("</svg>\n");

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::host::{Kernel, LaunchShape};
+use crate::host::{Kernel, LaunchShape, counted};
 use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 
 /// Threads of a warp.
@@ -742,10 +742,12 @@ impl fmt::Display for BlockError {
                  operation by all 32 threads of the warp)"
             ),
             Fault::SharedMemory { thread, access, shared } => {
-                write!(f, "thread {thread:?} accessed {access}; the kernel declares {shared} bytes of shared memory")
+                let shared = counted(*shared, "byte");
+                write!(f, "thread {thread:?} accessed {access}; the kernel declares {shared} of shared memory")
             }
             Fault::Stacks { threads, reason } => {
-                write!(f, "no memory for the stacks of {threads} cooperating threads: {reason}")
+                let threads = counted(*threads, "cooperating thread");
+                write!(f, "no memory for the stacks of {threads}: {reason}")
             }
         }
     }

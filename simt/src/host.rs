@@ -150,6 +150,13 @@ impl<S, T: Element> DeviceSlice<S, T> {
     }
 }
 
+/// A number of things, for a message: `1 element`, `2 elements`.
+#[doc(hidden)]
+pub fn counted<N: Debug + PartialEq + From<u8>>(count: N, thing: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count:?} {thing}{plural}")
+}
+
 /// A range that is not inside the slice it was asked of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeError {
@@ -163,7 +170,7 @@ pub struct RangeError {
 
 impl fmt::Display for RangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "range {}..{} is not inside the {} elements", self.start, self.end, self.len)
+        write!(f, "range {}..{} is not inside the {}", self.start, self.end, counted(self.len, "element"))
     }
 }
 impl std::error::Error for RangeError {}
@@ -400,9 +407,10 @@ impl fmt::Display for LaunchError {
             }
             Self::Shape { kernel, grid, block, shared } => write!(
                 f,
-                "kernel `{kernel}` cannot be launched as grid {grid:?}, block {block:?}, {shared} bytes of shared memory \
+                "kernel `{kernel}` cannot be launched as grid {grid:?}, block {block:?}, {} of shared memory \
                  (grid at most [2147483647, 65535, 65535], block 1 to 1024 threads, and a multiple of 32 where threads \
-                 cooperate, shared memory at most {MAX_SHARED} bytes)"
+                 cooperate, shared memory at most {MAX_SHARED} bytes)",
+                counted(*shared, "byte")
             ),
         }
     }
@@ -567,6 +575,6 @@ impl Extent {
 
 impl Debug for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{} elements at {:#x}]", self.len, self.addr)
+        write!(f, "[{} at {:#x}]", counted(self.len, "element"), self.addr)
     }
 }

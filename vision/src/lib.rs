@@ -30,12 +30,13 @@ pub mod arr_coc_0_1;
 mod params;
 mod pipeline;
 mod query;
+mod slots;
 mod tokens;
 mod workspace;
 
 pub use allocate::{Allocation, allocate_blocking};
 pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
-pub use pipeline::{Frame, Pipeline, Stages};
+pub use pipeline::{Frame, FrameFuture, Pipeline, Stages};
 pub use query::{Head, Layer, Query};
 pub use tokens::{TokenSet, TokenValues, Tokens};
 pub use workspace::{Precision, Workspace, WorkspaceOn};

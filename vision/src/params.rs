@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use thalweg_kernels::vision::{Layout, LayoutError};
+use thalweg_kernels::vision::{Layout, LayoutError, MAX_IMAGES, MAX_PATCHES};
 
+use thalweg::simt::host::counted;
 use thalweg::{Error, Result};
 
 /// Planes of the texture array, features of a patch, channels of a token.
@@ -61,7 +62,7 @@ impl Params {
             return refuse(
                 "budget",
                 self.budget,
-                format!("at least {} tokens, the smallest share of a patch", lo * lo),
+                format!("at least {}, the smallest share of a patch", counted(lo * lo, "token")),
             );
         }
         if !(self.focus > 0.0 && self.focus < 1.0) {
@@ -143,7 +144,7 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     if bytes != expected {
         return refuse(
             "image",
-            format!("{bytes} bytes"),
+            counted(bytes, "byte"),
             format!("{expected} bytes, 3 for each of {height} x {width} pixels"),
         );
     }
@@ -156,11 +157,18 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
 /// No batch can hold them: see [`LayoutError`].
 pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<Layout> {
     Layout::new(sizes, patch).map_err(|error| {
-        let (name, expected) = match error {
-            LayoutError::Patch(_) => ("patch", "1 to 16384 pixels"),
-            LayoutError::Extent { .. } => ("image", "1 to 16384 rows and columns"),
-            _ => ("batch", "no more than 65535 images, 2^28 patches and 2^32 - 1 bytes, and one image at least"),
+        let (name, given, expected) = match error {
+            LayoutError::Patch(side) => ("patch", side.to_string(), format!("1 to {MAX_EXTENT} pixels")),
+            LayoutError::Extent { image, height, width } => (
+                "image size",
+                format!("{height} x {width} for image {image}"),
+                format!("1 to {MAX_EXTENT} pixels a side"),
+            ),
+            LayoutError::Images(n) => ("batch", counted(n, "image"), format!("1 to {MAX_IMAGES}")),
+            LayoutError::Bytes(n) => ("batch", counted(n, "byte"), format!("at most {}", u32::MAX)),
+            LayoutError::Patches(n) => ("batch", format!("{n} patches"), format!("at most {MAX_PATCHES}")),
+            error => ("batch", error.to_string(), "images that one batch can hold".into()),
         };
-        Error::Parameter { name, given: error.to_string(), expected: expected.into() }
+        Error::Parameter { name, given, expected }
     })
 }

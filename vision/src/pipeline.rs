@@ -12,17 +12,21 @@
 //! only with them, so their memory is sized by the budget.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, Error, Event, Graph, PinnedBuffer, Resource, Result, Stream, StreamTag,
-    TimedEvent,
+    AnyStream, Brand, Device, DeviceBuffer, Error, Event, Graph, PinnedBuffer, Resource, Result, Returned, Stream,
+    StreamTag, TimedEvent,
 };
 
 use crate::kernels::Layout;
 use crate::lock;
 use crate::params::layout;
+use crate::slots::{Claim, Place, Slots};
 use crate::tokens::TokensOn;
 use crate::workspace::{Coupling, Mix, Plan, Precision, Workspace, WorkspaceOn};
 use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
@@ -76,8 +80,10 @@ impl Stages {
 
 /// Images to tokens.
 ///
-/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a [`Frame`], write into its
-/// page-locked memory, [`submit`](Pipeline::submit) it, and give the [`Tokens`] back when they are used:
+/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a
+/// [`Frame`], write into its page-locked memory, [`submit`](Pipeline::submit) it, and give the
+/// [`Tokens`] back when they are used. A frame or a batch that is dropped instead gives itself
+/// back, as soon as its work is done:
 ///
 /// ```
 /// use thalweg::{Device, Event};
@@ -116,53 +122,6 @@ pub struct Pipeline {
     measure: bool,
     coupling: Option<Coupling>,
     slots: Arc<Slots>,
-}
-
-/// The slots of a pipeline.
-#[derive(Debug)]
-struct Slots {
-    depth: usize,
-    state: Mutex<State>,
-    returned: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The one that was given back the longest ago first.
-    free: VecDeque<Slot>,
-    /// Slots that exist, free ones included.
-    count: usize,
-    stages: Stages,
-}
-
-impl Slots {
-    fn new(depth: usize) -> Arc<Self> {
-        Arc::new(Self { depth, state: Mutex::default(), returned: Condvar::new() })
-    }
-}
-
-/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none of them alive.
-#[derive(Debug)]
-struct Place(Weak<Slots>);
-
-impl Place {
-    fn take(slots: &Arc<Slots>, state: &mut State) -> Self {
-        state.count += 1;
-        Self(Arc::downgrade(slots))
-    }
-
-    fn is_of(&self, slots: &Arc<Slots>) -> bool {
-        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(slots))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(slots) = self.0.upgrade() {
-            lock(&slots.state).count -= 1;
-            slots.returned.notify_one();
-        }
-    }
 }
 
 /// A batch's memory and stream.
@@ -207,18 +166,50 @@ enum Work {
     Graph(Graph<Slot>),
 }
 
-/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`].
+/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`]. Dropping it
+/// gives the memory to a later batch.
 #[derive(Debug)]
 pub struct Frame {
+    /// `None` once it is submitted.
+    draft: Option<Draft>,
+    slots: Weak<Slots>,
+}
+
+/// A slot whose images the host may write.
+#[derive(Debug)]
+pub(crate) struct Draft {
     images: PinnedBuffer<u8>,
-    /// Of a new slot its stream may still be setting them up.
+    /// The stream of a new slot may still set them up.
     buffers: Event<Buffers>,
     lane: Arc<Lane>,
 }
 
+impl Draft {
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.lane.plan
+    }
+}
+
+impl From<Slot> for Draft {
+    fn from(Slot { images, buffers, lane }: Slot) -> Self {
+        Self { images, buffers: Event::ready(buffers), lane }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let (Some(draft), Some(slots)) = (self.draft.take(), self.slots.upgrade()) {
+            slots.free(draft);
+        }
+    }
+}
+
 impl Frame {
     fn layout(&self) -> &Layout {
-        &self.lane.plan.layout
+        match &self.draft {
+            Some(draft) => &draft.plan().layout,
+            None => unreachable!("only `submit` takes it, by value"),
+        }
     }
 
     /// Number of images.
@@ -240,13 +231,16 @@ impl Frame {
     /// There are not so many images.
     pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
         let range = self.layout().byte_range(i);
-        &mut self.images[range]
+        match &mut self.draft {
+            Some(draft) => &mut draft.images[range],
+            None => unreachable!("only `submit` takes it, by value"),
+        }
     }
 }
 
 impl Slot {
-    pub(crate) fn plan(&self) -> &Arc<Plan> {
-        &self.buffers.workspace.plan
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.lane.plan
     }
 
     /// What came back.
@@ -260,6 +254,36 @@ impl Slot {
         let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
         let start = PLANES * (0..i).map(pixels).sum::<usize>();
         Some(&host[start..start + PLANES * pixels(i)])
+    }
+}
+
+impl<S: StreamTag> SlotOn<S> {
+    /// Enqueues a batch, the way that `work` says.
+    fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
+        let sent = match work {
+            Work::Measured(marks) => self.measure(stream, marks),
+            Work::First => self.enqueue(stream, || Ok(())).map(|()| *work = Work::Second),
+            Work::Second => {
+                let (mut graph, slot) = stream.capture(self, |stream, slot| slot.enqueue(stream, || Ok(())))?;
+                let slot = stream.replay(&mut graph, slot)?;
+                *work = Work::Graph(graph);
+                return Ok(slot);
+            }
+            Work::Graph(graph) => return stream.replay(graph, self),
+        };
+        match sent {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Returned { error, value: self }),
+        }
+    }
+
+    fn measure(&mut self, stream: &Stream<S>, marks: &mut Vec<TimedEvent>) -> Result<()> {
+        marks.clear();
+        marks.push(stream.timestamp()?);
+        self.enqueue(stream, || {
+            marks.push(stream.timestamp()?);
+            Ok(())
+        })
     }
 }
 
@@ -311,24 +335,25 @@ impl Pipeline {
         })
     }
 
-    /// How many batches may be under way or in use at once, at least 1. Default 4.
+    /// How many batches may be under way or in use at once, at least 1. Default 4. A batch that is
+    /// dropped under way counts until its work is done, however it is dropped.
     pub fn with_depth(self, depth: usize) -> Self {
         Self { slots: Slots::new(depth.max(1)), ..self }
     }
 
     /// How tokens are stored. Default [`Precision::F32`].
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, slots: Slots::new(self.slots.depth), ..self }
+        Self { precision, slots: Slots::new(self.slots.depth()), ..self }
     }
 
     /// Whether the texture array comes back too (52 bytes a pixel). Default no.
     pub fn with_textures(self, keep: bool) -> Self {
-        Self { keep_textures: keep, slots: Slots::new(self.slots.depth), ..self }
+        Self { keep_textures: keep, slots: Slots::new(self.slots.depth()), ..self }
     }
 
     /// Whether to measure the device time of each [stage](Pipeline::stages), which takes some events and no graph. Default no.
     pub fn with_stages(self, measure: bool) -> Self {
-        Self { measure, slots: Slots::new(self.slots.depth), ..self }
+        Self { measure, slots: Slots::new(self.slots.depth()), ..self }
     }
 
     /// Makes the participatory score of a query part of relevance, with the balance of the head's balancer if there is one and
@@ -342,7 +367,7 @@ impl Pipeline {
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
-        Ok(Self { coupling, slots: Slots::new(self.slots.depth), ..self })
+        Ok(Self { coupling, slots: Slots::new(self.slots.depth()), ..self })
     }
 
     /// The device it runs on.
@@ -357,65 +382,100 @@ impl Pipeline {
 
     /// How many batches may be under way or in use at once.
     pub fn depth(&self) -> usize {
-        self.slots.depth
+        self.slots.depth()
     }
 
     /// Device time of the batches recycled so far, where it is [measured](Pipeline::with_stages).
     pub fn stages(&self) -> Stages {
-        lock(&self.slots.state).stages
+        self.slots.stages()
     }
 
-    /// Memory for a batch of images of these sizes (height, width), to be written and submitted. Waits while as many frames and
-    /// tokens as the pipeline is [deep](Pipeline::depth) are in use; so a thread that holds them all waits for ever.
+    /// Memory for a batch of images of these sizes (height, width), to be written and submitted.
+    /// Waits while as many frames and tokens as the pipeline is [deep](Pipeline::depth) are in use,
+    /// or were dropped and are not done yet; so a thread that holds them all waits for ever. In
+    /// asynchronous code, use [`frame_async`](Pipeline::frame_async).
     ///
     /// # Errors
     /// A size is not within 1 to 16384, [`Params::mix`] weighs a query that is not there, there is no memory, or the device has
     /// failed.
     pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
-        loop {
-            if let Some(frame) = self.try_frame(sizes)? {
-                return Ok(frame);
-            }
-            let state = lock(&self.slots.state);
-            let full = |state: &mut State| state.free.is_empty() && state.count >= self.slots.depth;
-            drop(self.slots.returned.wait_while(state, full).unwrap_or_else(PoisonError::into_inner));
+        match self.try_frame(sizes)? {
+            Some(frame) => Ok(frame),
+            None => block_on(self.frame_async(sizes)),
         }
     }
 
-    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would.
+    /// As [`frame`](Pipeline::frame), for asynchronous code: the task waits, and no thread. Works
+    /// on every executor.
+    ///
+    /// Threads and tasks that wait get frames in the order in which they began to wait. Dropping
+    /// the future gives its turn to the next; so drop a future that is not polled any more, because
+    /// those behind it wait for it.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    /// use thalweg_vision::{Params, Pipeline};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> thalweg::Result<()> {
+    /// let params = Params { budget: 500, ..Params::default() };
+    /// let pipeline = Pipeline::new(Device::best()?, params)?.with_depth(2);
+    /// let request = async |shade| {
+    ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
+    ///     frame.image_mut(0).fill(shade);
+    ///     Ok::<usize, thalweg::Error>(pipeline.submit(frame)?.await?.len())
+    /// };
+    /// let (a, b, c) = tokio::join!(request(1), request(2), request(3));
+    /// assert!(a? + b? + c? > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn frame_async<'p>(&'p self, sizes: &'p [[u32; 2]]) -> FrameFuture<'p> {
+        FrameFuture { pipeline: self, sizes, turn: None }
+    }
+
+    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would, also because others
+    /// wait already.
     ///
     /// # Errors
     /// As [`frame`](Pipeline::frame).
     pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
-        let mut state = lock(&self.slots.state);
-        let same = |slot: &Slot| {
-            let layout = &slot.plan().layout;
+        self.frame_or_turn(sizes, &mut None, None)
+    }
+
+    /// A frame; or `None`, and a turn for the waker, if there is one.
+    fn frame_or_turn(&self, sizes: &[[u32; 2]], turn: &mut Option<u64>, waker: Option<Waker>) -> Result<Option<Frame>> {
+        self.device.usable()?;
+        let same = |draft: &Draft| {
+            let layout = &draft.plan().layout;
             layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size)
         };
-        if let Some(slot) = state.free.iter().position(same).and_then(|at| state.free.remove(at)) {
-            let Slot { images, buffers, lane } = slot;
-            return Ok(Some(Frame { images, buffers: Event::ready(buffers), lane }));
-        }
-        let layout = self.layout(sizes)?; // before anything is given up for it
-        // One of other sizes makes room; dropped without the lock, which its place takes.
-        let replaced = if state.count < self.slots.depth { None } else { state.free.pop_front() };
-        if replaced.is_none() && state.count >= self.slots.depth {
-            return Ok(None);
-        }
-        let place = Place::take(&self.slots, &mut state);
-        drop(state);
-        drop(replaced);
+        let (place, layout) = match self.slots.claim(same, || self.layout(sizes), turn, waker)? {
+            None => return Ok(None),
+            Some(Claim::Free(draft)) => return Ok(Some(self.lend(draft))),
+            Some(Claim::Place(place, layout, replaced)) => {
+                drop(replaced);
+                (place, layout)
+            }
+        };
         let made = match self.make(layout.clone()) {
             Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }) => {
-                let unused = std::mem::take(&mut lock(&self.slots.state).free);
-                drop(unused);
+                drop(self.slots.take_free());
                 self.make(layout)
             }
             made => made,
         };
         let (stream, plan, images, buffers) = made?;
         let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
-        Ok(Some(Frame { images, buffers, lane: Arc::new(Lane { stream, work: Mutex::new(work), plan, place }) }))
+        Ok(Some(self.lend(Draft {
+            images,
+            buffers,
+            lane: Arc::new(Lane { stream, work: Mutex::new(work), plan, place }),
+        })))
+    }
+
+    fn lend(&self, draft: Draft) -> Frame {
+        Frame { draft: Some(draft), slots: Arc::downgrade(&self.slots) }
     }
 
     /// A stream and memory for a batch; waits for nothing.
@@ -486,53 +546,48 @@ impl Pipeline {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
-        let Frame { images, buffers, lane } = frame;
+    pub fn submit(&self, mut frame: Frame) -> Result<Event<Tokens>> {
+        let Some(Draft { images, buffers, lane }) = frame.draft.take() else {
+            unreachable!("only this and `drop` take it, by value")
+        };
+        let home = std::mem::take(&mut frame.slots);
         let mut work = lock(&lane.work);
         lane.stream.enter(|stream| {
             let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
-            let mut slot = SlotOn { images, buffers, lane: lane.clone() };
-            match &mut *work {
-                Work::Measured(marks) => {
-                    marks.clear();
-                    marks.push(stream.timestamp()?);
-                    slot.enqueue(stream, || {
-                        marks.push(stream.timestamp()?);
-                        Ok(())
-                    })?;
+            let slot = SlotOn { images, buffers, lane: lane.clone() };
+            let (slot, sent) = match slot.send(stream, &mut work) {
+                Ok(slot) => (slot, Ok(())),
+                Err(returned) => (returned.value, Err(returned.error)),
+            };
+            // Where the event is dropped, the slot keeps its place until its work is done; also where it is dropped here,
+            // after an error, with what was sent before that.
+            let tokens = stream.record(TokensOn { slot })?.on_drop(move |tokens| {
+                if let Some(slots) = home.upgrade() {
+                    slots.give_back(tokens);
                 }
-                Work::First => {
-                    slot.enqueue(stream, || Ok(()))?;
-                    *work = Work::Second;
-                }
-                Work::Second => {
-                    let (mut graph, captured) = stream.capture(slot, |stream, slot| slot.enqueue(stream, || Ok(())))?;
-                    slot = stream.replay(&mut graph, captured)?;
-                    *work = Work::Graph(graph);
-                }
-                Work::Graph(graph) => slot = stream.replay(graph, slot)?,
-            }
-            Ok(stream.record(TokensOn { slot })?)
+            });
+            sent?;
+            Ok(tokens)
         })
     }
 
-    /// Takes a batch's memory back for a later one. Tokens of another pipeline are dropped.
+    /// Takes a batch's memory back for a later one, and adds its times to the [measured](Pipeline::stages) ones. Tokens of another
+    /// pipeline are dropped.
     pub fn recycle(&self, tokens: Tokens) {
-        let slot = tokens.slot;
-        if !slot.lane.place.is_of(&self.slots) {
+        let draft = Draft::from(tokens.slot);
+        if !draft.lane.place.is_of(&self.slots) {
             return;
         }
-        let mut state = lock(&self.slots.state);
-        if let Work::Measured(marks) = &*lock(&slot.lane.work) {
+        if let Work::Measured(marks) = &*lock(&draft.lane.work) {
             // The tokens are here, so the marks are passed.
-            let mut stages = state.stages;
-            if stages.add(marks).is_ok() {
-                state.stages = stages;
-            }
+            self.slots.set_stages(|stages| {
+                let mut sum = *stages;
+                if sum.add(marks).is_ok() {
+                    *stages = sum;
+                }
+            });
         }
-        state.free.push_back(slot);
-        drop(state);
-        self.slots.returned.notify_one();
+        self.slots.free(draft);
     }
 
     /// Processes images of any sizes, some of them at a time, and waits for all. A result, or an error, for each
@@ -567,5 +622,94 @@ impl Pipeline {
         let set = tokens.set(0);
         self.recycle(tokens);
         Ok(set)
+    }
+}
+
+/// [`Pipeline::frame_async`]: a frame, once there is a place for it and it is this future's turn.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct FrameFuture<'p> {
+    pipeline: &'p Pipeline,
+    sizes: &'p [[u32; 2]],
+    /// Its number in the queue, while it stands there.
+    turn: Option<u64>,
+}
+
+impl Future for FrameFuture<'_> {
+    type Output = Result<Frame>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { pipeline, sizes, turn } = &mut *self;
+        match pipeline.frame_or_turn(sizes, turn, Some(cx.waker().clone())) {
+            Ok(None) => Poll::Pending,
+            Ok(Some(frame)) => Poll::Ready(Ok(frame)),
+            Err(error) => {
+                self.leave();
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl FrameFuture<'_> {
+    fn leave(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.pipeline.slots.leave(turn);
+        }
+    }
+}
+
+impl Drop for FrameFuture<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Waits for a future on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::Pipeline;
+    use thalweg::{Device, Result};
+
+    use crate::Params;
+
+    /// A driver that fails leaves a batch of which nobody can say when it is done. Whoever waits
+    /// for its place must not wait for ever.
+    #[test]
+    fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
+        let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);
+        let frame = pipeline.frame(&[[4, 4]])?;
+        let (open, gate) = mpsc::channel::<()>();
+        let Some(draft) = &frame.draft else { unreachable!("it was not submitted") };
+        draft.lane.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
+        drop(pipeline.submit(frame)?);
+        let mut waiting = pipeline.frame_async(&[[4, 4]]);
+        let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        pipeline.slots.lose_returning();
+        assert!(matches!(poll(), Poll::Ready(Ok(_))), "its place is free");
+        drop(open);
+        Ok(())
     }
 }

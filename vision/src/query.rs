@@ -1,5 +1,6 @@
 //! Weights of a head, and a query: what the participatory score and the learned balance are made of.
 
+use thalweg::simt::host::counted;
 use thalweg::{Error, Result};
 
 use crate::{PLANES, kernels};
@@ -37,7 +38,7 @@ impl Layer<'_> {
         let shapes = [vec![outputs, inputs], vec![outputs]];
         for ((values, name), shape) in [self.weight, self.bias].into_iter().zip(names).zip(shapes) {
             if values.len() != shape.iter().product::<usize>() {
-                return refuse(name, format!("{} numbers", values.len()), format!("{shape:?}"));
+                return refuse(name, counted(values.len(), "number"), format!("{shape:?}"));
             }
             finite(name, values)?;
         }

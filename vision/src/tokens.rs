@@ -1,7 +1,5 @@
 //! The results of a batch on the host.
 
-use std::sync::Arc;
-
 use bytemuck::cast_slice;
 
 use thalweg::Resource;
@@ -65,7 +63,10 @@ impl TokenSet {
 /// The tokens of a batch of images in page-locked memory, packed image after image, as
 /// [`Pipeline::submit`](crate::Pipeline::submit) returns them.
 ///
-/// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch; a `Tokens` that is dropped frees it.
+/// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch; a `Tokens` that is dropped frees it. An
+/// [`Event<Tokens>`](thalweg::Event), or a future of one, that is dropped gives the memory to a later batch as soon as the batch's work is
+/// done. Until then it takes one of the pipeline's [places](crate::Pipeline::depth). One that is forgotten keeps its place for
+/// ever, because nobody can tell it from one that is in use.
 #[derive(Debug, Resource)]
 pub struct Tokens {
     pub(crate) slot: Slot,
@@ -102,7 +103,7 @@ fn widen(half: u16) -> f32 {
 }
 
 impl Tokens {
-    fn plan(&self) -> &Arc<Plan> {
+    fn plan(&self) -> &Plan {
         self.slot.plan()
     }
 

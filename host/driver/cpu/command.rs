@@ -6,7 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use thalweg_simt::host::{Kernel, LaunchShape};
+use thalweg_simt::host::{Kernel, LaunchShape, counted};
 
 use super::scheduler::Rng;
 use super::{Cpu, CpuError, Event, grid};
@@ -214,7 +214,7 @@ impl fmt::Debug for Command {
         match self {
             Self::Work(work) => work.fmt(f),
             Self::Host(_) | Self::Spent => f.write_str("host callback"),
-            Self::Free { bytes, .. } => write!(f, "free of {bytes} bytes"),
+            Self::Free { bytes, .. } => write!(f, "free of {}", counted(*bytes, "byte")),
             Self::Record(..) => f.write_str("record"),
             Self::Wait(..) => f.write_str("wait for an event"),
             Self::WaitValue(_, value) => write!(f, "wait for a flag to reach {value}"),
@@ -225,8 +225,8 @@ impl fmt::Debug for Command {
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Copy { bytes, .. } => write!(f, "copy of {bytes} bytes"),
-            Self::Fill { count, pattern, .. } => write!(f, "fill of {} bytes", count * pattern.size()),
+            Self::Copy { bytes, .. } => write!(f, "copy of {}", counted(*bytes, "byte")),
+            Self::Fill { count, pattern, .. } => write!(f, "fill of {}", counted(count * pattern.size(), "byte")),
             Self::Launch { kernel, .. } => write!(f, "launch of `{}`", kernel.name()),
         }
     }

@@ -64,6 +64,7 @@ use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use thalweg_simt::cpu::BlockError;
+use thalweg_simt::host::counted;
 
 pub(crate) use command::Pattern;
 pub(crate) use event::Event;
@@ -282,7 +283,7 @@ impl fmt::Display for CpuError {
                 write!(f, "kernel `{kernel}` was declared without a body, so it cannot run on the CPU device")
             }
             Self::OutOfMemory { bytes, free } => {
-                write!(f, "the CPU device has no {bytes} bytes of memory: {free} are free")
+                write!(f, "the CPU device has no {} of memory; free: {free}", counted(*bytes, "byte"))
             }
             Self::Thread { reason } => write!(f, "the CPU device got no thread for a stream: {reason}"),
             Self::ThreadCount { value } => write!(f, "{THREADS} must be a positive number, not `{value}`"),

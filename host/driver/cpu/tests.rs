@@ -451,7 +451,7 @@ fn memory_is_poisoned_aligned_and_counted() {
         cpu.limit(Some(4096));
         let p = cpu.alloc(4000).unwrap();
         let error = cpu.alloc(97).unwrap_err();
-        assert_eq!(error.to_string(), "the CPU device has no 97 bytes of memory: 96 are free");
+        assert_eq!(error.to_string(), "the CPU device has no 97 bytes of memory; free: 96");
         assert_eq!(cpu.memory().total, 4096);
         unsafe { cpu.queue().unwrap().free(p.as_ptr() as u64, 4000) };
         cpu.limit(None);

@@ -1,0 +1,295 @@
+//! The places of a pipeline: what comes back to them, and who waits for one.
+//!
+//! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a
+//! [`Frame`](crate::Frame) or as [`Tokens`], or it is *returning*: its event was dropped while its
+//! work was pending. However a loan ends, its slot keeps the place until the
+//! device is past its work, and then is free, memory and graph and all. So a pipeline never has
+//! more than n batches under way.
+//!
+//! Threads and tasks that find no place stand in one queue, and the first to come is the first to
+//! get one. Only the first may take a place. **Invariant**: where there is room and a queue, its
+//! first has been woken since it last looked. Whoever makes room or takes the first out of the
+//! queue keeps it, with [`State::call`].
+//!
+//! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Wake, Waker};
+
+use thalweg::{Event, Query, Result, Returned};
+
+use crate::pipeline::{Draft, Stages};
+use crate::{Tokens, lock};
+
+/// The places of a pipeline.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    depth: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that was given back the longest ago first.
+    free: VecDeque<Draft>,
+    /// Each with a number of its own.
+    returning: Vec<(u64, Event<Tokens>)>,
+    /// Places taken, those of free slots included.
+    taken: usize,
+    /// Who waits for a place, the first to come first.
+    queue: VecDeque<Waiter>,
+    /// Numbers given so far.
+    numbers: u64,
+    stages: Stages,
+}
+
+/// Somebody in the queue.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    /// `None` once it is woken, until it looks again.
+    waker: Option<Waker>,
+}
+
+/// What [`Slots::claim`] found.
+#[derive(Debug)]
+pub(crate) enum Claim<T> {
+    /// A free slot that suits.
+    Free(Draft),
+    /// A place for a new slot, and what was to be known of it. The old slot, if there is one, gave
+    /// way to it; drop it first.
+    Place(Place, T, Option<Draft>),
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn has_room(&self, depth: usize) -> bool {
+        !self.free.is_empty() || self.taken < depth
+    }
+
+    /// Takes out the waker of the queue's first, if there is room and it does not know yet.
+    #[must_use = "it is to be woken once the lock is released"]
+    fn call(&mut self, depth: usize) -> Option<Waker> {
+        if !self.has_room(depth) {
+            return None;
+        }
+        self.queue.front_mut()?.waker.take()
+    }
+
+    /// Frees the slots whose work is done by now.
+    fn sweep(&mut self) {
+        for (number, tokens) in std::mem::take(&mut self.returning) {
+            match tokens.query() {
+                Ok(Query::Ready(tokens)) => self.free.push_back(tokens.slot.into()),
+                Ok(Query::Pending(tokens)) | Err(Returned { value: tokens, .. }) => {
+                    self.returning.push((number, tokens))
+                }
+            }
+        }
+    }
+
+    fn leave_queue(&mut self, number: u64) -> Option<Waiter> {
+        let at = self.queue.iter().position(|waiter| waiter.number == number)?;
+        self.queue.remove(at)
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(depth: usize) -> Arc<Self> {
+        Arc::new(Self { depth, state: Mutex::default() })
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(crate) fn stages(&self) -> Stages {
+        lock(&self.state).stages
+    }
+
+    pub(crate) fn set_stages(&self, change: impl FnOnce(&mut Stages)) {
+        change(&mut lock(&self.state).stages);
+    }
+
+    /// A free slot that suits, or a place for a new one, if there is one and nobody is before.
+    /// Otherwise `None`; then whoever gives a waker stands in the queue from now on, under the
+    /// number that is written to `turn`, and is woken when it is its turn. It
+    /// [leaves](Slots::leave) when it gives up.
+    ///
+    /// `plan` is asked before anything is given up for a new slot.
+    pub(crate) fn claim<T>(
+        self: &Arc<Self>,
+        suits: impl Fn(&Draft) -> bool,
+        plan: impl FnOnce() -> Result<T>,
+        turn: &mut Option<u64>,
+        mut waker: Option<Waker>,
+    ) -> Result<Option<Claim<T>>> {
+        let mut state = lock(&self.state);
+        state.sweep();
+        let my_turn = state.queue.front().is_none_or(|first| Some(first.number) == *turn);
+        let claim = self.take(&mut state, my_turn, suits, plan);
+        let mut left = None;
+        match (&claim, *turn) {
+            (Ok(None), Some(number)) => {
+                // Dropped with `waker`, once the lock is released.
+                if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.number == number) {
+                    std::mem::swap(&mut waiter.waker, &mut waker);
+                }
+            }
+            (Ok(None), None) => {
+                if waker.is_some() {
+                    let number = state.number();
+                    state.queue.push_back(Waiter { number, waker: waker.take() });
+                    *turn = Some(number);
+                }
+            }
+            (_, Some(number)) => {
+                left = state.leave_queue(number);
+                *turn = None;
+            }
+            (_, None) => {}
+        }
+        let next = state.call(self.depth);
+        drop(state);
+        wake(next);
+        drop(left);
+        claim
+    }
+
+    fn take<T>(
+        self: &Arc<Self>,
+        state: &mut State,
+        my_turn: bool,
+        suits: impl Fn(&Draft) -> bool,
+        plan: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Claim<T>>> {
+        if my_turn && let Some(draft) = state.free.iter().position(suits).and_then(|at| state.free.remove(at)) {
+            return Ok(Some(Claim::Free(draft)));
+        }
+        let plan = plan()?;
+        if !my_turn || !state.has_room(self.depth) {
+            return Ok(None);
+        }
+        let replaced = if state.taken < self.depth { None } else { state.free.pop_front() };
+        state.taken += 1;
+        Ok(Some(Claim::Place(Place(Arc::downgrade(self)), plan, replaced)))
+    }
+
+    /// Leaves the queue; the turn passes to the next.
+    pub(crate) fn leave(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let left = state.leave_queue(number);
+        let next = state.call(self.depth);
+        drop(state);
+        wake(next);
+        drop(left);
+    }
+
+    /// The free slots, for their memory.
+    pub(crate) fn take_free(&self) -> VecDeque<Draft> {
+        std::mem::take(&mut lock(&self.state).free)
+    }
+
+    /// Takes a slot back that nobody uses.
+    pub(crate) fn free(&self, draft: Draft) {
+        let mut state = lock(&self.state);
+        state.free.push_back(draft);
+        let next = state.call(self.depth);
+        drop(state);
+        wake(next);
+    }
+
+    /// Takes a slot back. It is free once the event is complete; this waits for nothing.
+    pub(crate) fn give_back(self: Arc<Self>, tokens: Event<Tokens>) {
+        let mut state = lock(&self.state);
+        let number = state.number();
+        let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
+        // Runs no code of a user, and whoever is told of the event's end finds it once the lock is released.
+        let done = tokens.poll_ready(&mut Context::from_waker(&waker)).is_ready();
+        state.returning.push((number, tokens));
+        drop(state);
+        if done {
+            self.settle(number);
+        }
+    }
+
+    /// The work of a returning slot is done, or nobody can ever know whether it is: because its
+    /// device has failed.
+    fn settle(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let Some(at) = state.returning.iter().position(|(n, _)| *n == number) else {
+            return; // swept already
+        };
+        let (_, tokens) = state.returning.swap_remove(at);
+        let mut lost = None;
+        match tokens.query() {
+            Ok(Query::Ready(tokens)) => state.free.push_back(tokens.slot.into()),
+            Ok(Query::Pending(tokens)) | Err(Returned { value: tokens, .. }) => lost = Some(tokens),
+        }
+        let next = state.call(self.depth);
+        drop(state);
+        wake(next);
+        // Its memory may leak, but its place comes free, so that whoever waits gets the device's
+        // error instead of waiting for ever.
+        drop(lost);
+    }
+}
+
+/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a destructor.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+        std::mem::forget(woken.err());
+    }
+}
+
+#[cfg(test)]
+impl Slots {
+    /// Settles the returning slots as if their device could not say whether they are done.
+    pub(crate) fn lose_returning(&self) {
+        let numbers: Vec<_> = lock(&self.state).returning.iter().map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.settle(number));
+    }
+}
+
+/// Settles a returning slot when it is woken.
+struct Return {
+    slots: Weak<Slots>,
+    number: u64,
+}
+
+impl Wake for Return {
+    fn wake(self: Arc<Self>) {
+        if let Some(slots) = self.slots.upgrade() {
+            slots.settle(self.number);
+        }
+    }
+}
+
+/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none
+/// of them alive.
+#[derive(Debug)]
+pub(crate) struct Place(Weak<Slots>);
+
+impl Place {
+    pub(crate) fn is_of(&self, slots: &Arc<Slots>) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(slots))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(slots) = self.0.upgrade() {
+            let mut state = lock(&slots.state);
+            state.taken -= 1;
+            let next = state.call(slots.depth);
+            drop(state);
+            wake(next);
+        }
+    }
+}
