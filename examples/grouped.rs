@@ -1,9 +1,9 @@
 //! All uploads, then all kernels, then all downloads; and the choice between this order and the interleaved one.
 //!
 //! ```text
-//! stream 0  | up 0 |        | kernel 0 |                  | down 0 |
-//! stream 1         | up 1 |            | kernel 1 |                | down 1 |
-//! stream 2                | up 2 |                | kernel 2 |              | down 2 |
+//! first     | up 0 | up 1 | up 2 |
+//! between          | kernel 0 | kernel 1 | kernel 2 |
+//! last                           | down 0 |  | down 1 |  | down 2 |
 //! ```
 //!
 //! ```text
@@ -16,14 +16,16 @@ mod support;
 use thalweg::overlap::{choose, grouped, interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
+/// One for uploads, one for kernels, one for downloads.
+const STREAMS: usize = 3;
+
 fn main() -> Result<(), Error> {
     let args =
         support::Arguments::parse("All uploads, then all kernels, then all downloads; or is interleaving better?");
     let gpu = args.device()?;
     let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (16, [192, 256]));
-    // As many streams as chunks, so that no stream's second upload stands before its first kernel.
-    let streams = (0..frames).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
-    let mut edges = support::edges::Edges::new(gpu, height, width, 4)?;
+    let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
+    let mut edges = support::edges::Edges::new(gpu, height, width, 1)?;
     let chunks = edges.chunks(frames);
 
     let input = support::images(gpu, frames, height, width)?;

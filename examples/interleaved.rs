@@ -1,9 +1,9 @@
-//! Chunk after chunk, each as upload, kernel and download, on streams in turn.
+//! Chunk after chunk: upload, kernel and download of successive chunks at the same time, on a stream each.
 //!
 //! ```text
-//! stream 0  | up 0 | kernel 0 | down 0 | up 3 | kernel 3 | down 3 |
-//! stream 1         | up 1 | kernel 1 | down 1 | up 4 | kernel 4 | down 4 |
-//! stream 2                | up 2 | kernel 2 | down 2 | up 5 | kernel 5 | ...
+//! first     | up 0 | up 1     | up 2     | up 3     | up 4     | ...
+//! between          | kernel 0 | kernel 1 | kernel 2 | kernel 3 | ...
+//! last                        | down 0   | down 1   | down 2   | ...
 //! ```
 //!
 //! The stage's work is set so that a kernel takes as long as an upload and a download, where the device is fast enough: the
@@ -19,14 +19,15 @@ mod support;
 use thalweg::overlap::{interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
-const STREAMS: usize = 4;
+/// One for uploads, one for kernels, one for downloads.
+const STREAMS: usize = 3;
 
 fn main() -> Result<(), Error> {
     let args = support::Arguments::parse("Uploads, kernels and downloads of successive chunks at the same time.");
     let gpu = args.device()?;
     let (frames, [height, width]) = support::sized(gpu, (40, [2160, 3840]), (16, [192, 256]));
     let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;
-    let mut edges = support::edges::Edges::new(gpu, height, width, STREAMS)?;
+    let mut edges = support::edges::Edges::new(gpu, height, width, 1)?;
     let chunks = edges.chunks(frames);
 
     let input = support::images(gpu, frames, height, width)?;

@@ -279,11 +279,12 @@ impl Device {
         }
     }
 
-    /// Priorities a stream can have, from the most urgent (smallest) to 0.
+    /// Priorities a stream can have, from the most urgent (smallest) to 0. The CPU device has two, between which it makes no
+    /// difference.
     pub fn priorities(self) -> RangeInclusive<i32> {
         match self.0.driver {
             Driver::Cuda(c) => c.info.priorities.1..=c.info.priorities.0,
-            Driver::Cpu(_) => 0..=0,
+            Driver::Cpu(_) => -1..=0,
         }
     }
 
@@ -357,10 +358,11 @@ impl Device {
             });
         }
         let handle = self.seen(self.0.driver.new_stream(options.priority))?;
-        self.leak_stream(handle, options.priority)
+        self.leak_stream(handle)
     }
 
-    fn leak_stream(self, handle: StreamHandle, priority: i32) -> Result<&'static StreamInner> {
+    fn leak_stream(self, handle: StreamHandle) -> Result<&'static StreamInner> {
+        let priority = self.seen(handle.priority())?;
         let hand = EventCell::new(self, false)?;
         Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand))))
     }
@@ -388,7 +390,7 @@ impl Device {
         let parked = lock(&self.0.capture).pop();
         match parked {
             Some(stream) => Ok(stream),
-            None => self.leak_stream(self.seen(self.0.driver.new_capture_stream())?, 0),
+            None => self.leak_stream(self.seen(self.0.driver.new_capture_stream())?),
         }
     }
 

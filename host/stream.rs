@@ -124,7 +124,7 @@ macro_rules! stream_tags {
 #[non_exhaustive]
 pub struct StreamOptions {
     /// Smaller is more urgent; within [`Device::priorities`]. A scheduling hint: blocks of an urgent stream start first, running
-    /// ones are not interrupted, and copies are not affected.
+    /// ones are not interrupted, and copies are not affected. The CPU device keeps it and makes no use of it.
     pub priority: i32,
 }
 
@@ -141,6 +141,7 @@ pub(crate) struct StreamInner {
     device: Device,
     handle: StreamHandle,
     serial: u64,
+    /// As the driver reports it.
     priority: i32,
     /// Recorded by `hand`. Only ever on this stream, so that whoever waits for the newest record waits
     /// for every older one too, and two threads may use it at once.
@@ -256,6 +257,11 @@ impl<S> Stream<S> {
     /// A number that no other stream of the process has or will have.
     pub fn serial(self) -> u64 {
         self.inner.serial
+    }
+
+    /// The stream's priority, as the driver reports it.
+    pub fn priority(self) -> i32 {
+        self.inner.priority
     }
 
     /// The driver's `CUstream`, for interoperation; `None` on the CPU device. It is never destroyed.

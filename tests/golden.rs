@@ -1,7 +1,10 @@
 //! The pipeline against the golden files, on every device, and the devices against each other.
 //!
-//! Two f32 runs may round a patch's relevance to different keys, so sides are not compared between runs but with the
-//! reference allocation of the run's own relevance, bit for bit; and tokens where the sides agree.
+//! Two f32 runs may round a patch's relevance to different keys, so sides are not compared
+//! between runs but with the reference allocation of the run's own relevance, bit for bit.
+//! Tokens depend on sides: those of a golden file are compared with what the device makes of
+//! the run's textures and the file's sides, those of two runs where a patch has the same side
+//! in both.
 
 mod support;
 
@@ -11,7 +14,7 @@ use support::files::{Tensors, read_png};
 use support::reference::{self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
 use support::run::{check_planes, check_run, wide};
 use thalweg::Device;
-use thalweg_vision::{Params, Pipeline, TokenSet};
+use thalweg_vision::{Params, Pipeline, TokenSet, kernels};
 
 /// A golden file that needs no query, and how it was made.
 struct Golden {
@@ -86,17 +89,50 @@ fn check(file: &str) {
         if names.contains(&"textures") {
             check_planes(&what, got.textures.as_ref().unwrap(), &float("textures"));
         }
-        let same = got.sides == want.i32("sides").data;
-        println!("{what}: {} tokens, sides as in the file: {same}", got.len());
-        if same {
-            assert_eq!(got.cu_seqlens, want.i32("cu_seqlens").data, "{what}: cu_seqlens");
-            assert_eq!(got.patch_id, want.i32("patch_id").data, "{what}: patch_id");
-            if names.contains(&"tokens") {
-                assert_close(&format!("{what}: tokens"), &got.tokens, &float("tokens"), SCORE_ERROR);
-                assert_close(&format!("{what}: position"), &got.position, &float("position"), POSITION_ERROR);
-            }
+        // The file's sides are the allocation of the file's relevance, and its sequences
+        // follow from them.
+        let image = photo(&golden);
+        let (h, w, patch) = (image.height, image.width, golden.params.patch as usize);
+        let sides = &want.i32("sides").data;
+        let (lo, hi) = (*golden.params.sides.start(), *golden.params.sides.end());
+        let allocated =
+            reference::allocate(&want.f32("relevance").data, lo, hi, golden.params.budget, golden.params.focus);
+        assert_eq!(allocated.iter().map(|&n| n as i32).collect::<Vec<_>>(), *sides, "{what}: sides of the file");
+        let planes = got.textures.as_ref().unwrap();
+        let packed = reference::compress(&wide(planes), h, w, patch, &allocated);
+        assert_eq!(packed.cu_seqlens, want.i32("cu_seqlens").data, "{what}: cu_seqlens of the file");
+        assert_eq!(packed.patch_id, want.i32("patch_id").data, "{what}: patch_id of the file");
+        println!("{what}: {} tokens, sides as in the file: {}", got.len(), got.sides == *sides);
+        if names.contains(&"tokens") {
+            let (tokens, position) = compress(device, [h, w, patch], planes, sides, &packed);
+            assert_close(&format!("{what}: tokens"), &tokens, &float("tokens"), SCORE_ERROR);
+            assert_close(&format!("{what}: position"), &position, &float("position"), POSITION_ERROR);
         }
     }
+}
+
+/// Tokens and positions that a device makes of textures `[13, H, W]` and sides.
+fn compress(
+    device: Device,
+    [h, w, patch]: [usize; 3],
+    planes: &[f32],
+    sides: &[i32],
+    packed: &reference::Tokens,
+) -> (Vec<f32>, Vec<f32>) {
+    let count = packed.tokens.len() / PLANES;
+    let [h, w, patch] = [h, w, patch].map(|n| n as u32);
+    let compress = device.per_thread(|s| {
+        let (planes, sides) = (s.upload_blocking(planes)?, s.upload_blocking(sides)?);
+        let (cu_seqlens, patch_id) = (s.upload_blocking(&packed.cu_seqlens)?, s.upload_blocking(&packed.patch_id)?);
+        let counts = s.upload_blocking(&[count as u32, packed.patch_id.len() as u32])?;
+        let (mut tokens, mut position) = (s.alloc(PLANES * count)?, s.alloc(2 * count)?);
+        let selected = packed.patch_id.len() as u32;
+        let (t, p) = (&mut tokens, &mut position);
+        let room = count as u32;
+        kernels::compress(s, h, w, patch, selected, room, &planes, &sides, &cu_seqlens, &patch_id, &counts, t, p)?;
+        Ok::<_, thalweg::Error>((s.read_blocking(&tokens)?, s.read_blocking(&position)?))
+    });
+    compress.unwrap().unwrap()
 }
 
 #[test]

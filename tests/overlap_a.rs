@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use support::devices::alone;
-use support::gate::Gate;
 use thalweg::overlap::{
     Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
     producer_consumer, serial, three_stream,
@@ -115,6 +114,38 @@ fn chunks_of_elements() {
         prop_assert!(*a == *input && *b == *input && *c == *input);
         Ok(())
     });
+}
+
+/// The CPU device has as many copy engines as threads, whose number a process of its own is told.
+#[test]
+fn the_choice_depends_on_the_copy_engines() {
+    const THREADS: &str = "THALWEG_CPU_THREADS";
+    const MARK: &str = "THALWEG_TEST_COPY_ENGINES";
+    let step = Duration::from_millis(2);
+    let times = StageTimes { upload: step, kernel: step, download: step };
+    let check = |device: Device| {
+        let choice = choose(device, 8, 3, times);
+        assert_eq!(choice.copy_engines, device.copy_engines());
+        let want = match device.copy_engines() {
+            // Interleaved, each download holds up the next upload; grouped, the copies follow one another.
+            1 => (Order::Grouped, 8 * 3 * step, 8 * 2 * step),
+            _ => (Order::Interleaved, (8 + 2) * step, (8 + 2) * step),
+        };
+        assert_eq!((choice.order, choice.interleaved, choice.grouped), want, "{device}: {choice}");
+    };
+    support::devices::devices().iter().copied().for_each(check);
+    if let Ok(engines) = std::env::var(MARK) {
+        assert_eq!(Device::cpu().unwrap().copy_engines().to_string(), engines);
+        return;
+    }
+    for engines in ["1", "2", "3"] {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_choice_depends_on_the_copy_engines", "--test-threads=1", "--nocapture"])
+            .envs([(THREADS, engines), (MARK, engines)])
+            .status()
+            .unwrap();
+        assert!(status.success(), "{engines} copy engines: {status}");
+    }
 }
 
 #[test]
@@ -391,124 +422,6 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
         assert_eq!(*input, *output);
         device.limit_memory(Some(METERED));
     });
-}
-
-/// Opens a gate late, so that a pattern that waits for what stands at it fails rather than hangs.
-fn guarded(gate: &Gate, test: impl FnOnce()) {
-    let (done, over) = std::sync::mpsc::channel::<()>();
-    let late = std::thread::scope(|threads| {
-        let watch = threads.spawn(move || {
-            let late = over.recv_timeout(Duration::from_secs(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-            if late {
-                gate.open();
-            }
-            late
-        });
-        test();
-        drop(done);
-        watch.join().unwrap()
-    });
-    assert!(!late, "the host waited for a stream that stands at a gate");
-}
-
-#[test]
-fn the_host_does_not_wait_in_the_middle() {
-    let _alone = alone();
-    let off = &Timeline::off();
-    for &device in support::devices::devices() {
-        let lanes = streams(device, 4);
-        for order in [Order::Interleaved, Order::Grouped] {
-            let gate = Gate::closed(device);
-            let mut calls = 0;
-            guarded(&gate, || {
-                let choice = thalweg::overlap::Choice { order, ..choose(device, 1, 1, zero()) };
-                let chunk = choice.run(
-                    &lanes,
-                    bytes(device, 100, 1),
-                    Chunks::new(10),
-                    |s, x, y| {
-                        calls += 1;
-                        match calls {
-                            1 => gate.hold(s),
-                            10 => gate.open(),
-                            _ => {}
-                        }
-                        s.copy(x, y)
-                    },
-                    off,
-                );
-                let (input, output) = chunk.unwrap();
-                assert_eq!(*input, *output);
-            });
-        }
-
-        // The consumer stands still, and all items are enqueued.
-        let gate = Gate::closed(device);
-        guarded(&gate, || {
-            lanes[0].enter(|a| {
-                lanes[1].enter(|b| {
-                    let slots = vec![a.alloc::<u32>(4).unwrap().idle().unwrap(), a.alloc(4).unwrap().idle().unwrap()];
-                    let mut sum = b.alloc_zeroed::<u32>(9).unwrap();
-                    let consume = |s: &Stream<_>, n: usize, slot: &mut thalweg::On<_, DeviceBuffer<u32>>| {
-                        match n {
-                            0 => gate.hold(s),
-                            8 => gate.open(),
-                            _ => {}
-                        }
-                        s.copy(slot.slice(..1)?, sum.slice_mut(n..=n)?)
-                    };
-                    let produce =
-                        |s: &Stream<_>, n: usize, slot: &mut thalweg::On<_, DeviceBuffer<u32>>| s.fill(slot, n as u32);
-                    producer_consumer((a, b), slots, 9, produce, consume, off).unwrap();
-                    assert_eq!(b.read_blocking(&sum).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-                });
-            });
-        });
-    }
-}
-
-fn zero() -> StageTimes {
-    StageTimes { upload: Duration::ZERO, kernel: Duration::ZERO, download: Duration::ZERO }
-}
-
-#[test]
-fn uploads_run_ahead_of_a_stage_that_stands_still() {
-    let _alone = alone();
-    for &device in support::devices::devices() {
-        let lanes = streams(device, 3);
-        let gate = Gate::closed(device);
-        guarded(&gate, || {
-            lanes[0].enter(|a| {
-                lanes[1].enter(|b| {
-                    lanes[2].enter(|c| {
-                        let slots = (0..3).map(|_| Frame::<u8, u8>::new(device, 64, 64).unwrap()).collect();
-                        let load = |n: usize, slot: &mut Frame<u8, u8>| {
-                            if n == 2 {
-                                // Frames 0 and 1 are under way; the stage of 0 stands at the gate.
-                                a.synchronize()?;
-                                assert!(!b.is_done()?);
-                                gate.open();
-                            }
-                            slot.input.fill(n as u8);
-                            Ok(n < 6)
-                        };
-                        let mut held = false;
-                        let stage = |s: &Stream<_>, x: &DeviceSlice<_, u8>, y: &mut DeviceSlice<_, u8>| {
-                            if !std::mem::replace(&mut held, true) {
-                                gate.hold(s);
-                            }
-                            s.copy(x, y)
-                        };
-                        let take = |n: usize, slot: &mut Frame<u8, u8>| {
-                            assert_eq!(*slot.output, [n as u8; 64]);
-                            Ok(())
-                        };
-                        double_buffer((a, b, c), slots, load, stage, take, &Timeline::off()).unwrap();
-                    });
-                });
-            });
-        });
-    }
 }
 
 /// On three lanes of a device of its own, with slots made beforehand.

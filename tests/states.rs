@@ -1071,6 +1071,9 @@ fn a_tag_is_one_stream_for_good() {
     assert!(text.contains(&device.to_string()), "{text}");
     let urgent = StreamOptions::default().priority(-1);
     assert!(matches!(device.stream_with::<Here>(urgent), Err(Error::TagBound { priority: 0, .. })));
+    stream_tags!(Urgent);
+    assert_eq!(device.stream_with::<Urgent>(urgent).unwrap().priority(), -1);
+    assert!(matches!(device.stream::<Urgent>(), Err(Error::TagBound { priority: -1, .. })));
 }
 
 #[test]
@@ -1078,8 +1081,17 @@ fn priorities_are_those_the_device_has() {
     everywhere(|device| {
         let range = device.priorities();
         assert_eq!(*range.end(), 0);
-        for priority in range.clone() {
-            AnyStream::with(device, StreamOptions::default().priority(priority)).unwrap();
+        // Twice, because streams that were given back are lent again.
+        for priority in range.clone().chain(range.clone()) {
+            let stream = AnyStream::with(device, StreamOptions::default().priority(priority)).unwrap();
+            assert_eq!(stream.enter(|s| s.priority()), priority, "{device}");
+            // As the driver of a GPU says by itself.
+            if let Some(raw) = stream.enter(|s| s.raw()) {
+                let mut given = 1;
+                // SAFETY: a stream of the driver, which is never destroyed; the call stores one integer.
+                let result = unsafe { cudarc::driver::sys::cuStreamGetPriority(raw.cast(), &mut given) };
+                assert_eq!((result as u32, given), (0, priority), "{device}");
+            }
         }
         for priority in [range.start() - 1, range.end() + 1] {
             let error = AnyStream::with(device, StreamOptions::default().priority(priority)).unwrap_err();

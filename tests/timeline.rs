@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::devices::{alone, devices};
 use support::gate::Gate;
@@ -234,6 +234,48 @@ fn lanes_have_names_of_their_own() {
     assert_eq!(*of(&two, "c").lane, *one);
 }
 
+/// A stream stands at a gate for a time that the host measures; both kinds of times have to hold it.
+#[test]
+fn times_are_as_long_as_a_stream_stands_at_a_gate() {
+    let _alone = alone();
+    for &device in devices() {
+        let (stream, timeline) = (AnyStream::new(device).unwrap(), Timeline::new(device).unwrap());
+        stream.enter(|s| {
+            let gate = Gate::closed(device);
+            let enqueued = Instant::now();
+            let mut start = None;
+            let hold = || {
+                start = Some(s.timestamp()?);
+                gate.hold(s);
+                Ok(())
+            };
+            timeline.span(s, Activity::Compute, "stands", hold).unwrap();
+            let end = s.timestamp().unwrap();
+            let start = start.unwrap();
+            start.synchronize().unwrap();
+            let stands = Instant::now();
+            assert_eq!(end.elapsed(&start).unwrap(), None, "{device}: it is not over");
+            while stands.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
+            let least = stands.elapsed();
+            gate.open();
+            end.synchronize().unwrap();
+            let most = enqueued.elapsed();
+            let trace = timeline.finish().unwrap();
+            for (what, time) in
+                [("elapsed", end.elapsed(&start).unwrap().unwrap()), ("span", of(&trace, "stands").length())]
+            {
+                // The clocks of host and device run at rates that differ a little.
+                let (least, most) = (least.mul_f64(0.999), most.mul_f64(1.001) + ROUNDING);
+                assert!(least <= time && time <= most, "{device}: {what}: {time:?} is not from {least:?} to {most:?}");
+            }
+            let metrics = trace.metrics();
+            assert!(metrics.wall >= least.mul_f64(0.999) && metrics.lanes[0].busy >= least.mul_f64(0.999), "{metrics}");
+        });
+    }
+}
+
 /// A span of a hand-made trace, in ms.
 fn made(lane: &str, activity: Activity, start: u64, end: u64) -> Span {
     let ms = Duration::from_millis;
@@ -445,4 +487,28 @@ fn one_stream_is_not_concurrent_with_itself() {
     let [a, b] = [0; 2].map(|_| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
     let refused = a.enter(|a| b.enter(|b| concurrency_check(a, b)));
     assert!(matches!(refused, Err(Error::DeviceMismatch { .. })));
+}
+
+/// Other work on the machine may keep two streams from running at once for a while, so that only never is wrong.
+#[test]
+fn two_streams_are_found_to_run_at_once() {
+    let _alone = alone();
+    for &device in devices() {
+        if device.multiprocessors() == 1 {
+            support::devices::report(&format!(
+                "NOT COVERED on {device}: streams at once, which one processor cannot run"
+            ));
+            continue;
+        }
+        let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+        let start = Instant::now();
+        loop {
+            let found = a.enter(|a| b.enter(|b| concurrency_check(a, b))).unwrap();
+            if found.at_once() {
+                assert!(found.together < found.in_turn && found.to_string().contains("run at once"), "{found}");
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{device}: never in a minute: {found}");
+        }
+    }
 }

@@ -139,33 +139,6 @@ fn a_file_that_cannot_be_finished_is_not_left() {
     bench.read("row");
 }
 
-/// A disk of 128 KiB, where mounting one is allowed (as root, or in a user namespace).
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_leaves_no_half_file() {
-    let bench = Bench::new();
-    fs::create_dir(bench.out()).unwrap();
-    let within = |script: &str| {
-        let mut command = Command::new("unshare");
-        command.args([
-            "-rm",
-            "sh",
-            "-c",
-            &format!(r#"mount -t tmpfs -o size=128k none "$1" || exit 99; {script}"#),
-            "sh",
-        ]);
-        command.arg(bench.out()).arg(binary()).arg(photo("row.png")).arg(photo("eye.png"));
-        command
-    };
-    if !within("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        eprintln!("not covered here: a small disk cannot be mounted");
-        return;
-    }
-    let script = r#""$2" tokens "$3" "$4" --budget 1024 --heatmap --out "$1"; code=$?; ls -A "$1" >&2; exit $code"#;
-    let run = Run::of(&mut within(script)).expect(1, &["eye.png: cannot write", "No space left on device"]);
-    assert!(run.err.ends_with("\nrow.heatmap.png\nrow.safetensors\n"), "{run:#?}");
-}
-
 #[test]
 fn a_folder_in_the_place_of_a_result() {
     let bench = Bench::new();

@@ -16,7 +16,7 @@ pub struct Edges {
 }
 
 impl Edges {
-    /// For images of `height`, a multiple of 8, by `width`, on up to `streams` streams at once.
+    /// For images of `height`, a multiple of 8, by `width`, on `streams` streams that run kernels.
     pub fn new(device: Device, height: u32, width: u32, streams: usize) -> Result<Self, Error> {
         let room = PLANES * height as usize * width as usize;
         let make = move || AnyStream::new(device)?.enter(|s| s.alloc(room)?.idle());

@@ -371,6 +371,14 @@ impl Cuda {
         Ok(Stream(s))
     }
 
+    /// The priority that the driver gave the stream.
+    pub(crate) fn priority(&self, s: Stream) -> Result<i32, Failure> {
+        let mut priority: c_int = 0;
+        // SAFETY: `new_stream` made the stream in this context, and streams are never destroyed; the call stores one integer.
+        unsafe { call_anywhere!(self, cuStreamGetPriority(s.0, &mut priority)) }?;
+        Ok(priority)
+    }
+
     pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
         // SAFETY: a stream of this context; streams are never destroyed.
         unsafe { call_anywhere!(self, cuStreamSynchronize(s.0)) }

@@ -74,7 +74,7 @@ impl Driver {
     pub(crate) fn new_stream(self, priority: i32) -> Result<StreamHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
-            Self::Cpu(c) => StreamHandle::Cpu(c.queue()?),
+            Self::Cpu(c) => StreamHandle::Cpu(c.queue(priority)?),
         })
     }
 
@@ -199,6 +199,14 @@ fn mixed() -> Fault {
 }
 
 impl StreamHandle {
+    /// The priority that the machine gave the stream.
+    pub(crate) fn priority(self) -> Result<i32, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.priority(s)?,
+            Self::Cpu(q) => q.priority(),
+        })
+    }
+
     #[inline]
     pub(crate) fn record(self, event: &EventHandle) -> Result<(), Fault> {
         match (self, event) {

@@ -1,30 +1,34 @@
-//! All uploads, then all kernels, then all downloads, on streams in turn; and the choice between this and [`interleaved`](fn@interleaved).
+//! All uploads, then all kernels, then all downloads; and the choice between this and
+//! [`interleaved`](fn@interleaved).
 //!
 //! ```text
-//! stream 0  | up 0 |        | kernel 0 |                  | down 0 |
-//! stream 1         | up 1 |            | kernel 1 |       .        | down 1 |
-//! stream 2                | up 2 |                | kernel 2 |              | down 2 |
+//! first     | up 0 | up 1 | up 2 |
+//! between          | kernel 0 | kernel 1 | kernel 2 |
+//! last                           | down 0 |  | down 1 |  | down 2 |
 //! ```
 //!
-//! A device with one copy engine runs copies in the order in which they were enqueued. Interleaved, the download of a chunk
-//! stands in front of the next chunk's upload and waits for its kernel, so nothing overlaps; grouped, uploads go on during the
-//! kernels. With two engines there is nothing to gain, and grouped needs device memory for all chunks at once.
+//! A device with one copy engine runs copies in the order in which they were enqueued.
+//! Interleaved, the download of a chunk stands in front of the next chunk's upload and waits
+//! for its kernel, so nothing overlaps; grouped, uploads go on during the kernels. With two
+//! engines there is nothing to gain, and grouped needs device memory for all chunks at once.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::steps::{Steps, stream_of};
 use super::{Chunks, Stage, interleaved, join, some_streams};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lane::AnyStream;
 use crate::memory::{PinnedBuffer, Plain};
-use crate::timeline::{Activity, Timeline};
+use crate::timeline::Timeline;
 
-/// Enqueues the uploads of all chunks, then `stage` for all, then all downloads; successive chunks on successive streams.
+/// Enqueues the uploads of all chunks, then `stage` for all, then all downloads.
 ///
-/// Every chunk has device buffers of its own. A stream that gets several chunks runs its uploads before its first kernel: use as many
-/// streams as chunks. The host enqueues everything, then waits once. Input and output come back.
+/// The streams have the parts that they have in [`interleaved`](fn@interleaved): the first
+/// uploads, the last downloads, those between run `stage`. Every chunk has device buffers of
+/// its own. The host enqueues everything, then waits once. Input and output come back.
 ///
 /// # Errors
 /// As [`interleaved`](fn@interleaved).
@@ -36,32 +40,20 @@ pub fn grouped<T: Plain, U: Plain>(
     timeline: &Timeline,
 ) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
     let device = some_streams(streams)?.device();
-    let turns = || streams.iter().cycle().enumerate().map(|(i, stream)| (stream, format!("chunk {i}")));
-
-    let mut uploaded = Vec::new();
-    for ((stream, label), (input, output)) in turns().zip(chunks.cut::<T, U>(input)?) {
-        uploaded.push(stream.enter(|s| {
-            let (mut x, y) = (s.alloc(input.len())?, s.alloc::<U>(output.len())?);
-            let (input, output) = s.bind((input, output))?;
-            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, &mut x))?;
-            Ok::<_, Error>(s.record((x, y, input, output))?)
-        })?);
+    let pieces = chunks.cut(input)?;
+    let mut steps = Steps::new(streams, &pieces, pieces.len(), timeline);
+    let (inputs, outputs): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
+    let mut uploaded = Vec::with_capacity(inputs.len());
+    for (i, input) in inputs.into_iter().enumerate() {
+        uploaded.push(steps.upload(i, input)?);
     }
     let mut computed = Vec::with_capacity(uploaded.len());
-    for ((stream, label), chunk) in turns().zip(uploaded) {
-        computed.push(stream.enter(|s| {
-            let (x, mut y, input, output) = s.wait(chunk)?;
-            timeline.span(s, Activity::Compute, &label, || stage(s, &x, &mut y))?;
-            Ok::<_, Error>(s.record((y, input, output))?)
-        })?);
+    for (i, (chunk, output)) in uploaded.into_iter().zip(&outputs).enumerate() {
+        computed.push(steps.compute(i, chunk, output.len(), &mut stage)?);
     }
-    let mut done: Vec<Event<_>> = Vec::with_capacity(computed.len());
-    for ((stream, label), chunk) in turns().zip(computed) {
-        done.push(stream.enter(|s| {
-            let (y, input, mut output) = s.wait(chunk)?;
-            timeline.span(s, Activity::Download, &label, || s.copy_to_host(&y, &mut output))?;
-            Ok::<_, Error>(s.record((input, output))?)
-        })?);
+    let mut done = Vec::with_capacity(computed.len());
+    for (i, (chunk, output)) in computed.into_iter().zip(outputs).enumerate() {
+        done.push(steps.download(i, chunk, output)?);
     }
     join(device, done, timeline)
 }
@@ -95,7 +87,8 @@ impl fmt::Display for StageTimes {
     }
 }
 
-/// Runs the first chunk a few times on one stream and takes the least time of each step. The input comes back. Waits.
+/// Runs the first chunk a few times on one stream and takes the least time of each step. The
+/// input comes back. Waits.
 ///
 /// # Errors
 /// As [`interleaved`](fn@interleaved).
@@ -163,9 +156,10 @@ pub struct Choice {
     pub grouped: Duration,
 }
 
-/// Picks the order that should take less time on `device` for so many chunks on so many streams, by playing both through for its
-/// copy engines and the times of one chunk ([`measure`]). Where they come out equal it is the interleaved one, which needs less
-/// memory.
+/// Picks the order that should take less time on `device` for so many chunks on so many
+/// streams, by playing both through for its copy engines, the parts of the streams,
+/// and the times of one chunk ([`measure`]). Where they come out equal it is the interleaved
+/// one, which needs less memory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -181,29 +175,31 @@ pub fn choose(device: Device, chunks: usize, streams: usize, times: StageTimes) 
 }
 
 fn decide(copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Choice {
-    let all = 0..chunks;
-    let interleaved =
-        predict(all.clone().flat_map(|c| (0..3).map(move |step| (c, step))), copy_engines, streams, times);
-    let grouped = predict((0..3).flat_map(|step| all.clone().map(move |c| (c, step))), copy_engines, streams, times);
+    let [interleaved, grouped] =
+        [Order::Interleaved, Order::Grouped].map(|order| predict(order, copy_engines, chunks, streams.max(1), times));
     let order = if grouped < interleaved { Order::Grouped } else { Order::Interleaved };
     Choice { order, copy_engines, times, interleaved, grouped }
 }
 
-/// The time of steps (chunk, and 0 to 2 for upload, kernel, download) in the order in which they are enqueued, where a step starts once its engine and its
-/// stream are past all steps before.
-fn predict(
-    steps: impl Iterator<Item = (usize, usize)>,
-    copy_engines: u32,
-    streams: usize,
-    times: StageTimes,
-) -> Duration {
-    let mut streams = vec![Duration::ZERO; streams.max(1)];
+/// The time of all steps in the order in which they are enqueued. A step starts once its engine
+/// and its stream are past all steps before, and the chunk's step before is done. That an upload
+/// or a kernel also waits for a device buffer does not change the end: what it waits for is
+/// what the steps behind it wait for anyway.
+fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Duration {
+    // Pairs of a chunk and a step, 0 to 2 for upload, kernel, download.
+    let steps: Vec<_> = match order {
+        Order::Interleaved => (0..chunks).flat_map(|c| (0..3).map(move |step| (c, step))).collect(),
+        Order::Grouped => (0..3).flat_map(|step| (0..chunks).map(move |c| (c, step))).collect(),
+    };
+    let mut ready = vec![Duration::ZERO; chunks];
+    let mut streams = vec![Duration::ZERO; streams];
     let mut engines = [Duration::ZERO; 3];
     for (chunk, step) in steps {
-        let stream = chunk % streams.len();
+        let stream = stream_of(step, chunk, streams.len());
         let engine = if copy_engines < 2 && step == 2 { 0 } else { step };
-        let end = engines[engine].max(streams[stream]) + [times.upload, times.kernel, times.download][step];
-        (engines[engine], streams[stream]) = (end, end);
+        let start = engines[engine].max(streams[stream]).max(ready[chunk]);
+        let end = start + [times.upload, times.kernel, times.download][step];
+        (engines[engine], streams[stream], ready[chunk]) = (end, end, end);
     }
     streams.into_iter().max().unwrap_or_default()
 }
@@ -267,5 +263,12 @@ mod tests {
         assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Interleaved, 8 * 2 + 4));
         assert_eq!(decide(2, 8, 8, ms(1, 5, 1)).interleaved.as_millis(), 8 * 5 + 2);
         assert_eq!(decide(3, 0, 0, ms(1, 5, 1)).interleaved, Duration::ZERO);
+    }
+
+    #[test]
+    fn streams_limit_what_overlaps() {
+        // On two streams a chunk's download stands before the next kernel; on one everything does.
+        assert_eq!(decide(2, 8, 2, ms(2, 2, 2)).interleaved.as_millis(), 2 + 8 * 4);
+        assert_eq!(decide(2, 8, 1, ms(2, 2, 2)).interleaved.as_millis(), 8 * 6);
     }
 }

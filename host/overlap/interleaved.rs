@@ -1,30 +1,43 @@
-//! Chunk after chunk, each as upload, kernel and download, on streams in turn.
+//! Chunk after chunk: upload, kernel and download of successive chunks at the same time, each
+//! direction on a stream of its own.
 //!
 //! ```text
-//! stream 0  | up 0 | kernel 0 | down 0 | up 3 | kernel 3 | down 3 |
-//! stream 1         | up 1 | kernel 1 | down 1 | up 4 | kernel 4 | down 4 |
-//! stream 2                | up 2 | kernel 2 | down 2 | up 5 | kernel 5 | ...
+//! first     | up 0 | up 1     | up 2     | up 3     | up 4     | ...
+//! between          | kernel 0 | kernel 1 | kernel 2 | kernel 3 | ...
+//! last                        | down 0   | down 1   | down 2   | ...
 //! ```
 //!
-//! On NVIDIA GPUs with several copy engines, copies of one direction that come from several streams may go through several hardware queues, and
-//! take turns in small pieces. `CUDA_DEVICE_MAX_CONNECTIONS=2` in the environment gives all streams few queues: on an H200 it makes 1.28
-//! times the slowest step 1.08. [`double_buffer`](fn@super::double_buffer) has one stream for each direction and does not need it.
+//! All copies of one direction are on one stream. On NVIDIA GPUs with several copy engines,
+//! copies of one direction that come from several streams go through several hardware queues
+//! and share the bus in small pieces: several are under way at once, and each ends late. With a
+//! whole chunk (upload, kernel, download) on each of four streams in turn, an H200 took 1.28
+//! times the slowest step; events that made the copies of one direction wait for one another
+//! did not help.
 
+use super::steps::Steps;
 use super::{Chunks, Stage, join, some_streams};
 use crate::error::Result;
-use crate::event::Event;
 use crate::lane::AnyStream;
-use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
-use crate::timeline::{Activity, Timeline};
+use crate::memory::{PinnedBuffer, Plain};
+use crate::timeline::Timeline;
 
-/// Puts each chunk through upload, `stage` and download on one stream, successive chunks on successive streams.
+/// Puts chunk after chunk through upload, `stage` and download; events hand it from stream to
+/// stream.
 ///
-/// With three streams or more, all three steps run at once; time tends to that of the slowest, plus filling and draining. A
-/// stream uses its own two device buffers for all of its chunks. The host enqueues everything, then waits once. Input and output come back.
+/// The first stream does all uploads, the last one all downloads, and those between run `stage`
+/// for successive chunks in turn. Three streams let all three steps run at once, and time tends
+/// to that of the slowest, plus filling and draining; more help where the kernels of one chunk
+/// do not fill the device. Of two streams the second runs `stage` and downloads; one stream
+/// does everything, one step at a time.
+///
+/// There are as many device buffers as streams for input, and as many for results. They go
+/// round: an upload waits for the kernel that read its buffer before, a kernel for the download
+/// of its buffer, both on the device. The host enqueues everything, then waits once. Input and
+/// output come back.
 ///
 /// # Errors
-/// There are no streams, the count of chunks is 0, the input is no whole number of items, there is no memory, or what `stage`
-/// returns.
+/// There are no streams, the count of chunks is 0, the input is no whole number of items, there
+/// is no memory, or what `stage` returns.
 pub fn interleaved<T: Plain, U: Plain>(
     streams: &[AnyStream],
     input: PinnedBuffer<T>,
@@ -34,25 +47,12 @@ pub fn interleaved<T: Plain, U: Plain>(
 ) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
     let device = some_streams(streams)?.device();
     let pieces = chunks.cut(input)?;
-    let [longest, longest_output] = pieces.first().map_or([0; 2], |(x, y)| [x.len(), y.len()]);
-    let mut buffers: Vec<Option<Event<(DeviceBuffer<T>, _)>>> = streams.iter().map(|_| None).collect();
+    let mut steps = Steps::new(streams, &pieces, streams.len(), timeline);
     let mut done = Vec::with_capacity(pieces.len());
     for (i, (input, output)) in pieces.into_iter().enumerate() {
-        let lane = i % streams.len();
-        done.push(streams[lane].enter(|s| {
-            let (mut x, mut y) = match buffers[lane].take() {
-                Some(used) => s.wait(used)?,
-                None => (s.alloc(longest)?, s.alloc(longest_output)?),
-            };
-            let (input, mut output) = s.bind((input, output))?;
-            let label = format!("chunk {i}");
-            let (chunk, result) = (x.slice_mut(..input.len())?, y.slice_mut(..output.len())?);
-            timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, chunk))?;
-            timeline.span(s, Activity::Compute, &label, || stage(s, chunk, result))?;
-            timeline.span(s, Activity::Download, &label, || s.copy_to_host(result, &mut output))?;
-            buffers[lane] = Some(s.record((x, y))?);
-            Ok::<_, crate::Error>(s.record((input, output))?)
-        })?);
+        let uploaded = steps.upload(i, input)?;
+        let computed = steps.compute(i, uploaded, output.len(), &mut stage)?;
+        done.push(steps.download(i, computed, output)?);
     }
     join(device, done, timeline)
 }

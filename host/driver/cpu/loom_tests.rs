@@ -22,7 +22,7 @@ impl Model {
 
     /// A queue, whose thread starts later.
     fn queue(&mut self) -> &'static Queue {
-        let queue: &'static Queue = Box::leak(Box::new(Queue::new(self.cpu, self.queues.len())));
+        let queue: &'static Queue = Box::leak(Box::new(Queue::new(self.cpu, self.queues.len(), 0)));
         self.queues.push(queue);
         queue
     }

@@ -132,12 +132,12 @@ impl Cpu {
         })
     }
 
-    /// A new queue, which lives as long as the process.
+    /// A new queue, which lives as long as the process. It keeps its priority, which changes nothing about when its commands run.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub(crate) fn queue(&'static self) -> Result<&'static Queue, CpuError> {
-        let new = |index| &*Box::leak(Box::new(Queue::new(self, index)));
+    pub(crate) fn queue(&'static self, priority: i32) -> Result<&'static Queue, CpuError> {
+        let new = |index| &*Box::leak(Box::new(Queue::new(self, index, priority)));
         if let Some(scheduler) = &self.scheduler {
             return Ok(scheduler.add(new));
         }
@@ -152,7 +152,7 @@ impl Cpu {
 
     /// A queue that nobody carries out: it keeps what it is given for [`Queue::take_recording`].
     pub(crate) fn recorder(&'static self) -> &'static Queue {
-        Box::leak(Box::new(Queue::new(self, usize::MAX)))
+        Box::leak(Box::new(Queue::new(self, usize::MAX, 0)))
     }
 
     /// A new event, never recorded.

@@ -18,6 +18,7 @@ use super::{Cpu, CpuError, Event, Pattern, grid};
 pub(crate) struct Queue {
     cpu: &'static Cpu,
     index: usize,
+    priority: i32,
     state: Mutex<State>,
     /// The queue's thread sleeps here while there is nothing to do.
     work: Condvar,
@@ -46,9 +47,14 @@ struct State {
 }
 
 impl Queue {
-    pub(super) fn new(cpu: &'static Cpu, index: usize) -> Self {
+    pub(super) fn new(cpu: &'static Cpu, index: usize, priority: i32) -> Self {
         let state = State { commands: VecDeque::new(), enqueued: 0, completed: 0, awaited: u64::MAX, sleeping: false };
-        Self { cpu, index, state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() }
+        Self { cpu, index, priority, state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() }
+    }
+
+    /// What it was made with.
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority
     }
 
     /// Copies bytes between device or host memory.

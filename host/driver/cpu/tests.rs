@@ -137,7 +137,7 @@ kernel! {
 #[test]
 fn a_queue_keeps_its_order() {
     for cpu in devices() {
-        let queue = cpu.queue().unwrap();
+        let queue = cpu.queue(0).unwrap();
         let gate = Gate::close(queue);
         let seen = Arc::new(Mutex::new(Vec::new()));
         for i in 0..100 {
@@ -155,7 +155,7 @@ fn a_queue_keeps_its_order() {
 
 /// Three queues hand a value on; a wait may be left out.
 fn relay(cpu: &'static Cpu, with_second_wait: bool) -> Vec<u32> {
-    let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+    let [a, b, c] = [(); 3].map(|()| cpu.queue(0).unwrap());
     let [x, y, z] = [(); 3].map(|()| Words::new(cpu, 1000));
     let (filled, copied) = (cpu.event(), cpu.event());
     x.fill(a, 5);
@@ -202,7 +202,7 @@ fn some_schedules_stop_half_way_through_a_copy() {
 #[test]
 fn a_wait_is_for_the_record_that_was_latest_when_it_was_enqueued() {
     for cpu in devices() {
-        let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+        let [a, b, c] = [(); 3].map(|()| cpu.queue(0).unwrap());
         let event = cpu.event();
         let first = Gate::close(a);
         a.record(&event);
@@ -224,7 +224,7 @@ fn a_wait_is_for_the_record_that_was_latest_when_it_was_enqueued() {
 #[test]
 fn records_of_one_event_may_be_reached_in_any_order() {
     for cpu in devices() {
-        let [a, b, c] = [(); 3].map(|()| cpu.queue().unwrap());
+        let [a, b, c] = [(); 3].map(|()| cpu.queue(0).unwrap());
         let event = cpu.event();
         let gate = Gate::close(a);
         a.record(&event);
@@ -242,7 +242,7 @@ fn records_of_one_event_may_be_reached_in_any_order() {
 #[test]
 fn an_event_never_recorded_holds_nobody_up() {
     for cpu in devices() {
-        let (queue, event) = (cpu.queue().unwrap(), cpu.event());
+        let (queue, event) = (cpu.queue(0).unwrap(), cpu.event());
         queue.wait(&event).unwrap();
         queue.synchronize().unwrap();
         event.synchronize().unwrap();
@@ -254,7 +254,7 @@ fn an_event_never_recorded_holds_nobody_up() {
 #[test]
 fn asking_often_enough_gets_there() {
     for cpu in devices() {
-        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let [a, b] = [(); 2].map(|()| cpu.queue(0).unwrap());
         let x = Words::new(cpu, 100);
         let [filled, done] = [(); 2].map(|()| cpu.event());
         x.fill(a, 1);
@@ -276,7 +276,7 @@ fn asking_often_enough_gets_there() {
 #[test]
 fn grids_large_and_small() {
     for cpu in [cpu(Schedule::Threads), cpu(Schedule::Seeded(1))] {
-        let queue = cpu.queue().unwrap();
+        let queue = cpu.queue(0).unwrap();
         for n in [0, 1, 63, 64, 65, 1 << 20] {
             let x = Words::new(cpu, n);
             x.fill(queue, 1);
@@ -305,7 +305,7 @@ fn every_block_runs_once_in_scattered_order() {
 #[test]
 fn a_failed_kernel_poisons_and_everybody_wakes() {
     for cpu in devices() {
-        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let [a, b] = [(); 2].map(|()| cpu.queue(0).unwrap());
         let (x, y) = (Words::new(cpu, 10), Words::new(cpu, 10));
         let (early, late) = (cpu.event(), cpu.event());
         x.fill(a, 1);
@@ -336,7 +336,7 @@ fn a_failed_kernel_poisons_and_everybody_wakes() {
 #[test]
 fn a_panic_in_a_host_callback_is_reported_once() {
     for cpu in devices() {
-        let queue = cpu.queue().unwrap();
+        let queue = cpu.queue(0).unwrap();
         let x = Words::new(cpu, 10);
         let event = cpu.event();
         queue.host(Box::new(|| panic!("on purpose")));
@@ -355,7 +355,7 @@ fn a_panic_in_a_host_callback_is_reported_once() {
 #[test]
 fn a_host_callback_may_enqueue() {
     for cpu in devices() {
-        let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+        let [a, b] = [(); 2].map(|()| cpu.queue(0).unwrap());
         let x = Words::new(cpu, 10);
         a.host(Box::new(move || {
             x.fill(b, 3);
@@ -372,7 +372,7 @@ fn threads_of_the_host_share_a_device() {
         let workers: Vec<_> = (0..4)
             .map(|i| {
                 thread::spawn(move || {
-                    let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+                    let [a, b] = [(); 2].map(|()| cpu.queue(0).unwrap());
                     let (x, y) = (Words::new(cpu, 100), Words::new(cpu, 100));
                     let (there, back) = (cpu.event(), cpu.event());
                     x.fill(a, i);
@@ -409,7 +409,7 @@ fn a_seed_gives_its_schedule_again() {
 #[test]
 fn a_seeded_schedule_reports_what_can_never_be_done() {
     let cpu = cpu(Schedule::Seeded(2));
-    let [a, b] = [(); 2].map(|()| cpu.queue().unwrap());
+    let [a, b] = [(); 2].map(|()| cpu.queue(0).unwrap());
     let event = cpu.event();
     let gate = Gate::close(a);
     a.record(&event);
@@ -453,7 +453,7 @@ fn memory_is_poisoned_aligned_and_counted() {
         let error = cpu.alloc(97).unwrap_err();
         assert_eq!(error.to_string(), "the CPU device has no 97 bytes of memory; free: 96");
         assert_eq!(cpu.memory().total, 4096);
-        unsafe { cpu.queue().unwrap().free(p.as_ptr() as u64, 4000) };
+        unsafe { cpu.queue(0).unwrap().free(p.as_ptr() as u64, 4000) };
         cpu.limit(None);
     }
 }
@@ -471,7 +471,7 @@ fn a_seeded_device_keeps_a_bounded_quarantine() {
 #[test]
 fn fills_repeat_their_pattern() {
     for cpu in devices() {
-        let queue = cpu.queue().unwrap();
+        let queue = cpu.queue(0).unwrap();
         let x = Words::new(cpu, 8);
         unsafe {
             queue.fill(x.addr, Pattern::U8(1), 8);
@@ -486,7 +486,7 @@ fn fills_repeat_their_pattern() {
 
 #[test]
 fn a_kernel_without_a_body_is_refused() {
-    let queue = cpu(Schedule::Threads).queue().unwrap();
+    let queue = cpu(Schedule::Threads).queue(0).unwrap();
     assert!(elsewhere(&On(queue)).is_err());
     queue.synchronize().unwrap();
 }
