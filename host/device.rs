@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use thalweg_simt::host::Kernel;
 
 use crate::driver::cpu::{Cpu, CpuError, Schedule};
+use crate::driver::guard::{self, Guarded};
 use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
@@ -18,7 +19,7 @@ use crate::kernel::{Modules, Ptx};
 use crate::memory::{PinnedBuffer, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::tally::{Book, Stall};
-use crate::{lock, reclaim};
+use crate::lock;
 
 /// What kind of machine a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,17 +121,12 @@ impl Device {
     /// No driver, one that is too old, no such device, or the driver's own error (no permission, a device in use).
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
-        if reclaim::in_host_function() {
-            return Err(Error::InHostFunction);
-        }
-        if reclaim::forked() {
-            return Err(Error::Forked);
-        }
+        guard::permitted()?;
         let mut open = lock(&OPEN);
         if let Some((_, device)) = open.iter().find(|(o, _)| *o == ordinal) {
             return Ok(*device);
         }
-        reclaim::watch_for_fork();
+        guard::watch_for_fork();
         let cuda: &'static Cuda = Box::leak(Box::new(Cuda::open(ordinal)?));
         for (_, other) in &*open {
             if let Driver::Cuda(other) = other.0.driver {
@@ -149,6 +145,7 @@ impl Device {
     /// Its threads cannot be started, or `THALWEG_CPU_THREADS` is nonsense.
     pub fn cpu() -> Result<Self> {
         static CPU: OnceLock<Result<Device>> = OnceLock::new();
+        guard::permitted()?; // a refusal is not kept
         CPU.get_or_init(|| Self::open_cpu(Schedule::Threads, 0)).clone()
     }
 
@@ -173,7 +170,7 @@ impl Device {
     /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device; nothing on others.
     pub fn reseed(self, seed: u64) {
         if let Driver::Cpu(cpu) = self.0.driver
-            && !reclaim::in_host_function()
+            && let Ok(cpu) = cpu.enter()
         {
             cpu.reseed(seed);
         }
@@ -183,7 +180,7 @@ impl Device {
     /// others.
     pub fn limit_memory(self, bytes: Option<u64>) {
         if let Driver::Cpu(cpu) = self.0.driver {
-            cpu.limit(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
+            cpu.facts().limit(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
         }
     }
 
@@ -194,9 +191,10 @@ impl Device {
     }
 
     fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
-        reclaim::watch_for_fork();
+        guard::permitted()?;
+        guard::watch_for_fork();
         let cpu: &'static Cpu = Box::leak(Box::new(Cpu::new(schedule).map_err(cpu_error)?));
-        Self::new(DeviceKind::Cpu, ordinal, Driver::Cpu(cpu))
+        Self::new(DeviceKind::Cpu, ordinal, Driver::Cpu(Guarded::new(cpu)))
     }
 
     fn new(kind: DeviceKind, ordinal: usize, driver: Driver) -> Result<Self> {
@@ -221,7 +219,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Every device there is: CUDA devices that can be opened, then the CPU device.
+    /// Every device there is: CUDA devices that can be opened, then the CPU device. None in a host function of a stream and in
+    /// a forked child, where no device can be called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..cuda::count().unwrap_or(0)).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
@@ -241,7 +240,7 @@ impl Device {
     pub fn name(self) -> String {
         match self.0.driver {
             Driver::Cuda(c) => c.info.name.clone(),
-            Driver::Cpu(c) => format!("CPU device, {} threads", c.threads()),
+            Driver::Cpu(c) => format!("CPU device, {} threads", c.facts().threads()),
         }
     }
 
@@ -249,7 +248,7 @@ impl Device {
     pub fn total_memory(self) -> u64 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.memory as u64,
-            Driver::Cpu(c) => c.memory().total as u64,
+            Driver::Cpu(c) => c.facts().memory().total as u64,
         }
     }
 
@@ -267,7 +266,7 @@ impl Device {
     pub fn copy_engines(self) -> u32 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.copy_engines,
-            Driver::Cpu(c) => c.threads() as u32,
+            Driver::Cpu(c) => c.facts().threads() as u32,
         }
     }
 
@@ -275,7 +274,7 @@ impl Device {
     pub fn multiprocessors(self) -> u32 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.multiprocessors,
-            Driver::Cpu(c) => c.threads() as u32,
+            Driver::Cpu(c) => c.facts().threads() as u32,
         }
     }
 
@@ -486,7 +485,7 @@ impl Device {
             }
         }
         match self.0.driver {
-            Driver::Cpu(cpu) => self.seen(cpu.check().map_err(Fault::Cpu)),
+            Driver::Cpu(cpu) => self.seen(cpu.enter()?.check().map_err(Fault::Cpu)),
             // Whatever is pending, the driver reports a sticky error with it.
             Driver::Cuda(_) => self.seen(self.0.housekeeping.is_done()).map(drop),
         }
@@ -509,7 +508,7 @@ impl Device {
     /// Whether a call may be made from here.
     #[inline]
     pub(crate) fn usable(self) -> Result<()> {
-        if reclaim::in_host_function() || reclaim::forked() || self.0.poisoned.load(Ordering::Relaxed) {
+        if guard::permitted().is_err() || self.0.poisoned.load(Ordering::Relaxed) {
             return Err(self.unusable());
         }
         Ok(())
@@ -517,13 +516,12 @@ impl Device {
 
     #[cold]
     fn unusable(self) -> Error {
-        if reclaim::forked() {
-            Error::Forked
-        } else if reclaim::in_host_function() {
-            Error::InHostFunction
-        } else {
-            let cause = self.0.cause.get().cloned().unwrap_or_default();
-            Error::Poisoned { device: self.to_string(), cause }
+        match guard::permitted() {
+            Err(why) => why.into(),
+            Ok(()) => {
+                let cause = self.0.cause.get().cloned().unwrap_or_default();
+                Error::Poisoned { device: self.to_string(), cause }
+            }
         }
     }
 
@@ -538,17 +536,13 @@ impl Device {
 
     #[cold]
     fn fault(self, fault: Fault) -> Error {
-        let sticky = match &fault {
-            Fault::Cuda(f) => f.is_sticky(),
-            Fault::Cpu(e) => e.is_sticky(),
-            Fault::Error(_) => false,
-        };
+        let fatal = fault.is_fatal();
         let error = match plain_error(fault) {
             Error::NoEntry { entry, .. } => Error::NoEntry { entry, device: self.to_string() },
             Error::OutOfMemory { wanted, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
             error => error,
         };
-        if sticky {
+        if fatal {
             self.0.cause.get_or_init(|| error.to_string());
             self.0.poisoned.store(true, Ordering::Release);
         }

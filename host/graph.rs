@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use crate::device::Device;
-use crate::driver::GraphHandle;
+use crate::driver::{GraphHandle, guard};
 use crate::error::{Error, Result, Returned};
 use crate::reclaim::{self, Job};
 use crate::resource::{Bundle, LeafInfo, Resource, Token};
@@ -125,10 +125,10 @@ impl<R: Resource> Drop for Graph<R> {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
-        if reclaim::forked() {
+        if guard::forked() {
             std::mem::forget(handle);
-        } else if reclaim::in_host_function() {
-            reclaim::background(Job::Destroy(handle));
+        } else if guard::in_host_function() {
+            reclaim::background(Job::Graph(handle));
         } else {
             handle.destroy();
         }

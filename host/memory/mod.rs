@@ -82,8 +82,10 @@ pub(crate) enum Owned<B: Block> {
 
 /// An allocation that can be given back once events are complete.
 pub(crate) trait Block: Send + Sync + Sized + 'static {
-    /// Gives the allocation back after the events; never blocks.
+    /// Gives the allocation back after the events; never blocks. For [`Memory::release`].
     fn release(self, after: Vec<Lease>);
+    /// Its memory, without the block's type.
+    fn memory(block: Owned<Self>) -> Memory;
 }
 
 /// An allocation in device memory.
@@ -97,6 +99,9 @@ pub(crate) struct DeviceBlock {
 impl Block for DeviceBlock {
     fn release(self, after: Vec<Lease>) {
         self.device.free(self.addr, self.bytes, &after);
+    }
+    fn memory(block: Owned<Self>) -> Memory {
+        Memory::Device(block)
     }
 }
 
@@ -117,6 +122,9 @@ impl Block for PinnedBlock {
     fn release(self, after: Vec<Lease>) {
         let pool = self.pool.clone();
         pool.give_back(self, after);
+    }
+    fn memory(block: Owned<Self>) -> Memory {
+        Memory::Pinned(block)
     }
 }
 

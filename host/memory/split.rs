@@ -7,6 +7,7 @@ use super::{Block, Owned};
 use crate::error::{Error, Returned};
 use crate::event::Lease;
 use crate::lock;
+use crate::reclaim::{self, When};
 use crate::resource::{LeafResource, On};
 use crate::stream::StreamTag;
 
@@ -37,7 +38,9 @@ impl<B: Block> Split<B> {
 impl<B: Block> Drop for Split<B> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            block.release(std::mem::take(&mut *lock(&self.after)));
+            let after = std::mem::take(&mut *lock(&self.after));
+            // Not released here: this may be a host function, in which the last piece goes.
+            reclaim::give_back(B::memory(Owned::Whole(block)), When::After(after));
         }
     }
 }

@@ -51,6 +51,11 @@ impl Queue {
         Self { cpu, index, state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() }
     }
 
+    /// The queue's device.
+    pub(crate) fn cpu(&self) -> &'static Cpu {
+        self.cpu
+    }
+
     /// Copies bytes between device or host memory.
     ///
     /// # Safety
