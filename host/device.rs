@@ -16,7 +16,7 @@ use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
 use crate::kernel::{Modules, Ptx};
-use crate::memory::{PinnedBuffer, Plain, Pool, element};
+use crate::memory::{PinnedBuffer, PinnedPool, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::tally::{Book, Stall};
 use crate::lock;
@@ -396,15 +396,15 @@ impl Device {
         lock(&self.0.capture).push(stream);
     }
 
-    /// A page-locked buffer of `len` elements from the device's own pool: zeros, or whatever an earlier
+    /// A page-locked buffer of `len` elements from the device's [own pool](Device::pinned_pool): zeros, or whatever an earlier
     /// buffer left. The first of its size takes milliseconds.
     ///
     /// # Errors
-    /// The system cannot lock as many pages.
+    /// The system cannot lock as many pages, or the [limit](Device::limit_pinned) is reached ([`Error::PinnedBudget`]).
     #[track_caller]
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
-        self.pinned_pool().buffer(len)
+        self.home_pool().buffer(len)
     }
 
     /// As [`pinned`](Device::pinned), with the elements of `data`.
@@ -419,8 +419,56 @@ impl Device {
         Ok(buffer)
     }
 
-    pub(crate) fn pinned_pool(self) -> &'static Arc<Pool> {
-        self.0.pinned.get_or_init(|| Arc::new(Pool::new(self, usize::MAX)))
+    /// The device's own pool of page-locked memory, which [`pinned`](Device::pinned) uses.
+    ///
+    /// It keeps what buffers give back, for the next ones, up to a bound: lent and kept together, it never grows beyond twice the most bytes that
+    /// were lent at once since the last [`trim`](Device::trim), or 64 MiB where that is more. Programs whose buffers come in the
+    /// same sizes again and again find them all there. [`limit_pinned`](Device::limit_pinned) sets a limit on top.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    ///
+    /// let gpu = Device::new_cpu()?;
+    /// for len in 1..300 {
+    ///     drop(gpu.pinned::<u8>(len << 16)?); // ever larger, one at a time
+    /// }
+    /// let pool = gpu.pinned_pool();
+    /// assert_eq!(pool.in_use(), 0);
+    /// assert!(pool.cached() <= 64 << 20);
+    /// gpu.trim()?;
+    /// assert_eq!(pool.cached(), 0);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn pinned_pool(self) -> PinnedPool {
+        PinnedPool::of(self.home_pool().clone())
+    }
+
+    /// Sets the most bytes of page-locked memory that [`pinned`](Device::pinned) holds, lent and kept together; `None`, as at first, for no limit
+    /// but the system's. What is kept beyond it is given back; what is lent stays, and nothing more is lent before enough of it has come back.
+    ///
+    /// Where the limit is reached but buffers dropped on a stream are about to come back, `pinned` waits for them. Pools of your own are not
+    /// counted.
+    pub fn limit_pinned(self, bytes: Option<usize>) {
+        self.home_pool().limit(bytes.unwrap_or(usize::MAX));
+    }
+
+    /// Gives memory that nobody uses back to the system: page-locked memory of the device's [own pool](Device::pinned_pool), and on a GPU the
+    /// device memory that the driver keeps for the next allocation. May wait for the device.
+    ///
+    /// Memory that was dropped on a stream is in use until the stream has come to that point.
+    ///
+    /// # Errors
+    /// The device has failed.
+    #[track_caller]
+    pub fn trim(self) -> Result<()> {
+        self.usable()?;
+        let _stall = self.stall(Stall::PinnedAllocation);
+        self.home_pool().trim();
+        self.seen(self.0.driver.trim())
+    }
+
+    pub(crate) fn home_pool(self) -> &'static Arc<Pool> {
+        self.0.pinned.get_or_init(|| Arc::new(Pool::new(self, usize::MAX, true)))
     }
 
     pub(crate) fn new_pinned(self, bytes: usize) -> Result<NonNull<u8>> {

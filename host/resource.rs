@@ -59,6 +59,8 @@ pub struct LeafInfo {
     pub(crate) kind: LeafKind,
     pub(crate) addr: u64,
     pub(crate) bytes: usize,
+    /// The allocation's number: another one that comes to lie in the same place has another.
+    pub(crate) allocation: u64,
 }
 
 impl fmt::Display for LeafInfo {
@@ -68,7 +70,8 @@ impl fmt::Display for LeafInfo {
             LeafKind::Pinned => "page-locked",
             LeafKind::Peer => "peer",
         };
-        write!(f, "{} bytes of {kind} memory of {} at {:#x}", self.bytes, self.device, self.addr)
+        let Self { device, addr, bytes, allocation, .. } = self;
+        write!(f, "{bytes} bytes of {kind} memory of {device} at {addr:#x} (allocation {allocation})")
     }
 }
 

@@ -679,3 +679,21 @@ fn ready(r: Result<(), Failure>) -> Result<bool, Failure> {
         Err(f) => Err(f),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::guard::{Forbidden, as_host_function};
+
+    /// Also where there is no driver: the question comes first.
+    #[test]
+    fn no_function_of_the_driver_is_called_in_a_host_function() {
+        as_host_function(|| {
+            assert!(matches!(count(), Err(Error::InHostFunction)));
+            let mut n = 0;
+            // SAFETY: refused; else it stores one integer.
+            let refused = unsafe { ffi::cuDeviceGetCount(&mut n) };
+            assert!(matches!(refused, Err(Failure::Forbidden(Forbidden::HostFunction))), "{refused:?}");
+        });
+    }
+}

@@ -24,6 +24,10 @@ impl<B: Block> Split<B> {
         Self { block: Some(block), after: Mutex::new(Vec::new()) }
     }
 
+    pub(crate) fn allocation(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::allocation)
+    }
+
     /// The allocation must not be given back before `event`.
     pub(crate) fn add(&self, event: Lease) {
         let mut after = lock(&self.after);
