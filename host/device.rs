@@ -16,10 +16,10 @@ use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
 use crate::kernel::{Modules, Ptx};
+use crate::lock;
 use crate::memory::{PinnedBuffer, PinnedPool, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::tally::{Book, Stall};
-use crate::lock;
 
 /// What kind of machine a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -422,7 +422,8 @@ impl Device {
     /// The device's own pool of page-locked memory, which [`pinned`](Device::pinned) uses.
     ///
     /// It keeps what buffers give back, for the next ones, up to a bound: lent and kept together, it never grows beyond twice the most bytes that
-    /// were lent at once since the last [`trim`](Device::trim), or 64 MiB where that is more. Programs whose buffers come in the
+    /// were lent at once since the last [`trim`](Device::trim), or 64 MiB where that is more. (A buffer is lent a whole block, which is at most
+    /// twice as large as asked for; and what a dropped [`PinnedPool`] kept comes on top until the next block is made.) Programs whose buffers come in the
     /// same sizes again and again find them all there. [`limit_pinned`](Device::limit_pinned) sets a limit on top.
     ///
     /// ```

@@ -634,7 +634,9 @@ impl<S: Brand> Stream<S> {
                 }
             }
         }
-        eprintln!("thalweg: a copy from memory of the caller may still be running, and the driver cannot wait for it: {first:?}");
+        eprintln!(
+            "thalweg: a copy from memory of the caller may still be running, and the driver cannot wait for it: {first:?}"
+        );
         std::process::abort()
     }
 

@@ -226,7 +226,7 @@ impl Cuda {
             ffi::cuMemPoolSetAttribute(
                 cuda.pool,
                 sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                (&raw mut keep).cast()
+                (&raw mut keep).cast(),
             )?;
         }
         drop(_current);
@@ -256,11 +256,7 @@ impl Cuda {
         // SAFETY: the context is current; each call stores into its own variable.
         unsafe {
             ffi::cuMemGetInfo_v2(&mut free, &mut total)?;
-            ffi::cuMemPoolGetAttribute(
-                self.pool,
-                a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                (&raw mut reserved).cast()
-            )?;
+            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
             ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast())?;
         }
         Ok((free + reserved.saturating_sub(used) as usize, total))
@@ -291,7 +287,7 @@ impl Cuda {
             ffi::cuStreamCreateWithPriority(
                 &mut s,
                 sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint,
-                priority
+                priority,
             )?;
         }
         Ok(Stream(s))
@@ -415,8 +411,7 @@ impl Cuda {
         let mut p = null_mut();
         // SAFETY: the context is current; stores one address.
         unsafe { ffi::cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
-        NonNull::new(p.cast())
-            .ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
+        NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
     }
 
     /// Frees page-locked memory; may wait for the device.
@@ -561,7 +556,7 @@ impl Cuda {
                 s.0,
                 flag as u64,
                 value,
-                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint
+                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint,
             )
         }
     }
@@ -599,7 +594,7 @@ impl Cuda {
                 text.as_ptr().cast(),
                 options.len() as c_uint,
                 options.as_mut_ptr(),
-                values.as_mut_ptr()
+                values.as_mut_ptr(),
             )
         };
         loaded.map_err(|f| {
@@ -654,7 +649,7 @@ impl Cuda {
                 shape.shared,
                 s.0,
                 parameters.as_mut_ptr(),
-                null_mut()
+                null_mut(),
             )
         }
     }
