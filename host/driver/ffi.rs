@@ -129,6 +129,7 @@ macro_rules! functions {
         /// # Safety
         /// As CUDA documents; and [`initialise`](super::cuda) has found the library.
         #[inline]
+        #[allow(clippy::too_many_arguments, reason = "the driver's parameters")]
         pub(super) unsafe fn $name($($arg: $ty),*) -> Result<(), Failure> {
             type Function = unsafe extern "C" fn($($ty),*) -> c_uint;
             static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
