@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use thalweg_simt::host::{Kernel, counted};
 
 use crate::driver::cpu::{Cpu, CpuError, Schedule};
+use crate::driver::guard::{self, Guarded};
 use crate::driver::{Cuda, Driver, Fault, StreamHandle, cuda};
 use crate::error::{Error, Result};
 use crate::event::{EventCell, Lease};
 use crate::kernel::Modules;
-use crate::memory::{PinnedBuffer, Plain, Pool, element};
+use crate::lock;
+use crate::memory::{PinnedBuffer, PinnedPool, Plain, Pool, element};
 use crate::stream::{Stream, StreamInner, StreamOptions, Tag};
 use crate::tally::{Book, Stall};
-use crate::{lock, reclaim};
 
 /// What kind of machine a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,17 +121,12 @@ impl Device {
     /// No driver, one that is too old, no such device, or the driver's own error (no permission, a device in use).
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
-        if reclaim::in_host_function() {
-            return Err(Error::InHostFunction);
-        }
-        if reclaim::forked() {
-            return Err(Error::Forked);
-        }
+        guard::permitted()?;
         let mut open = lock(&OPEN);
         if let Some((_, device)) = open.iter().find(|(o, _)| *o == ordinal) {
             return Ok(*device);
         }
-        reclaim::watch_for_fork();
+        guard::watch_for_fork();
         let cuda: &'static Cuda = Box::leak(Box::new(Cuda::open(ordinal)?));
         for (_, other) in &*open {
             if let Driver::Cuda(other) = other.0.driver {
@@ -149,6 +145,7 @@ impl Device {
     /// Its threads cannot be started, or `THALWEG_CPU_THREADS` is nonsense.
     pub fn cpu() -> Result<Self> {
         static CPU: OnceLock<Result<Device>> = OnceLock::new();
+        guard::permitted()?; // a refusal is not kept
         CPU.get_or_init(|| Self::open_cpu(Schedule::Threads, 0)).clone()
     }
 
@@ -173,7 +170,7 @@ impl Device {
     /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device; nothing on others.
     pub fn reseed(self, seed: u64) {
         if let Driver::Cpu(cpu) = self.0.driver
-            && !reclaim::in_host_function()
+            && let Ok(cpu) = cpu.enter()
         {
             cpu.reseed(seed);
         }
@@ -183,7 +180,7 @@ impl Device {
     /// others.
     pub fn limit_memory(self, bytes: Option<u64>) {
         if let Driver::Cpu(cpu) = self.0.driver {
-            cpu.limit(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
+            cpu.facts().limit(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
         }
     }
 
@@ -194,9 +191,10 @@ impl Device {
     }
 
     fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
-        reclaim::watch_for_fork();
+        guard::permitted()?;
+        guard::watch_for_fork();
         let cpu: &'static Cpu = Box::leak(Box::new(Cpu::new(schedule).map_err(cpu_error)?));
-        Self::new(DeviceKind::Cpu, ordinal, Driver::Cpu(cpu))
+        Self::new(DeviceKind::Cpu, ordinal, Driver::Cpu(Guarded::new(cpu)))
     }
 
     fn new(kind: DeviceKind, ordinal: usize, driver: Driver) -> Result<Self> {
@@ -221,7 +219,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Every device there is: CUDA devices that can be opened, then the CPU device.
+    /// Every device there is: CUDA devices that can be opened, then the CPU device. None in a host function of a stream and in
+    /// a forked child, where no device can be called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..cuda::count().unwrap_or(0)).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
@@ -241,7 +240,7 @@ impl Device {
     pub fn name(self) -> String {
         match self.0.driver {
             Driver::Cuda(c) => c.info.name.clone(),
-            Driver::Cpu(c) => format!("CPU device, {}", counted(c.threads(), "thread")),
+            Driver::Cpu(c) => format!("CPU device, {}", counted(c.facts().threads(), "thread")),
         }
     }
 
@@ -249,7 +248,7 @@ impl Device {
     pub fn total_memory(self) -> u64 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.memory as u64,
-            Driver::Cpu(c) => c.memory().total as u64,
+            Driver::Cpu(c) => c.facts().memory().total as u64,
         }
     }
 
@@ -267,7 +266,7 @@ impl Device {
     pub fn copy_engines(self) -> u32 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.copy_engines,
-            Driver::Cpu(c) => c.threads() as u32,
+            Driver::Cpu(c) => c.facts().threads() as u32,
         }
     }
 
@@ -275,7 +274,7 @@ impl Device {
     pub fn multiprocessors(self) -> u32 {
         match self.0.driver {
             Driver::Cuda(c) => c.info.multiprocessors,
-            Driver::Cpu(c) => c.threads() as u32,
+            Driver::Cpu(c) => c.facts().threads() as u32,
         }
     }
 
@@ -399,15 +398,15 @@ impl Device {
         lock(&self.0.capture).push(stream);
     }
 
-    /// A page-locked buffer of `len` elements from the device's own pool: zeros, or whatever an earlier
+    /// A page-locked buffer of `len` elements from the device's [own pool](Device::pinned_pool): zeros, or whatever an earlier
     /// buffer left. The first of its size takes milliseconds.
     ///
     /// # Errors
-    /// The system cannot lock as many pages.
+    /// The system cannot lock as many pages, or the [limit](Device::limit_pinned) is reached ([`Error::PinnedBudget`]).
     #[track_caller]
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
-        self.pinned_pool().buffer(len)
+        self.home_pool().buffer(len)
     }
 
     /// As [`pinned`](Device::pinned), with the elements of `data`.
@@ -422,8 +421,57 @@ impl Device {
         Ok(buffer)
     }
 
-    pub(crate) fn pinned_pool(self) -> &'static Arc<Pool> {
-        self.0.pinned.get_or_init(|| Arc::new(Pool::new(self, usize::MAX)))
+    /// The device's own pool of page-locked memory, which [`pinned`](Device::pinned) uses.
+    ///
+    /// It keeps what buffers give back, for the next ones, up to a bound: lent and kept together, it never grows beyond twice the most bytes that
+    /// were lent at once since the last [`trim`](Device::trim), or 64 MiB where that is more. (A buffer is lent a whole block, which is at most
+    /// twice as large as asked for; and what a dropped [`PinnedPool`] kept comes on top until the next block is made.) Programs whose buffers come in the
+    /// same sizes again and again find them all there. [`limit_pinned`](Device::limit_pinned) sets a limit on top.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    ///
+    /// let gpu = Device::new_cpu()?;
+    /// for len in 1..300 {
+    ///     drop(gpu.pinned::<u8>(len << 16)?); // ever larger, one at a time
+    /// }
+    /// let pool = gpu.pinned_pool();
+    /// assert_eq!(pool.in_use(), 0);
+    /// assert!(pool.cached() <= 64 << 20);
+    /// gpu.trim()?;
+    /// assert_eq!(pool.cached(), 0);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn pinned_pool(self) -> PinnedPool {
+        PinnedPool::of(self.home_pool().clone())
+    }
+
+    /// Sets the most bytes of page-locked memory that [`pinned`](Device::pinned) holds, lent and kept together; `None`, as at first, for no limit
+    /// but the system's. What is kept beyond it is given back; what is lent stays, and nothing more is lent before enough of it has come back.
+    ///
+    /// Where the limit is reached but buffers dropped on a stream are about to come back, `pinned` waits for them. Pools of your own are not
+    /// counted.
+    pub fn limit_pinned(self, bytes: Option<usize>) {
+        self.home_pool().limit(bytes.unwrap_or(usize::MAX));
+    }
+
+    /// Gives memory that nobody uses back to the system: page-locked memory of the device's [own pool](Device::pinned_pool), and on a GPU the
+    /// device memory that the driver keeps for the next allocation. May wait for the device.
+    ///
+    /// Memory that was dropped on a stream is in use until the stream has come to that point.
+    ///
+    /// # Errors
+    /// The device has failed.
+    #[track_caller]
+    pub fn trim(self) -> Result<()> {
+        self.usable()?;
+        let _stall = self.stall(Stall::PinnedAllocation);
+        self.home_pool().trim();
+        self.seen(self.0.driver.trim())
+    }
+
+    pub(crate) fn home_pool(self) -> &'static Arc<Pool> {
+        self.0.pinned.get_or_init(|| Arc::new(Pool::new(self, usize::MAX, true)))
     }
 
     pub(crate) fn new_pinned(self, bytes: usize) -> Result<NonNull<u8>> {
@@ -472,7 +520,7 @@ impl Device {
             }
         }
         match self.0.driver {
-            Driver::Cpu(cpu) => self.seen(cpu.check().map_err(Fault::Cpu)),
+            Driver::Cpu(cpu) => self.seen(cpu.enter()?.check().map_err(Fault::Cpu)),
             // Whatever is pending, the driver reports a sticky error with it.
             Driver::Cuda(_) => self.seen(self.0.housekeeping.is_done()).map(drop),
         }
@@ -499,7 +547,7 @@ impl Device {
     /// Why not.
     #[inline]
     pub fn usable(self) -> Result<()> {
-        if reclaim::in_host_function() || reclaim::forked() || self.0.poisoned.load(Ordering::Relaxed) {
+        if guard::permitted().is_err() || self.0.poisoned.load(Ordering::Relaxed) {
             return Err(self.unusable());
         }
         Ok(())
@@ -507,13 +555,12 @@ impl Device {
 
     #[cold]
     fn unusable(self) -> Error {
-        if reclaim::forked() {
-            Error::Forked
-        } else if reclaim::in_host_function() {
-            Error::InHostFunction
-        } else {
-            let cause = self.0.cause.get().cloned().unwrap_or_default();
-            Error::Poisoned { device: self.to_string(), cause }
+        match guard::permitted() {
+            Err(why) => why.into(),
+            Ok(()) => {
+                let cause = self.0.cause.get().cloned().unwrap_or_default();
+                Error::Poisoned { device: self.to_string(), cause }
+            }
         }
     }
 
@@ -528,16 +575,12 @@ impl Device {
 
     #[cold]
     fn fault(self, fault: Fault) -> Error {
-        let sticky = match &fault {
-            Fault::Cuda(f) => f.is_sticky(),
-            Fault::Cpu(e) => e.is_sticky(),
-            Fault::Error(_) => false,
-        };
+        let fatal = fault.is_fatal();
         let error = match plain_error(fault) {
             Error::OutOfMemory { wanted, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
             error => error,
         };
-        if sticky {
+        if fatal {
             self.0.cause.get_or_init(|| error.to_string());
             self.0.poisoned.store(true, Ordering::Release);
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::driver::EventHandle;
+use crate::driver::{EventHandle, guard};
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
 use crate::reclaim::{self, Job, When};
@@ -38,8 +38,11 @@ impl Drop for EventCell {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
-        // A host function must not call CUDA; one event leaks then.
-        if !reclaim::forked() && !reclaim::in_host_function() {
+        if guard::forked() {
+            std::mem::forget(handle);
+        } else if guard::in_host_function() {
+            reclaim::background(Job::Event(handle));
+        } else {
             handle.destroy();
         }
     }
@@ -84,9 +87,6 @@ impl Lease {
 
     /// Whether the work before the record is certainly done; "no" where that cannot be known.
     pub(crate) fn is_done(&self) -> bool {
-        if reclaim::in_host_function() || reclaim::forked() {
-            return false;
-        }
         self.handle().passed()
     }
 
@@ -407,7 +407,7 @@ impl<R: Resource> Drop for Event<R> {
 /// Gives an event that was dropped to whoever asked for it. The closure is a user's, and a panic must not leave a destructor.
 #[cold]
 fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
-    if reclaim::forked() {
+    if guard::forked() {
         std::mem::forget((take, event)); // whatever lock the closure takes may have been held at the fork
         return;
     }

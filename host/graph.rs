@@ -6,11 +6,18 @@
 //! inside. So a graph touches the bundle's memory and no other.
 //!
 //! Nor does it own that memory. A replay takes the bundle by value, on the stream that is to run the graph, checks that
-//! its leaves are those of the capture (device, kind, address and length, in order), and gives it back: it is one more
+//! its leaves are those of the capture (device, kind, allocation, address and length, in order), and gives it back: it is one more
 //! operation of that stream on buffers that the stream orders. Hence contents may change between replays, any stream
-//! may run them, bundle and graph may go in any order, and nothing dangles; other memory of the same kind that has come to lie at
-//! the same place, and is as long, is as good. Kernels are never unloaded, and a driver keeps a destroyed graph until its
-//! pending launches are done.
+//! may run them, bundle and graph may go in any order, and nothing dangles. Kernels are never unloaded, and a driver keeps a
+//! destroyed graph until its pending launches are done.
+//!
+//! **No graph runs on memory that was freed since.** CUDA does not document that an executable graph keeps nothing of an allocation but its
+//! address. It documents the opposite for what its nodes may be updated to: "the CUDA device(s) to which the operand(s) was
+//! allocated/mapped cannot change", the operands must be "allocated from the same contexts", and an update fails where "the memory
+//! operands' mappings changed" (`cuGraphExecUpdate`, `cuGraphExecMemcpyNodeSetParams`). So an address is not enough, and
+//! each allocation has a number that no other gets. Memory that comes to lie at the same place after a `cuMemFreeAsync`, a `cuMemPoolTrimTo`
+//! or a `cuMemFreeHost` has another number, and a replay on it is refused. A pool of page-locked memory lends one allocation many
+//! times: a buffer of the same block, at the same place and as long, is as good as the captured one, for the allocation never went.
 //!
 //! **Cost.** A capture costs about as much as its calls, and the driver's instantiation on top. A replay is one driver call: on
 //! an H200 a kernel in a graph takes 0.55 us, launched by itself 2.6 us.
@@ -20,7 +27,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use crate::device::Device;
-use crate::driver::GraphHandle;
+use crate::driver::{GraphHandle, guard};
 use crate::error::{Error, Result, Returned};
 use crate::reclaim::{self, Job};
 use crate::resource::{Bundle, LeafInfo, Resource, Token};
@@ -97,7 +104,7 @@ impl<R: Resource> Graph<R> {
         self.nodes == 0
     }
 
-    /// Whether this is the bundle that the graph was captured with, or one in the same places.
+    /// Whether this is the bundle that the graph was captured with: the same allocations, at the same places.
     #[inline]
     fn admits(&self, resource: &R) -> Result<()> {
         let mut captured = self.leaves.iter();
@@ -125,10 +132,10 @@ impl<R: Resource> Drop for Graph<R> {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
-        if reclaim::forked() {
+        if guard::forked() {
             std::mem::forget(handle);
-        } else if reclaim::in_host_function() {
-            reclaim::background(Job::Destroy(handle));
+        } else if guard::in_host_function() {
+            reclaim::background(Job::Graph(handle));
         } else {
             handle.destroy();
         }
@@ -190,7 +197,7 @@ impl<S: Brand> Stream<S> {
     /// Enqueues all of a graph, by one call, and gives the bundle back.
     ///
     /// The bundle is the one that the graph was captured with: the same buffers, wherever they have been since and
-    /// whatever they hold. The graph runs after its own earlier replays, on whichever streams those are.
+    /// whatever they hold. New ones are refused, also where they lie at the same addresses. The graph runs after its own earlier replays, on whichever streams those are.
     ///
     /// # Errors
     /// The bundle is of other memory ([`Error::GraphMismatch`]), the graph is of another device, or the device has

@@ -4,13 +4,12 @@
 //! [`give_back`], which frees device memory in stream order and lends page-locked memory again once an
 //! event says so. Where completion cannot be proven (a failed record, a poisoned device), it leaks.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::driver::GraphHandle;
+use crate::driver::guard::{forked, in_host_function};
+use crate::driver::{EventHandle, GraphHandle};
 use crate::event::Lease;
 use crate::lock;
 use crate::memory::{Memory, Owned};
@@ -23,51 +22,6 @@ pub(crate) enum When {
     After(Vec<Lease>),
     /// After everything that this stream has been given so far.
     Stream(&'static StreamInner),
-}
-
-thread_local! {
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread runs a host function of a stream, in which CUDA forbids calls.
-#[inline]
-pub(crate) fn in_host_function() -> bool {
-    IN_HOST_FUNCTION.get()
-}
-
-/// Runs `f` as a host function of a stream.
-pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
-    struct Leave(bool);
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            IN_HOST_FUNCTION.set(self.0);
-        }
-    }
-    let _leave = Leave(IN_HOST_FUNCTION.replace(true));
-    f()
-}
-
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is a forked child, in which CUDA does not work.
-#[inline]
-pub(crate) fn forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// Notices forks from now on.
-pub(crate) fn watch_for_fork() {
-    #[cfg(unix)]
-    {
-        extern "C" fn child() {
-            FORKED.store(true, Ordering::Relaxed);
-        }
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: registers a handler that stores one flag; without memory for it, forks go unnoticed.
-        ONCE.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(child));
-        });
-    }
 }
 
 /// Gives memory back once `when` has passed. Never blocks and never fails: in doubt it leaks.
@@ -103,7 +57,9 @@ pub(crate) enum Job {
     /// What a destructor inside a host function could not do.
     GiveBack(Memory, When),
     /// The same, for a graph.
-    Destroy(GraphHandle),
+    Graph(GraphHandle),
+    /// The same, for an event.
+    Event(EventHandle),
     /// Wakes a task once an event is complete.
     Wake(Lease, Waker),
 }
@@ -157,7 +113,8 @@ impl Background {
                         give_back(memory, when);
                         jobs = lock(&self.jobs);
                     }
-                    Job::Destroy(graph) => graph.destroy(),
+                    Job::Graph(graph) => graph.destroy(),
+                    Job::Event(event) => event.destroy(),
                     Job::Wake(event, waker) => {
                         waiting.push((event, waker));
                         pause = Duration::ZERO;

@@ -61,6 +61,8 @@ pub struct LeafInfo {
     pub(crate) kind: LeafKind,
     pub(crate) addr: u64,
     pub(crate) bytes: usize,
+    /// The allocation's number: another one that comes to lie in the same place has another.
+    pub(crate) allocation: u64,
 }
 
 impl fmt::Display for LeafInfo {
@@ -70,8 +72,9 @@ impl fmt::Display for LeafInfo {
             LeafKind::Pinned => "page-locked",
             LeafKind::Peer => "peer",
         };
+        let Self { device, addr, allocation, .. } = self;
         let bytes = counted(self.bytes, "byte");
-        write!(f, "{bytes} of {kind} memory of {} at {:#x}", self.device, self.addr)
+        write!(f, "{bytes} of {kind} memory of {device} at {addr:#x} (allocation {allocation})")
     }
 }
 

@@ -8,11 +8,10 @@ use std::sync::atomic::AtomicU32;
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
 use crate::device::{Device, DeviceKind};
-use crate::driver::{Fault, Pattern, StreamHandle};
+use crate::driver::{Fault, Pattern, StreamHandle, guard};
 use crate::error::{Error, Result, Returned};
 use crate::event::{Event, EventCell, Lease, TimedEvent};
 use crate::memory::{DeviceBuffer, LeafKind, PeerSlice, Plain, byte_len, element};
-use crate::reclaim;
 use crate::resource::{Bundle, On, Resource, Token};
 use crate::shared::{Reading, Shared};
 use crate::tally::Stall;
@@ -462,13 +461,7 @@ impl<S: Brand> Stream<S> {
         }
         device.usable()?;
         let _stall = device.stall(Stall::DeviceAllocation);
-        let addr = match (self.inner.handle, device.driver()) {
-            (StreamHandle::Cuda(c, s), _) => c.alloc(s, bytes).map_err(Fault::Cuda),
-            (_, crate::driver::Driver::Cpu(c)) => {
-                c.alloc(bytes).map(|p| p.as_ptr().expose_provenance() as u64).map_err(Fault::Cpu)
-            }
-            _ => unreachable!("a stream's handle is of its device's kind"),
-        };
+        let addr = self.inner.handle.alloc(bytes);
         let addr = device.seen(addr).map_err(|e| device.out_of_memory(e, bytes))?;
         Ok(On::new(DeviceBuffer::new(addr, len, device), self))
     }
@@ -619,11 +612,38 @@ impl<S: Brand> Stream<S> {
             self.copy_to_device(&staged, to)?;
             return self.synchronize();
         }
+        self.inner.device.usable()?;
         let addr = from.as_ptr().expose_provenance() as u64;
-        // SAFETY: `from` is borrowed until the stream has passed the copy, even where that wait fails: then
-        // the device is unusable and runs nothing more.
+        // SAFETY: `from` is borrowed until `outlast` returns, which is after the stream has passed the copy or can run it no more.
         let copied = self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) });
-        copied.and(self.synchronize())
+        let waited = self.outlast();
+        copied.and(waited).and_then(|()| self.inner.device.check())
+    }
+
+    /// Waits until no work enqueued so far can touch memory that the caller is about to have back.
+    ///
+    /// A wait that fails says nothing about that work, unless CUDA documents that nothing runs after such a failure. The caller's
+    /// memory cannot be leaked, so the process ends where the driver cannot say.
+    fn outlast(self) -> Result<()> {
+        let mut first = Ok(());
+        // An earlier call's failure is reported once, and the next wait waits.
+        for _ in 0..3 {
+            match self.inner.handle.synchronize() {
+                Ok(()) => return first,
+                Err(fault) => {
+                    let over = fault.ends_all_work();
+                    let error = self.inner.device.seen::<()>(Err(fault));
+                    first = first.and(error);
+                    if over {
+                        return first;
+                    }
+                }
+            }
+        }
+        eprintln!(
+            "thalweg: a copy from memory of the caller may still be running, and the driver cannot wait for it: {first:?}"
+        );
+        std::process::abort()
     }
 
     /// The elements, once all work enqueued so far is done: convenient, slow, and the serial baseline.
@@ -645,12 +665,16 @@ impl<S: Brand> Stream<S> {
             self.copy_to_host(from, &mut staged)?;
             return Ok(self.record(staged)?.synchronize()?.to_vec());
         }
-        let mut to = vec![T::zeroed(); from.len()];
+        self.inner.device.usable()?;
+        // Where the wait fails it leaks.
+        let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
         let addr = to.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: `to` is neither touched nor freed before the stream has passed the copy; where that wait fails, the
-        // device is unusable and runs nothing more.
+        // SAFETY: `to` is neither touched nor freed before a wait for the stream, which is past the copy then, has succeeded.
         let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });
-        copied.and(self.synchronize())?;
+        let waited = self.call(StreamHandle::synchronize);
+        copied.and(waited)?;
+        let to = ManuallyDrop::into_inner(to);
+        self.inner.device.check()?;
         Ok(to)
     }
 
@@ -765,7 +789,7 @@ struct HostFunction<F: FnOnce()>(Option<F>);
 impl<F: FnOnce()> HostFunction<F> {
     fn run(&mut self) {
         if let Some(f) = self.0.take() {
-            reclaim::as_host_function(f);
+            guard::as_host_function(f);
         }
     }
 }
@@ -773,7 +797,7 @@ impl<F: FnOnce()> HostFunction<F> {
 impl<F: FnOnce()> Drop for HostFunction<F> {
     fn drop(&mut self) {
         if let Some(f) = self.0.take() {
-            reclaim::as_host_function(|| drop(f));
+            guard::as_host_function(|| drop(f));
         }
     }
 }

@@ -539,28 +539,128 @@ fn a_bundle_may_go_while_replays_are_pending() {
     });
 }
 
-/// Where memory is at the same place again the graph runs there; else it says what differs.
+/// An executable graph may keep more of an allocation than its address, so it never runs on another that has come to lie in the same
+/// place: after frees and trims, on device memory and on page-locked memory.
 #[test]
-fn a_graph_outlives_its_bundle() {
-    everywhere_and_seeded(|device| {
-        lanes(device, |a, _| {
-            let (mut graph, mut x) = download_and_set(a, pair(a, 1000, 1), 2);
-            for v in 3..10 {
-                drop(x);
-                a.synchronize().unwrap();
-                x = match a.replay(&mut graph, pair(a, 1000, v)) {
-                    Ok(x) => {
-                        let x = a.bind(a.record(x).unwrap().synchronize().unwrap()).unwrap();
-                        assert_eq!(a.read_blocking(&x.0).unwrap(), [2; 1000]);
-                        x
-                    }
-                    Err(returned) => {
-                        assert!(matches!(returned.error, Error::GraphMismatch { .. }), "{}", returned.error);
-                        assert_eq!(a.read_blocking(&returned.value.0).unwrap(), [v; 1000]);
-                        returned.value
-                    }
-                };
+fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
+    const LEN: usize = 9 << 20; // of a size for which malloc always asks the system, which gives the same place again
+    const PATCHES: usize = 100;
+    const TRIES: usize = 4;
+    type Device = DeviceBuffer<f32>;
+    type Places = (Device, Device, Device, PinnedBuffer<f32>);
+
+    fn places<S: StreamTag>(s: Stream<S>, pool: &PinnedPool, v: f32) -> <Places as Resource>::On<S> {
+        let [x, y, z] = [(); 3].map(|()| s.alloc_zeroed(LEN).unwrap());
+        let mut host = pool.take(LEN).unwrap();
+        host.fill(v);
+        (x, y, z, s.bind(host).unwrap())
+    }
+
+    /// Copies in all directions, a fill and a kernel, from the page-locked buffer and back to it.
+    fn work<S: Brand>(s: &Stream<S>, (x, y, z, host): &mut <Places as Resource>::On<S>) -> Result<(), Error> {
+        s.copy_to_device(host, y)?;
+        s.copy(y, z)?;
+        s.fill(x, 3.0)?;
+        let (salience, rest) = y.split_at_mut(PATCHES)?;
+        let (n, out) = (PATCHES as u32, rest.slice_mut(..PATCHES)?);
+        let (table, planes) = (z.slice(..8)?.cast(), z.slice(..PLANES * PATCHES)?);
+        relevance(s, 1, n, n, 0.5, 0.5, 0.5, table, planes, x.slice(..PATCHES)?, salience, out)?;
+        s.copy_to_host(y, host)
+    }
+
+    fn host<S: StreamTag>(s: Stream<S>, host: On<S, PinnedBuffer<f32>>) -> Vec<u32> {
+        host.idle().map(|host| host.iter().map(|v| v.to_bits()).collect()).unwrap_or_else(|e| panic!("{s:?}: {e}"))
+    }
+
+    everywhere(|device| {
+        lanes(device, |s, _| {
+            let pool = PinnedPool::new(device, 1 << 30);
+            let want = |v| {
+                let mut places = places(s, &pool, v);
+                work(&s, &mut places).unwrap();
+                host(s, places.3)
+            };
+            let refused = |error: Error, at: usize| match error {
+                Error::GraphMismatch { index, captured, given } => {
+                    assert_eq!(index, at, "{captured}, {given}");
+                    assert_ne!(captured, given);
+                }
+                error => panic!("{error}"),
+            };
+            let (mut graph, (x, y, z, first)) = s.capture(places(s, &pool, 1.0), |s, places| work(s, places)).unwrap();
+            let at = (x.device_ptr(), first.host_ptr());
+
+            // Page-locked memory that the pool lends again was never freed.
+            drop(first);
+            s.synchronize().unwrap();
+            let mut again = pool.take(LEN).unwrap();
+            assert_eq!(again.as_ptr() as u64, at.1);
+            again.fill(2.0);
+            let (x, y, z, again) = s.replay(&mut graph, (x, y, z, s.bind(again).unwrap())).unwrap();
+            assert_eq!(host(s, again), want(2.0));
+
+            // Page-locked memory that was freed.
+            s.synchronize().unwrap();
+            pool.trim();
+            let (mut kept, mut bundle, mut reused) = (Vec::new(), (x, y, z), [false; 2]);
+            for _ in 0..TRIES {
+                let mut other = pool.take(LEN).unwrap();
+                other.fill(4.0);
+                reused[0] = other.as_ptr() as u64 == at.1;
+                let (x, y, z) = bundle;
+                let returned = s.replay(&mut graph, (x, y, z, s.bind(other).unwrap())).unwrap_err();
+                refused(returned.error, 3);
+                let (x, y, z, other) = returned.value;
+                bundle = (x, y, z);
+                kept.push(other.idle().unwrap());
+                if reused[0] {
+                    break;
+                }
             }
+            assert!(kept.iter().all(|other| other.iter().all(|v| *v == 4.0)), "nothing was enqueued");
+
+            // Device memory that was freed.
+            drop((bundle, kept));
+            s.synchronize().unwrap();
+            pool.trim();
+            device.trim().unwrap();
+            let mut kept = Vec::new();
+            for _ in 0..TRIES {
+                let other = places(s, &pool, 5.0);
+                reused[1] = other.0.device_ptr() == at.0;
+                let returned = s.replay(&mut graph, other).unwrap_err();
+                refused(returned.error, 0);
+                assert!(s.read_blocking(&returned.value.0).unwrap().iter().all(|v| *v == 0.0), "nothing was enqueued");
+                kept.push(returned.value);
+                if reused[1] {
+                    break;
+                }
+            }
+            let Some(last) = kept.pop() else { unreachable!() };
+            let (mut graph, last) = s.capture(last, |s, places| work(s, places)).unwrap();
+            let last = s.replay(&mut graph, last).unwrap();
+            assert_eq!(host(s, last.3), want(5.0));
+            report(&format!("{device}: page-locked memory, device memory at the address of freed memory: {reused:?}"));
+        });
+    });
+}
+
+/// The same where the place is certainly the same: what another owner adopts counts as another allocation.
+#[test]
+fn an_address_and_a_length_are_not_an_allocation() {
+    everywhere(|device| {
+        lanes(device, |a, _| {
+            let mut x = a.alloc::<u32>(1000).unwrap();
+            a.fill(&mut x, 1).unwrap();
+            let (mut graph, x) = a.capture(x, |s, x| s.fill(x, 2)).unwrap();
+            let idle = x.idle().unwrap();
+            let address = idle.device_ptr();
+            std::mem::forget(idle);
+            // SAFETY: the memory is a stream-ordered allocation of this device, whose only owner was forgotten at rest.
+            let other = unsafe { DeviceBuffer::<u32>::from_raw(device, address, 1000) }.unwrap();
+            let returned = a.replay(&mut graph, a.bind(other).unwrap()).unwrap_err();
+            assert!(matches!(returned.error, Error::GraphMismatch { index: 0, .. }), "{}", returned.error);
+            assert_eq!(a.read_blocking(&returned.value).unwrap(), [1; 1000], "nothing was enqueued");
         });
     });
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use support::devices::{alone_on, devices, everywhere, everywhere_and_seeded};
 use support::gate::Gate;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceKind, Error, Event, Lane, On, PinnedBuffer, PinnedPool, Query, Ring, Stream,
-    StreamOptions, StreamPool, StreamTag, kernel, stream_tags,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceKind, Error, Event, Lane, On, PinnedBuffer, PinnedPool, Query,
+    Ring, Stall, Stream, StreamOptions, StreamPool, StreamTag, Timeline, concurrency_check, kernel, stream_tags,
 };
 
 // --- helpers ---------------------------------------------------------------------------------------------------
@@ -623,6 +623,89 @@ fn a_pool_keeps_to_its_budget() {
     });
 }
 
+/// Counts the blocks that a device's own pool makes, on a device that nobody else uses.
+fn made(device: Device, run: impl FnOnce()) -> u64 {
+    device.tally().enable();
+    run();
+    device.tally().disable();
+    let report = device.tally().report();
+    report.stalls().iter().filter(|s| s.kind == Stall::PinnedAllocation).map(|s| s.count).sum()
+}
+
+/// 300 buffers of growing size, one alive at a time, kept 3 GiB.
+#[test]
+fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
+    const MIB: usize = 1 << 20;
+    let device = Device::new_cpu().unwrap();
+    let pool = device.pinned_pool();
+    let mut most = 0;
+    for i in 1..=300 {
+        drop(device.pinned::<u8>(i * MIB / 15).unwrap());
+        most = most.max(pool.cached());
+    }
+    assert!(most <= 20 * MIB, "{} MiB kept for buffers of at most 20", most.div_ceil(MIB));
+    // It is at most twice what was in use at once, whatever the order of the sizes.
+    for i in (1..=20).chain((1..=20).rev()) {
+        drop(device.pinned::<u8>(i * 6 * MIB).unwrap());
+        assert!(pool.cached() <= 240 * MIB, "{} MiB kept for buffers of at most 120", pool.cached() / MIB);
+    }
+    device.trim().unwrap();
+    // Buffers of ever smaller sizes, together as large as one at first, whose blocks are too large for the next.
+    for n in [1, 4, 16, 64, 256] {
+        drop((0..n).map(|_| device.pinned::<u8>(120 * MIB / n).unwrap()).collect::<Vec<_>>());
+        assert!(pool.cached() <= 241 * MIB, "{} MiB kept for buffers of 120 together", pool.cached() / MIB);
+    }
+    device.trim().unwrap();
+    assert_eq!((pool.in_use(), pool.cached()), (0, 0));
+    // What was in use at once counts from the last trim: of sizes that shrink, no block takes another's place.
+    for i in (1..=300).rev() {
+        drop(device.pinned::<u8>(i * MIB / 15).unwrap());
+    }
+    assert!(pool.cached() <= 64 * MIB, "{} MiB", pool.cached() / MIB);
+}
+
+/// Mixed sizes, some together and some one at a time, find all blocks there once each was made.
+#[test]
+fn a_steady_mix_of_sizes_makes_no_page_locked_memory() {
+    const MIB: usize = 1 << 20;
+    let device = Device::new_cpu().unwrap();
+    let round = || {
+        let pair = [device.pinned::<u8>(90 * MIB).unwrap(), device.pinned::<u8>(50 * MIB).unwrap()];
+        let small: Vec<_> = (1..40).map(|i| device.pinned::<u8>(i * 50_000).unwrap()).collect();
+        drop(pair);
+        drop(small);
+        for size in [3, 10, 35, 60, 100, 17, 35] {
+            drop(device.pinned::<u8>(size * MIB).unwrap());
+        }
+    };
+    let first = made(device, || (0..5).for_each(|_| round()));
+    assert!(first > 40, "{first}");
+    assert_eq!(made(device, || (0..50).for_each(|_| round())), 0);
+    let pool = device.pinned_pool();
+    assert!(pool.cached() <= 2 * (90 + 50 + 100) * MIB, "{} MiB", pool.cached() / MIB);
+}
+
+#[test]
+fn page_locked_memory_keeps_to_its_limit() {
+    let device = Device::new_cpu().unwrap();
+    let pool = device.pinned_pool();
+    let (a, b) = (device.pinned::<u8>(8192).unwrap(), device.pinned::<u8>(4096).unwrap());
+    device.limit_pinned(Some(12288));
+    let error = device.pinned::<u8>(1).unwrap_err();
+    assert!(matches!(error, Error::PinnedBudget { wanted: 1, in_use: 12288, budget: 12288 }), "{error}");
+    drop(a);
+    assert_eq!((pool.in_use(), pool.cached()), (4096, 8192));
+    device.limit_pinned(Some(4096));
+    assert_eq!((pool.in_use(), pool.cached()), (4096, 0), "what is kept beyond the limit goes");
+    assert!(device.pinned::<u8>(1).is_err());
+    drop(b);
+    drop(device.pinned::<u8>(4096).unwrap());
+    assert!(matches!(device.pinned::<u8>(4097), Err(Error::PinnedBudget { .. })));
+    assert_eq!((pool.in_use(), pool.cached()), (0, 4096));
+    device.limit_pinned(None);
+    drop(device.pinned::<u8>(1 << 20).unwrap());
+}
+
 #[test]
 fn a_pool_waits_for_what_is_about_to_come_back() {
     everywhere(|device| {
@@ -865,6 +948,74 @@ fn what_a_host_function_drops_is_given_back_later() {
             assert_eq!(a.read_blocking(&x).unwrap(), [2; 1024]);
             assert_eq!(pool.cached(), 3 * 4096);
         });
+    });
+}
+
+/// A buffer that is split into no pieces goes at once, also in a host function, where the driver must not be called.
+#[test]
+fn what_a_host_function_splits_into_nothing_is_given_back_later() {
+    const BYTES: usize = 64 << 20;
+    let cpu = Device::new_cpu().unwrap();
+    cpu.limit_memory(Some(256 << 20)); // counted from this, and not from what the machine has left
+    for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([cpu]) {
+        let _alone = alone_on(device);
+        lanes(device, |a, b, _| {
+            let pool = PinnedPool::new(device, 4096);
+            let free = device.free_memory().unwrap();
+            let taken = || device.free_memory().unwrap() + BYTES as u64 / 2 < free;
+            let idle = a.alloc_zeroed::<u8>(BYTES).unwrap().idle().unwrap();
+            let pinned = pool.take::<u8>(4096).unwrap();
+            assert!(taken());
+            b.launch_host(move || assert!(idle.split(0).is_empty() && pinned.split(0).is_empty())).unwrap();
+            b.synchronize().unwrap();
+            soon("the device memory", || !taken());
+            soon("the page-locked memory", || pool.in_use() == 0);
+        });
+    }
+}
+
+/// Opening and listing devices takes driver calls, and so do timelines and giving memory back.
+#[test]
+fn a_host_function_finds_no_devices() {
+    everywhere_and_seeded(|device| {
+        let (stream, inside) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+        let (timeline, pool) = (Timeline::new(device).unwrap(), PinnedPool::new(device, 1 << 20));
+        drop(pool.take::<u8>(1).unwrap());
+        let (name, memory) = (device.name(), device.total_memory());
+        let (tell, told) = mpsc::channel();
+        stream.enter(|s| {
+            let dropped = (timeline.clone(), s.timestamp().unwrap());
+            let calls = move || {
+                let errors = [
+                    Device::cpu().map(drop).unwrap_err(),
+                    Device::new_cpu().map(drop).unwrap_err(),
+                    Device::seeded_cpu(1).map(drop).unwrap_err(),
+                    Device::cuda(0).map(drop).unwrap_err(),
+                    Device::from_spec("auto").map(drop).unwrap_err(),
+                    device.trim().unwrap_err(),
+                    device.per_thread(|_| ()).unwrap_err(),
+                    StreamPool::new(device, 1).map(drop).unwrap_err(),
+                    Timeline::new(device).map(drop).unwrap_err(),
+                    timeline.finish().map(drop).unwrap_err(),
+                    inside.enter(|s| timeline.span(s, Activity::Compute, "a span", || Ok(()))).unwrap_err(),
+                    inside.enter(|s| concurrency_check(s, s).map(drop)).unwrap_err(),
+                ];
+                pool.trim();
+                // What is known, or set, without the driver.
+                let known = device.name() == name && device.tally().report().stalls().is_empty();
+                device.limit_pinned(None);
+                drop(dropped);
+                drop(inside);
+                tell.send((Device::all().len(), errors, known, pool.cached(), device.total_memory())).unwrap();
+            };
+            s.launch_host(calls).unwrap();
+            s.synchronize().unwrap();
+        });
+        let (devices, errors, known, cached, total) = told.recv().unwrap();
+        assert_eq!((devices, known, cached, total), (0, true, 4096, memory), "none to call; what was kept is kept");
+        for error in errors {
+            assert!(matches!(error, Error::InHostFunction), "{error}");
+        }
     });
 }
 
@@ -1271,6 +1422,7 @@ fn a_forked_child_gets_a_typed_error() {
             let pool = PinnedPool::new(device, 1 << 20);
             let (x, event) = (filled(a, 10, 1), a.record(filled(a, 10, 1)).unwrap());
             let host = a.bind(pool.take::<u8>(1).unwrap()).unwrap();
+            let idle = filled(a, 10, 1).idle().unwrap();
             // SAFETY: no other thread of this process holds a lock that the child needs.
             let child = unsafe { fork() };
             if child == 0 {
@@ -1280,9 +1432,12 @@ fn a_forked_child_gets_a_typed_error() {
                     a.read_blocking(&x).unwrap_err(),
                     event.is_ready().unwrap_err(),
                     device.pinned::<u8>(1).unwrap_err(),
+                    device.trim().unwrap_err(),
+                    Device::cpu().unwrap_err(),
+                    Device::new_cpu().unwrap_err(),
                 ];
-                drop((x, event, host));
-                let all = told.iter().all(|error| matches!(error, Error::Forked));
+                drop((x, event, host, idle.split(0)));
+                let all = Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked));
                 // SAFETY: ends the child without running what the parent will run.
                 unsafe { _exit(if all { 0 } else { 1 }) };
             }

@@ -3,7 +3,7 @@
 //! Only asynchronous calls on non-blocking streams, apart from set-up and the calls whose name says
 //! that they wait. Nothing here knows types, states or tags.
 
-use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use cudarc::driver::sys;
 use thalweg_simt::host::{Kernel, LaunchShape};
 
-use super::Pattern;
+pub(crate) use super::ffi::Failure;
+use super::{Pattern, ffi, guard};
 use crate::error::{Error, Result};
 
 /// The CUDA version whose driver has every function called here.
@@ -20,91 +21,15 @@ const NEEDED: (u32, u32) = (12, 0);
 /// How many parameters a launch can carry.
 const MAX_PARAMETERS: usize = 32;
 
-/// A failed call: its code, before the device that made it decides what it means.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
-    pub(crate) call: &'static str,
-    pub(crate) code: sys::CUresult,
-}
-
-impl Failure {
-    /// Errors after which CUDA fails every later call in the process.
-    pub(crate) fn is_sticky(self) -> bool {
-        use sys::cudaError_enum as e;
-        matches!(
-            self.code,
-            e::CUDA_ERROR_ILLEGAL_ADDRESS
-                | e::CUDA_ERROR_LAUNCH_TIMEOUT
-                | e::CUDA_ERROR_LAUNCH_FAILED
-                | e::CUDA_ERROR_ASSERT
-                | e::CUDA_ERROR_HARDWARE_STACK_ERROR
-                | e::CUDA_ERROR_ILLEGAL_INSTRUCTION
-                | e::CUDA_ERROR_MISALIGNED_ADDRESS
-                | e::CUDA_ERROR_INVALID_ADDRESS_SPACE
-                | e::CUDA_ERROR_INVALID_PC
-                | e::CUDA_ERROR_ECC_UNCORRECTABLE
-                | e::CUDA_ERROR_CONTEXT_IS_DESTROYED
-                | e::CUDA_ERROR_DEINITIALIZED
-        )
-    }
-
-    /// Errors that a call may give where it minds which context is current.
-    fn blames_context(self) -> bool {
-        use sys::cudaError_enum as e;
-        matches!(
-            self.code,
-            e::CUDA_ERROR_INVALID_CONTEXT | e::CUDA_ERROR_INVALID_HANDLE | e::CUDA_ERROR_CONTEXT_IS_DESTROYED
-        )
-    }
-
-    pub(crate) fn is_out_of_memory(self) -> bool {
-        self.code == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
-    }
-}
-
-impl From<Failure> for Error {
-    #[cold]
-    fn from(f: Failure) -> Self {
-        let text = |get: unsafe fn(sys::CUresult, *mut *const i8) -> sys::CUresult| {
-            let mut p = std::ptr::null();
-            // SAFETY: the driver stores a pointer to a static string, or leaves null.
-            unsafe { get(f.code, &mut p) };
-            if p.is_null() {
-                return "unknown".to_owned();
-            }
-            // SAFETY: a static, NUL-terminated string of the driver.
-            unsafe { CStr::from_ptr(p.cast()) }.to_string_lossy().into_owned()
-        };
-        Error::Cuda {
-            call: f.call,
-            code: f.code as u32,
-            name: text(sys::cuGetErrorName),
-            meaning: text(sys::cuGetErrorString),
-        }
-    }
-}
-
-/// `call!(cuFunction(args))`: the result as `Result<(), Failure>`.
-macro_rules! call {
-    ($f:ident($($arg:expr),* $(,)?)) => {{
-        let code = sys::$f($($arg),*);
-        if code == sys::cudaError_enum::CUDA_SUCCESS {
-            Ok(())
-        } else {
-            Err(Failure { call: stringify!($f), code })
-        }
-    }};
-}
-
-/// As `call!`, for the calls that take their context from a stream or an event whatever context is current (CUDA C++
+/// The result of one of the calls that take their context from a stream or an event whatever context is current (CUDA C++
 /// Programming Guide, "Stream and Event Behavior"), so that the usual case needs no look at the current one. Where no
 /// context at all is current and the driver minds, the device's is made current and the call, which had no effect, made again.
 macro_rules! call_anywhere {
     ($cuda:ident, $f:ident($($arg:expr),* $(,)?)) => {{
-        match call!($f($($arg),*)) {
+        match ffi::$f($($arg),*) {
             Err(f) if f.blames_context() => {
                 let _current = $cuda.enter()?;
-                call!($f($($arg),*))
+                ffi::$f($($arg),*)
             }
             result => result,
         }
@@ -114,6 +39,7 @@ macro_rules! call_anywhere {
 /// Loads and starts the driver, once; says why where it cannot be used.
 fn initialise() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
+    guard::permitted()?; // a refusal is not kept
     DRIVER
         .get_or_init(|| {
             // SAFETY: loads the driver's library and runs its initialisers, as every CUDA program does.
@@ -126,8 +52,8 @@ fn initialise() -> Result<()> {
             // any time and the second stores one integer.
             let (started, version) = unsafe {
                 let mut version: c_int = 0;
-                let started = call!(cuInit(0));
-                sys::cuDriverGetVersion(&mut version);
+                let started = ffi::cuInit(0);
+                let _ = ffi::cuDriverGetVersion(&mut version);
                 (started, version as u32)
             };
             started.map_err(|f| Error::NoDriver { reason: Error::from(f).to_string() })?;
@@ -145,7 +71,7 @@ pub(crate) fn count() -> Result<usize> {
     initialise()?;
     let mut n: c_int = 0;
     // SAFETY: the driver is started; the call stores one integer.
-    unsafe { call!(cuDeviceGetCount(&mut n)) }?;
+    unsafe { ffi::cuDeviceGetCount(&mut n) }?;
     Ok(n.max(0) as usize)
 }
 
@@ -221,7 +147,7 @@ impl Drop for Current {
         if self.pushed {
             let mut old = null_mut();
             // SAFETY: pops what `enter` pushed on this thread.
-            unsafe { sys::cuCtxPopCurrent_v2(&mut old) };
+            let _ = unsafe { ffi::cuCtxPopCurrent_v2(&mut old) };
         }
     }
 }
@@ -229,7 +155,7 @@ impl Drop for Current {
 fn attribute(device: sys::CUdevice, a: sys::CUdevice_attribute) -> Result<u32, Failure> {
     let mut v: c_int = 0;
     // SAFETY: a valid device; stores one integer.
-    unsafe { call!(cuDeviceGetAttribute(&mut v, a, device)) }?;
+    unsafe { ffi::cuDeviceGetAttribute(&mut v, a, device) }?;
     Ok(v.max(0) as u32)
 }
 
@@ -249,11 +175,11 @@ impl Cuda {
         // SAFETY: the driver is started and the ordinal exists; each call stores into its own variable,
         // and the name's length is the array's.
         unsafe {
-            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
-            call!(cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device))?;
-            call!(cuDeviceTotalMem_v2(&mut memory, device))?;
-            call!(cuDriverGetVersion(&mut version))?;
-            call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
+            ffi::cuDeviceGet(&mut device, ordinal as c_int)?;
+            ffi::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
+            ffi::cuDeviceTotalMem_v2(&mut memory, device)?;
+            ffi::cuDriverGetVersion(&mut version)?;
+            ffi::cuDevicePrimaryCtxRetain(&mut context, device)?;
         }
         if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
             return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
@@ -262,9 +188,9 @@ impl Cuda {
         let mut current = null_mut();
         // SAFETY: reads, and sets where nothing was set, this thread's context.
         unsafe {
-            call!(cuCtxGetCurrent(&mut current))?;
+            ffi::cuCtxGetCurrent(&mut current)?;
             if current.is_null() {
-                call!(cuCtxSetCurrent(context))?;
+                ffi::cuCtxSetCurrent(context)?;
             }
         }
         let mut cuda = Self {
@@ -290,18 +216,18 @@ impl Cuda {
         let mut keep = u64::MAX;
         // SAFETY: the context is current; the properties are plain data for which zero means "default".
         unsafe {
-            call!(cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1))?;
+            ffi::cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1)?;
             let mut props: sys::CUmemPoolProps = std::mem::zeroed();
             props.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
             props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
             props.location.id = device;
-            call!(cuMemPoolCreate(&mut cuda.pool, &props))?;
+            ffi::cuMemPoolCreate(&mut cuda.pool, &props)?;
             // Keep freed memory for the next allocation; given back when an allocation fails.
-            call!(cuMemPoolSetAttribute(
+            ffi::cuMemPoolSetAttribute(
                 cuda.pool,
                 sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                (&raw mut keep).cast()
-            ))?;
+                (&raw mut keep).cast(),
+            )?;
         }
         drop(_current);
         Ok(cuda)
@@ -312,12 +238,12 @@ impl Cuda {
     fn enter(&self) -> Result<Current, Failure> {
         let mut current = null_mut();
         // SAFETY: reads this thread's context.
-        unsafe { call!(cuCtxGetCurrent(&mut current)) }?;
+        unsafe { ffi::cuCtxGetCurrent(&mut current) }?;
         if current == self.context {
             return Ok(Current { pushed: false });
         }
         // SAFETY: the primary context is retained for the life of the process.
-        unsafe { call!(cuCtxPushCurrent_v2(self.context)) }?;
+        unsafe { ffi::cuCtxPushCurrent_v2(self.context) }?;
         Ok(Current { pushed: true })
     }
 
@@ -329,13 +255,9 @@ impl Cuda {
         use sys::CUmemPool_attribute_enum as a;
         // SAFETY: the context is current; each call stores into its own variable.
         unsafe {
-            call!(cuMemGetInfo_v2(&mut free, &mut total))?;
-            call!(cuMemPoolGetAttribute(
-                self.pool,
-                a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                (&raw mut reserved).cast()
-            ))?;
-            call!(cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast()))?;
+            ffi::cuMemGetInfo_v2(&mut free, &mut total)?;
+            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
+            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast())?;
         }
         Ok((free + reserved.saturating_sub(used) as usize, total))
     }
@@ -345,13 +267,13 @@ impl Cuda {
         let mut possible: c_int = 0;
         // SAFETY: valid devices and a valid pool; the description is read during the call.
         unsafe {
-            call!(cuDeviceCanAccessPeer(&mut possible, self.device, other.device))?;
+            ffi::cuDeviceCanAccessPeer(&mut possible, self.device, other.device)?;
             if possible != 0 {
                 let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
                 access.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
                 access.location.id = self.device;
                 access.flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-                call!(cuMemPoolSetAccess(other.pool, &access, 1))?;
+                ffi::cuMemPoolSetAccess(other.pool, &access, 1)?;
             }
         }
         Ok(())
@@ -362,11 +284,11 @@ impl Cuda {
         let mut s = null_mut();
         // SAFETY: the context is current; stores one handle.
         unsafe {
-            call!(cuStreamCreateWithPriority(
+            ffi::cuStreamCreateWithPriority(
                 &mut s,
                 sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint,
-                priority
-            ))?;
+                priority,
+            )?;
         }
         Ok(Stream(s))
     }
@@ -395,7 +317,7 @@ impl Cuda {
         let mut e = null_mut();
         let flags = if timed { 0 } else { sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint };
         // SAFETY: the context is current; stores one handle.
-        unsafe { call!(cuEventCreate(&mut e, flags)) }?;
+        unsafe { ffi::cuEventCreate(&mut e, flags) }?;
         Ok(Event(e))
     }
 
@@ -403,7 +325,7 @@ impl Cuda {
     pub(crate) fn destroy_event(&self, e: Event) {
         if let Ok(_current) = self.enter() {
             // SAFETY: owned, so nobody uses it after; a failure only leaks it.
-            unsafe { sys::cuEventDestroy_v2(e.0) };
+            let _ = unsafe { ffi::cuEventDestroy_v2(e.0) };
         }
     }
 
@@ -445,7 +367,7 @@ impl Cuda {
         let _current = self.enter()?;
         let mut ms = 0.0;
         // SAFETY: two timed events; stores one number.
-        Ok(ready(unsafe { call!(cuEventElapsedTime(&mut ms, start.0, end.0)) })?.then_some(ms))
+        Ok(ready(unsafe { ffi::cuEventElapsedTime(&mut ms, start.0, end.0) })?.then_some(ms))
     }
 
     /// Allocates in stream order; when the device is full, gives the pool's spare memory back and tries again.
@@ -454,7 +376,7 @@ impl Cuda {
         let _current = self.enter()?;
         let mut p = 0;
         // SAFETY: a pool and a stream of this context; stores one address.
-        let first = unsafe { call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)) };
+        let first = unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) };
         match first {
             Err(f) if f.is_out_of_memory() => {
                 // Memory whose free is still in flight counts as used: let it land before trimming, unless that
@@ -462,15 +384,22 @@ impl Cuda {
                 // SAFETY: the context is current and the pool is its own.
                 unsafe {
                     if self.capturing.load(Ordering::Relaxed) == 0 {
-                        call!(cuCtxSynchronize())?;
+                        ffi::cuCtxSynchronize()?;
                     }
-                    call!(cuMemPoolTrimTo(self.pool, 0))?;
-                    call!(cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0))?;
+                    ffi::cuMemPoolTrimTo(self.pool, 0)?;
+                    ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)?;
                 }
             }
             other => other?,
         }
         Ok(p)
+    }
+
+    /// Gives memory of the pool that nobody uses back to the system.
+    pub(crate) fn trim(&self) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: the context is current and the pool is its own.
+        unsafe { ffi::cuMemPoolTrimTo(self.pool, 0) }
     }
 
     /// Frees in stream order.
@@ -481,7 +410,7 @@ impl Cuda {
     pub(crate) unsafe fn free(&self, s: Stream, addr: u64) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemFreeAsync(addr, s.0)) }
+        unsafe { ffi::cuMemFreeAsync(addr, s.0) }
     }
 
     /// Allocates page-locked memory that every CUDA device can reach. Slow, and waits for the device.
@@ -489,9 +418,8 @@ impl Cuda {
         let _current = self.enter()?;
         let mut p = null_mut();
         // SAFETY: the context is current; stores one address.
-        unsafe { call!(cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)) }?;
-        NonNull::new(p.cast())
-            .ok_or(Failure { call: "cuMemHostAlloc", code: sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY })
+        unsafe { ffi::cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
+        NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
     }
 
     /// Frees page-locked memory; may wait for the device.
@@ -501,7 +429,7 @@ impl Cuda {
     pub(crate) unsafe fn host_free(&self, p: NonNull<u8>) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemFreeHost(p.as_ptr().cast())) }
+        unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
     }
 
     /// # Safety
@@ -545,7 +473,7 @@ impl Cuda {
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0)) }
+        unsafe { ffi::cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0) }
     }
 
     /// # Safety
@@ -556,9 +484,9 @@ impl Cuda {
         // SAFETY: the caller's promise.
         unsafe {
             match pattern {
-                Pattern::U8(v) => call!(cuMemsetD8Async(to, v, count, s.0)),
-                Pattern::U16(v) => call!(cuMemsetD16Async(to, v, count, s.0)),
-                Pattern::U32(v) => call!(cuMemsetD32Async(to, v, count, s.0)),
+                Pattern::U8(v) => ffi::cuMemsetD8Async(to, v, count, s.0),
+                Pattern::U16(v) => ffi::cuMemsetD16Async(to, v, count, s.0),
+                Pattern::U32(v) => ffi::cuMemsetD32Async(to, v, count, s.0),
             }
         }
     }
@@ -570,7 +498,7 @@ impl Cuda {
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: a stream of this context.
-        unsafe { call!(cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)) }?;
+        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }?;
         self.capturing.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -584,23 +512,23 @@ impl Cuda {
         };
         let mut graph = null_mut();
         // SAFETY: a stream of this context; stores one handle, null where the capture is not valid.
-        let ended = unsafe { call!(cuStreamEndCapture(s.0, &mut graph)) };
+        let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
         self.capturing.fetch_sub(1, Ordering::Relaxed);
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
         // SAFETY: as above; stores one number.
-        let asked = unsafe { call!(cuStreamIsCapturing(s.0, &mut status)) };
-        let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let asked = unsafe { ffi::cuStreamIsCapturing(s.0, &mut status) };
+        let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {
             // SAFETY: a valid graph; each call stores into its own variable, and a null list asks for the number alone.
             unsafe {
-                call!(cuGraphGetNodes(graph, null_mut(), &mut nodes))?;
-                call!(cuGraphInstantiateWithFlags(&mut executable, graph, 0))
+                ffi::cuGraphGetNodes(graph, null_mut(), &mut nodes)?;
+                ffi::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
             }
         });
         if !graph.is_null() {
             // SAFETY: owned, and not used after; the executable graph is a copy.
-            unsafe { sys::cuGraphDestroy(graph) };
+            let _ = unsafe { ffi::cuGraphDestroy(graph) };
         }
         (made.map(|()| (Graph(executable), nodes)), usable)
     }
@@ -613,14 +541,14 @@ impl Cuda {
     pub(crate) unsafe fn launch_graph(&self, s: Stream, graph: &mut Graph) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: the caller's promise; exclusive, since the driver wants no two launches of one graph at a time.
-        unsafe { call!(cuGraphLaunch(graph.0, s.0)) }
+        unsafe { ffi::cuGraphLaunch(graph.0, s.0) }
     }
 
     /// Gives a graph back to the driver, which keeps it until its pending launches are done.
     pub(crate) fn destroy_graph(&self, graph: Graph) {
         if let Ok(_current) = self.enter() {
             // SAFETY: owned, so nobody uses it after; a failure only leaks it.
-            unsafe { sys::cuGraphExecDestroy(graph.0) };
+            let _ = unsafe { ffi::cuGraphExecDestroy(graph.0) };
         }
     }
 
@@ -632,12 +560,12 @@ impl Cuda {
         let _current = self.enter()?;
         // SAFETY: the caller's promise; page-locked memory has the same address on the device.
         unsafe {
-            call!(cuStreamWaitValue32_v2(
+            ffi::cuStreamWaitValue32_v2(
                 s.0,
                 flag as u64,
                 value,
-                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint
-            ))
+                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint,
+            )
         }
     }
 
@@ -653,7 +581,7 @@ impl Cuda {
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { call!(cuLaunchHostFunc(s.0, Some(f), data)) }
+        unsafe { ffi::cuLaunchHostFunc(s.0, Some(f), data) }
     }
 
     /// Compiles PTX for the device; waits for the compiler (tens of milliseconds, or its cache).
@@ -669,13 +597,13 @@ impl Cuda {
         let mut module = null_mut();
         // SAFETY: NUL-terminated text; two options and two values, the log as long as it says.
         let loaded = unsafe {
-            call!(cuModuleLoadDataEx(
+            ffi::cuModuleLoadDataEx(
                 &mut module,
                 text.as_ptr().cast(),
                 options.len() as c_uint,
                 options.as_mut_ptr(),
-                values.as_mut_ptr()
-            ))
+                values.as_mut_ptr(),
+            )
         };
         loaded.map_err(|f| {
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
@@ -690,9 +618,9 @@ impl Cuda {
         let Ok(name) = CString::new(entry) else { return Ok(None) };
         let mut f = null_mut();
         // SAFETY: a loaded module and a NUL-terminated name; stores one handle.
-        match unsafe { call!(cuModuleGetFunction(&mut f, module.0, name.as_ptr())) } {
+        match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
             Ok(()) => Ok(NonNull::new(f.cast())),
-            Err(e) if e.code == sys::cudaError_enum::CUDA_ERROR_NOT_FOUND => Ok(None),
+            Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -718,7 +646,7 @@ impl Cuda {
         let [bx, by, bz] = shape.block;
         // SAFETY: the caller's promise; the driver copies the parameters before it returns.
         unsafe {
-            call!(cuLaunchKernel(
+            ffi::cuLaunchKernel(
                 function.map_or(null_mut(), |f| f.as_ptr().cast()),
                 gx,
                 gy,
@@ -729,8 +657,8 @@ impl Cuda {
                 shape.shared,
                 s.0,
                 parameters.as_mut_ptr(),
-                null_mut()
-            ))
+                null_mut(),
+            )
         }
     }
 }
@@ -750,7 +678,25 @@ pub(crate) fn remembered(kernel: &Kernel, ordinal: usize) -> Option<NonNull<()>>
 fn ready(r: Result<(), Failure>) -> Result<bool, Failure> {
     match r {
         Ok(()) => Ok(true),
-        Err(f) if f.code == sys::cudaError_enum::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(f) if f.is_not_ready() => Ok(false),
         Err(f) => Err(f),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::guard::{Forbidden, as_host_function};
+
+    /// Also where there is no driver: the question comes first.
+    #[test]
+    fn no_function_of_the_driver_is_called_in_a_host_function() {
+        as_host_function(|| {
+            assert!(matches!(count(), Err(Error::InHostFunction)));
+            let mut n = 0;
+            // SAFETY: refused; else it stores one integer.
+            let refused = unsafe { ffi::cuDeviceGetCount(&mut n) };
+            assert!(matches!(refused, Err(Failure::Forbidden(Forbidden::HostFunction))), "{refused:?}");
+        });
     }
 }

@@ -3,12 +3,15 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
+mod ffi;
+pub(crate) mod guard;
 pub(crate) mod nvtx;
 
 use cpu::CpuError;
@@ -16,6 +19,8 @@ pub(crate) use cpu::Pattern;
 pub(crate) use cuda::{Cuda, Failure};
 
 use crate::error::{Error, Result};
+use crate::lock;
+use guard::Guarded;
 
 /// A failed call, before its device decides what it means.
 #[derive(Debug)]
@@ -24,6 +29,26 @@ pub(crate) enum Fault {
     Cpu(CpuError),
     /// A typed error already.
     Error(Error),
+}
+
+impl Fault {
+    /// Whether the device cannot be trusted any more.
+    pub(crate) fn is_fatal(&self) -> bool {
+        match self {
+            Self::Cuda(failure) => failure.is_fatal(),
+            Self::Cpu(error) => error.is_sticky(),
+            Self::Error(_) => false,
+        }
+    }
+
+    /// Whether it is certain that nothing more runs on the device.
+    pub(crate) fn ends_all_work(&self) -> bool {
+        match self {
+            Self::Cuda(failure) => failure.ends_all_work(),
+            Self::Cpu(error) => error.is_sticky(),
+            Self::Error(_) => false,
+        }
+    }
 }
 
 impl From<Failure> for Fault {
@@ -46,14 +71,14 @@ impl From<Error> for Fault {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Driver {
     Cuda(&'static Cuda),
-    Cpu(&'static cpu::Cpu),
+    Cpu(Guarded<&'static cpu::Cpu>),
 }
 
 /// A stream of a machine; never destroyed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamHandle {
     Cuda(&'static Cuda, cuda::Stream),
-    Cpu(&'static cpu::Queue),
+    Cpu(Guarded<&'static cpu::Queue>),
 }
 
 /// What a stream of a machine was given, to be run any number of times.
@@ -67,14 +92,14 @@ pub(crate) enum GraphHandle {
 #[derive(Debug)]
 pub(crate) enum EventHandle {
     Cuda(&'static Cuda, cuda::Event),
-    Cpu(cpu::Event),
+    Cpu(Guarded<cpu::Event>),
 }
 
 impl Driver {
     pub(crate) fn new_stream(self, priority: i32) -> Result<StreamHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
-            Self::Cpu(c) => StreamHandle::Cpu(c.queue(priority)?),
+            Self::Cpu(c) => StreamHandle::Cpu(Guarded::new(c.enter()?.queue(priority)?)),
         })
     }
 
@@ -82,14 +107,14 @@ impl Driver {
     pub(crate) fn new_capture_stream(self) -> Result<StreamHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(0)?),
-            Self::Cpu(c) => StreamHandle::Cpu(c.recorder()),
+            Self::Cpu(c) => StreamHandle::Cpu(Guarded::new(c.enter()?.recorder())),
         })
     }
 
     pub(crate) fn new_event(self, timed: bool) -> Result<EventHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => EventHandle::Cuda(c, c.new_event(timed)?),
-            Self::Cpu(c) => EventHandle::Cpu(c.event()),
+            Self::Cpu(c) => EventHandle::Cpu(Guarded::new(c.enter()?.event())),
         })
     }
 
@@ -101,7 +126,7 @@ impl Driver {
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
                 p
             }
-            Self::Cpu(c) => c.host_alloc(bytes)?,
+            Self::Cpu(c) => c.enter()?.host_alloc(bytes)?,
         })
     }
 
@@ -112,8 +137,17 @@ impl Driver {
         unsafe {
             match self {
                 Self::Cuda(c) => c.host_free(p)?,
-                Self::Cpu(c) => c.host_free(p, bytes),
+                Self::Cpu(c) => c.enter()?.host_free(p, bytes),
             }
+        }
+        Ok(())
+    }
+
+    /// Gives spare device memory back to the system. The CPU device keeps none.
+    pub(crate) fn trim(self) -> Result<(), Fault> {
+        match self {
+            Self::Cuda(c) => c.trim()?,
+            Self::Cpu(c) => _ = c.enter()?,
         }
         Ok(())
     }
@@ -123,7 +157,7 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => c.memory()?,
             Self::Cpu(c) => {
-                let m = c.memory();
+                let m = c.enter()?.memory();
                 (m.free, m.total)
             }
         })
@@ -143,7 +177,7 @@ impl EventHandle {
     pub(crate) fn is_done(&self) -> Result<bool, Fault> {
         Ok(match self {
             Self::Cuda(c, e) => c.event_done(e)?,
-            Self::Cpu(e) => e.query()?,
+            Self::Cpu(e) => e.enter()?.query()?,
         })
     }
 
@@ -151,14 +185,14 @@ impl EventHandle {
     pub(crate) fn passed(&self) -> bool {
         match self {
             Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
-            Self::Cpu(e) => e.passed(),
+            Self::Cpu(e) => e.enter().is_ok_and(cpu::Event::passed),
         }
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), Fault> {
         match self {
             Self::Cuda(c, e) => c.event_synchronize(e)?,
-            Self::Cpu(e) => e.synchronize()?,
+            Self::Cpu(e) => e.enter()?.synchronize()?,
         }
         Ok(())
     }
@@ -170,7 +204,8 @@ impl EventHandle {
                 c.elapsed(start, end)?.map(|ms| Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
             }
             (Self::Cpu(end), Self::Cpu(start)) => {
-                end.completed_at().zip(start.completed_at()).map(|(end, start)| end.saturating_duration_since(start))
+                let times = end.enter()?.completed_at().zip(start.enter()?.completed_at());
+                times.map(|(end, start)| end.saturating_duration_since(start))
             }
             _ => return Err(mixed()),
         })
@@ -180,7 +215,7 @@ impl EventHandle {
     pub(crate) fn reached(&self) -> Option<std::time::Instant> {
         match self {
             Self::Cuda(..) => None,
-            Self::Cpu(e) => e.completed_at(),
+            Self::Cpu(e) => e.facts().completed_at(),
         }
     }
 
@@ -203,7 +238,7 @@ impl StreamHandle {
     pub(crate) fn priority(self) -> Result<i32, Fault> {
         Ok(match self {
             Self::Cuda(c, s) => c.priority(s)?,
-            Self::Cpu(q) => q.priority(),
+            Self::Cpu(q) => q.facts().priority(),
         })
     }
 
@@ -211,7 +246,7 @@ impl StreamHandle {
     pub(crate) fn record(self, event: &EventHandle) -> Result<(), Fault> {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
-            (Self::Cpu(q), EventHandle::Cpu(e)) => q.record(e),
+            (Self::Cpu(q), EventHandle::Cpu(e)) => q.enter()?.record(e.facts()),
             _ => return Err(mixed()),
         }
         Ok(())
@@ -221,7 +256,7 @@ impl StreamHandle {
     pub(crate) fn wait(self, event: &EventHandle) -> Result<(), Fault> {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
-            (Self::Cpu(q), EventHandle::Cpu(e)) if q.can_wait(e) => q.wait(e)?,
+            (Self::Cpu(q), EventHandle::Cpu(e)) if q.facts().can_wait(e.facts()) => q.enter()?.wait(e.facts())?,
             _ => return Err(mixed()),
         }
         Ok(())
@@ -243,7 +278,7 @@ impl StreamHandle {
     pub(crate) fn begin_capture(self) -> Result<(), Fault> {
         match self {
             Self::Cuda(c, s) => c.begin_capture(s)?,
-            Self::Cpu(_) => {}
+            Self::Cpu(q) => _ = q.enter()?,
         }
         Ok(())
     }
@@ -255,11 +290,14 @@ impl StreamHandle {
                 let (graph, usable) = c.end_capture(s);
                 (graph.map(|(graph, nodes)| (GraphHandle::Cuda(c, graph), nodes)).map_err(Fault::Cuda), usable)
             }
-            Self::Cpu(q) => {
-                let recording = q.take_recording();
-                let nodes = recording.len();
-                (Ok((GraphHandle::Cpu(recording), nodes)), true)
-            }
+            Self::Cpu(q) => match q.enter() {
+                Ok(q) => {
+                    let recording = q.take_recording();
+                    let nodes = recording.len();
+                    (Ok((GraphHandle::Cpu(recording), nodes)), true)
+                }
+                Err(why) => (Err(why.into()), false),
+            },
         }
     }
 
@@ -273,7 +311,7 @@ impl StreamHandle {
         unsafe {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
-                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.replay(recording),
+                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording),
                 _ => return Err(mixed()),
             }
         }
@@ -283,7 +321,7 @@ impl StreamHandle {
     pub(crate) fn synchronize(self) -> Result<(), Fault> {
         match self {
             Self::Cuda(c, s) => c.synchronize(s)?,
-            Self::Cpu(q) => q.synchronize()?,
+            Self::Cpu(q) => q.enter()?.synchronize()?,
         }
         Ok(())
     }
@@ -291,7 +329,16 @@ impl StreamHandle {
     pub(crate) fn is_done(self) -> Result<bool, Fault> {
         Ok(match self {
             Self::Cuda(c, s) => c.query(s)?,
-            Self::Cpu(q) => q.query()?,
+            Self::Cpu(q) => q.enter()?.query()?,
+        })
+    }
+
+    /// Allocates device memory in stream order. What it holds is arbitrary.
+    #[inline]
+    pub(crate) fn alloc(self, bytes: usize) -> Result<u64, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.alloc(s, bytes)?,
+            Self::Cpu(q) => q.enter()?.cpu().alloc(bytes)?.as_ptr().expose_provenance() as u64,
         })
     }
 
@@ -304,7 +351,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.free(s, addr)?,
-                Self::Cpu(q) => q.free(addr, bytes),
+                Self::Cpu(q) => q.enter()?.free(addr, bytes),
             }
         }
         Ok(())
@@ -318,7 +365,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
-                Self::Cpu(q) => q.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
             }
         }
         Ok(())
@@ -332,7 +379,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
-                Self::Cpu(q) => q.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
             }
         }
         Ok(())
@@ -346,7 +393,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
-                Self::Cpu(q) => q.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
             }
         }
         Ok(())
@@ -361,7 +408,7 @@ impl StreamHandle {
                 (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
                     c.copy_peer(s, (a, to), (b, from), bytes)?;
                 }
-                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.copy(to, from, bytes),
+                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.enter()?.copy(to, from, bytes),
                 _ => return Err(mixed()),
             }
         }
@@ -375,7 +422,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
-                Self::Cpu(q) => q.fill(to, pattern, count),
+                Self::Cpu(q) => q.enter()?.fill(to, pattern, count),
             }
         }
         Ok(())
@@ -390,7 +437,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
-                Self::Cpu(q) => q.wait_value(flag, value),
+                Self::Cpu(q) => q.enter()?.wait_value(flag, value),
             }
         }
         Ok(())
@@ -398,24 +445,29 @@ impl StreamHandle {
 
     /// Enqueues a host function. Where the stream cannot take it, it is dropped.
     pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
+        type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
         unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: `data` is the box that `launch_host` leaked, and the driver calls once.
-            let f = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
-            f();
+            // SAFETY: a reference of its own, which `launch_host` made by `Arc::into_raw` and the driver passes on once.
+            let slot = unsafe { Arc::from_raw(data.cast::<Slot>().cast_const()) };
+            let f = lock(&slot).take();
+            if let Some(f) = f {
+                f();
+            }
         }
         match self {
             Self::Cuda(c, s) => {
-                let data = Box::into_raw(Box::new(f));
-                // SAFETY: `run` takes the box back once; the closure never unwinds (the typed layer wraps it).
-                let enqueued = unsafe { c.launch_host(s, run, data.cast()) };
-                if enqueued.is_err_and(|f| !f.is_sticky()) {
-                    // SAFETY: the driver refused, so nobody else has the box. (After a sticky error, which may be an earlier
-                    // call's, it leaks.)
-                    drop(unsafe { Box::from_raw(data) });
+                let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
+                let data = Arc::into_raw(slot.clone()).cast_mut().cast();
+                // SAFETY: `run` takes the reference back once; the closure never unwinds (the typed layer wraps it).
+                if let Err(failure) = unsafe { c.launch_host(s, run, data) } {
+                    // The failure may be an earlier call's, so that the driver may still call `run`. It finds nothing then, and
+                    // whether it is called or not, its reference does no harm.
+                    let f = lock(&slot).take();
+                    drop(f);
+                    return Err(failure.into());
                 }
-                enqueued?;
             }
-            Self::Cpu(q) => q.host(f),
+            Self::Cpu(q) => q.enter()?.host(f),
         }
         Ok(())
     }
@@ -435,7 +487,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,
-                Self::Cpu(q) => q.launch(kernel, shape, slots)?,
+                Self::Cpu(q) => q.enter()?.launch(kernel, shape, slots)?,
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use thalweg_simt::host::DeviceSlice;
 
-use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, element, split};
+use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, element, next_allocation, split};
 use crate::device::Device;
 use crate::error::{Result, Returned};
 use crate::reclaim::{self, When};
@@ -32,7 +32,7 @@ impl<T: Plain> DeviceBuffer<T> {
         let memory = if len == 0 {
             Owned::Empty
         } else {
-            Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), device })
+            Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), allocation: next_allocation(), device })
         };
         Self { addr, len, device, memory, element: PhantomData }
     }
@@ -150,8 +150,8 @@ impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
 unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
-        let bytes = self.len * size_of::<T>();
-        visit(LeafInfo { device: self.device, kind: LeafKind::Device, addr: self.addr, bytes });
+        let (bytes, allocation) = (self.len * size_of::<T>(), self.memory.allocation());
+        visit(LeafInfo { device: self.device, kind: LeafKind::Device, addr: self.addr, bytes, allocation });
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;

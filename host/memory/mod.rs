@@ -8,6 +8,7 @@ mod split;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use buffer::DeviceBuffer;
 pub use peer::{PeerBuffer, PeerSlice};
@@ -52,6 +53,13 @@ pub(crate) fn byte_len<T: Plain>(len: usize) -> Result<usize> {
         .ok_or(Error::TooLarge { elements: len, size: size_of::<T>() })
 }
 
+/// A number for an allocation that no other has or will have, so that one is told from a later one in the same place. 0 is for no
+/// memory.
+pub(crate) fn next_allocation() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// What kind of leaf, for the check against a stream's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeafKind {
@@ -81,8 +89,12 @@ pub(crate) enum Owned<B: Block> {
 
 /// An allocation that can be given back once events are complete.
 pub(crate) trait Block: Send + Sync + Sized + 'static {
-    /// Gives the allocation back after the events; never blocks.
+    /// Gives the allocation back after the events; never blocks. For [`Memory::release`].
     fn release(self, after: Vec<Lease>);
+    /// Its memory, without the block's type.
+    fn memory(block: Owned<Self>) -> Memory;
+    /// The number of the allocation.
+    fn allocation(&self) -> u64;
 }
 
 /// An allocation in device memory.
@@ -90,12 +102,19 @@ pub(crate) trait Block: Send + Sync + Sized + 'static {
 pub(crate) struct DeviceBlock {
     pub(crate) addr: u64,
     pub(crate) bytes: usize,
+    pub(crate) allocation: u64,
     pub(crate) device: Device,
 }
 
 impl Block for DeviceBlock {
     fn release(self, after: Vec<Lease>) {
         self.device.free(self.addr, self.bytes, &after);
+    }
+    fn memory(block: Owned<Self>) -> Memory {
+        Memory::Device(block)
+    }
+    fn allocation(&self) -> u64 {
+        self.allocation
     }
 }
 
@@ -104,6 +123,8 @@ impl Block for DeviceBlock {
 pub(crate) struct PinnedBlock {
     pub(crate) ptr: NonNull<u8>,
     pub(crate) capacity: usize,
+    /// Of the system's allocation, which a pool lends again and again.
+    pub(crate) allocation: u64,
     pub(crate) pool: Arc<Pool>,
 }
 
@@ -116,6 +137,12 @@ impl Block for PinnedBlock {
     fn release(self, after: Vec<Lease>) {
         let pool = self.pool.clone();
         pool.give_back(self, after);
+    }
+    fn memory(block: Owned<Self>) -> Memory {
+        Memory::Pinned(block)
+    }
+    fn allocation(&self) -> u64 {
+        self.allocation
     }
 }
 
@@ -130,6 +157,16 @@ impl<B: Block> Owned<B> {
             Self::Whole(block) => block.release(after),
             Self::Piece(split) => after.into_iter().for_each(|event| split.add(event)),
             Self::Empty => {}
+        }
+    }
+
+    /// The number of the allocation that this is, or is a piece of.
+    #[inline]
+    pub(crate) fn allocation(&self) -> u64 {
+        match self {
+            Self::Whole(block) => block.allocation(),
+            Self::Piece(split) => split.allocation(),
+            Self::Empty => 0,
         }
     }
 

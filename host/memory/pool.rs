@@ -1,10 +1,23 @@
 //! Page-locked memory, kept for the next buffer: locking pages costs milliseconds.
+//!
+//! **What is kept.** A buffer takes the smallest block at rest that is large enough, and at most twice as large as asked for. Where
+//! there is none, a block is made. A [budget](PinnedPool::new) bounds what its pool holds, and blocks make room for one another, those
+//! that were not used for the longest time first.
+//!
+//! A device's own pool has no budget unless it is [given one](Device::limit_pinned), so it bounds what it wastes:
+//!
+//! - A new block takes the place of the largest one at rest that is smaller, but not smaller than half of it. So sizes that grow leave no
+//!   trail of blocks behind, and misses come to an end: each makes a block larger, or finds all blocks of about its size in use.
+//! - It never grows beyond twice what was in use at once since the last [`trim`](Device::trim), or [`FLOOR`] where that is more. Blocks of all sizes
+//!   that one buffer at a time needs fit in that: each is less than half as large as the next.
+//!
+//! What a pool gives back, it gives back where it makes a block, which waits for the device anyway, and never in a destructor.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use super::{PinnedBlock, PinnedBuffer, Plain, byte_len, element};
+use super::{PinnedBlock, PinnedBuffer, Plain, byte_len, element, next_allocation};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Lease;
@@ -13,8 +26,8 @@ use crate::tally::Stall;
 
 /// A pool of page-locked memory with a budget.
 ///
-/// Every device has one without a limit, which [`Device::pinned`] uses. A pool of one's own bounds what a part of a
-/// program can lock.
+/// Every device has [one of its own](Device::pinned_pool), which [`Device::pinned`] uses. Another bounds what a part of a program can
+/// lock. What a dropped pool held goes to the device's.
 ///
 /// ```
 /// use thalweg::{Device, Error, PinnedPool};
@@ -32,7 +45,11 @@ pub struct PinnedPool(Arc<Pool>);
 impl PinnedPool {
     /// A pool of page-locked memory for `device` that never holds more than `budget` bytes, lent and kept together.
     pub fn new(device: Device, budget: usize) -> Self {
-        Self(Arc::new(Pool::new(device, budget)))
+        Self(Arc::new(Pool::new(device, budget, false)))
+    }
+
+    pub(crate) fn of(pool: Arc<Pool>) -> Self {
+        Self(pool)
     }
 
     /// A buffer of `len` elements; whatever an earlier buffer left in it, or zeros.
@@ -58,7 +75,7 @@ impl PinnedPool {
         state.held - state.lent
     }
 
-    /// Gives the memory that nobody uses back to the system; may wait for the device.
+    /// Gives the memory that nobody uses back to the system; may wait for the device. In a host function of a stream it does nothing.
     #[track_caller]
     pub fn trim(&self) {
         let _stall = self.0.device.stall(Stall::PinnedAllocation);
@@ -66,44 +83,69 @@ impl PinnedPool {
     }
 }
 
+/// What a pool without a budget may hold at any rate, in bytes.
+pub(crate) const FLOOR: usize = 64 << 20;
+
 /// What a pool knows; shared with every block it lent.
 #[derive(Debug)]
 pub(crate) struct Pool {
     device: Device,
-    budget: usize,
+    /// Whether it bounds what it wastes.
+    frugal: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Blocks at rest, by capacity.
-    free: BTreeMap<usize, Vec<Free>>,
+    budget: usize,
+    /// Blocks at rest, by capacity and by when they came to rest.
+    free: BTreeMap<(usize, u64), Free>,
+    /// How often a block came to rest.
+    clock: u64,
     /// Blocks given back while work on them was pending.
     retired: Vec<Retired>,
     /// Bytes lent, retired ones included.
     lent: usize,
+    /// The most bytes lent at once since the last trim.
+    peak: usize,
     /// Bytes lent and free.
     held: usize,
 }
 
-/// A block at rest.
+/// A block of the system's.
 #[derive(Debug)]
-struct Free(NonNull<u8>);
+struct Free {
+    ptr: NonNull<u8>,
+    allocation: u64,
+}
 // SAFETY: exclusively the pool's.
 unsafe impl Send for Free {}
 
 /// A block and the events that must complete before it is at rest.
 #[derive(Debug)]
-pub(crate) struct Retired {
-    ptr: Free,
+struct Retired {
+    block: Free,
     capacity: usize,
     after: Vec<Lease>,
 }
 
+/// Blocks on their way back to the system, which takes them outside the lock.
+type Spare = Vec<(Free, usize)>;
+
 impl State {
-    fn rest(&mut self, ptr: Free, capacity: usize) {
+    fn lend(&mut self, capacity: usize) {
+        self.lent += capacity;
+        self.peak = self.peak.max(self.lent);
+    }
+
+    fn rest(&mut self, block: Free, capacity: usize) {
         self.lent -= capacity;
-        self.free.entry(capacity).or_default().push(ptr);
+        self.keep(block, capacity);
+    }
+
+    fn keep(&mut self, block: Free, capacity: usize) {
+        self.clock += 1;
+        self.free.insert((capacity, self.clock), block);
     }
 
     /// Moves the blocks whose events are complete to rest.
@@ -112,25 +154,62 @@ impl State {
         while i < self.retired.len() {
             if self.retired[i].after.iter().all(Lease::is_done) {
                 let done = self.retired.swap_remove(i);
-                self.rest(done.ptr, done.capacity);
+                self.rest(done.block, done.capacity);
             } else {
                 i += 1;
             }
         }
     }
 
-    fn fit(&mut self, bytes: usize) -> Option<(NonNull<u8>, usize)> {
+    fn fit(&mut self, bytes: usize) -> Option<(Free, usize)> {
         // At most twice what was asked for, so that small buffers do not eat the large blocks.
-        let (&capacity, blocks) = self.free.range_mut(bytes..=bytes.saturating_mul(2)).find(|(_, b)| !b.is_empty())?;
-        let Free(ptr) = blocks.pop()?;
-        self.lent += capacity;
-        Some((ptr, capacity))
+        let (&(capacity, _), _) = self.free.range((bytes, 0)..=(bytes.saturating_mul(2), u64::MAX)).next()?;
+        // Of its size, the one that was used last: others may be given back some day.
+        let (&key, _) = self.free.range((capacity, 0)..=(capacity, u64::MAX)).next_back()?;
+        let block = self.free.remove(&key)?;
+        self.lend(capacity);
+        Some((block, capacity))
+    }
+
+    /// Takes a block out, to be given back to the system.
+    fn spare(&mut self, key: (usize, u64), spare: &mut Spare) {
+        if let Some(block) = self.free.remove(&key) {
+            self.held -= key.0;
+            spare.push((block, key.0));
+        }
+    }
+
+    /// Takes blocks out until at most so many bytes are held, those first that were not used for the longest time.
+    fn shrink(&mut self, bytes: usize, spare: &mut Spare) {
+        while self.held > bytes {
+            let Some(key) = self.free.keys().copied().min_by_key(|(_, rested)| *rested) else { break };
+            self.spare(key, spare);
+        }
+    }
+
+    /// Makes room for a new block, and counts it as lent, unless the budget is spent by what is in use.
+    fn grow(&mut self, capacity: usize, frugal: bool, spare: &mut Spare) -> bool {
+        if capacity > self.budget.saturating_sub(self.lent) {
+            return false;
+        }
+        self.lend(capacity);
+        self.held += capacity;
+        let mut most = self.budget;
+        if frugal {
+            let near = self.free.range((capacity / 2, 0)..(capacity, 0)).next_back().map(|(&key, _)| key);
+            if let Some(key) = near {
+                self.spare(key, spare);
+            }
+            most = most.min(FLOOR.max(self.peak.saturating_mul(2)));
+        }
+        self.shrink(most, spare);
+        true
     }
 }
 
 impl Pool {
-    pub(crate) fn new(device: Device, budget: usize) -> Self {
-        Self { device, budget, state: Mutex::default() }
+    pub(crate) fn new(device: Device, budget: usize, frugal: bool) -> Self {
+        Self { device, frugal, state: Mutex::new(State { budget, ..State::default() }) }
     }
 
     #[track_caller]
@@ -140,14 +219,14 @@ impl Pool {
             return Ok(PinnedBuffer::empty(self.device));
         }
         self.device.usable()?;
-        let (ptr, capacity) = self.block(bytes)?;
-        let block = PinnedBlock { ptr, capacity, pool: self.clone() };
+        let (Free { ptr, allocation }, capacity) = self.block(bytes)?;
+        let block = PinnedBlock { ptr, capacity, allocation, pool: self.clone() };
         // SAFETY: the pool lends the block to nobody else, and its memory was zeroed when it was made.
         Ok(unsafe { PinnedBuffer::from_block(block, len, self.device) })
     }
 
     #[track_caller]
-    fn block(&self, bytes: usize) -> Result<(NonNull<u8>, usize)> {
+    fn block(&self, bytes: usize) -> Result<(Free, usize)> {
         let capacity = bytes.max(4096).checked_next_multiple_of(4096).filter(|&c| c <= isize::MAX as usize);
         let Some(capacity) = capacity else {
             return Err(Error::TooLarge { elements: bytes, size: 1 });
@@ -158,14 +237,14 @@ impl Pool {
             if let Some(found) = state.fit(capacity) {
                 return Ok(found);
             }
-            if capacity <= self.budget.saturating_sub(state.held) {
-                state.held += capacity;
-                state.lent += capacity;
+            let mut spare = Spare::new();
+            if state.grow(capacity, self.frugal, &mut spare) {
                 drop(state);
-                // Outside the lock: the call takes milliseconds.
+                // Outside the lock: the calls take milliseconds.
                 let _stall = self.device.stall(Stall::PinnedAllocation);
+                self.free(spare);
                 return match self.device.new_pinned(capacity) {
-                    Ok(ptr) => Ok((ptr, capacity)),
+                    Ok(ptr) => Ok((Free { ptr, allocation: next_allocation() }, capacity)),
                     Err(e) => {
                         let mut state = lock(&self.state);
                         state.held -= capacity;
@@ -174,14 +253,8 @@ impl Pool {
                     }
                 };
             }
-            if state.held > state.lent {
-                drop(state);
-                let _stall = self.device.stall(Stall::PinnedAllocation);
-                self.trim(); // blocks of other sizes are in the way
-                continue;
-            }
             let Some(events) = state.retired.first().map(|r| r.after.clone()) else {
-                return Err(Error::PinnedBudget { wanted: bytes, in_use: state.lent, budget: self.budget });
+                return Err(Error::PinnedBudget { wanted: bytes, in_use: state.lent, budget: state.budget });
             };
             drop(state);
             let _stall = self.device.stall(Stall::PinnedAllocation);
@@ -191,25 +264,47 @@ impl Pool {
 
     pub(crate) fn give_back(&self, block: PinnedBlock, mut after: Vec<Lease>) {
         after.retain(|e| !e.is_done());
+        let (capacity, block) = (block.capacity, Free { ptr: block.ptr, allocation: block.allocation });
         let mut state = lock(&self.state);
         if after.is_empty() {
-            state.rest(Free(block.ptr), block.capacity);
+            state.rest(block, capacity);
         } else {
-            state.retired.push(Retired { ptr: Free(block.ptr), capacity: block.capacity, after });
+            state.retired.push(Retired { block, capacity, after });
         }
     }
 
-    fn trim(&self) {
-        let free = {
+    /// Gives everything at rest back to the system, where the device may be called.
+    pub(crate) fn trim(&self) {
+        if self.device.usable().is_err() {
+            return;
+        }
+        let mut spare = Spare::new();
+        {
             let mut state = lock(&self.state);
-            let free = std::mem::take(&mut state.free);
-            state.held -= free.iter().map(|(capacity, blocks)| capacity * blocks.len()).sum::<usize>();
-            free
-        };
-        for (capacity, blocks) in free {
-            for Free(ptr) in blocks {
-                self.device.free_pinned(ptr, capacity);
+            state.sweep();
+            state.shrink(0, &mut spare);
+            state.peak = state.lent;
+        }
+        self.free(spare);
+    }
+
+    /// Sets the most bytes that the pool may hold, and gives back what is at rest beyond them, where the device may be called.
+    pub(crate) fn limit(&self, budget: usize) {
+        let mut spare = Spare::new();
+        {
+            let mut state = lock(&self.state);
+            state.budget = budget;
+            if self.device.usable().is_ok() {
+                state.sweep();
+                state.shrink(budget, &mut spare);
             }
+        }
+        self.free(spare);
+    }
+
+    fn free(&self, spare: Spare) {
+        for (block, capacity) in spare {
+            self.device.free_pinned(block.ptr, capacity);
         }
     }
 }
@@ -218,14 +313,14 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // Every block holds the pool, so none is lent; retired ones are the pool's until their events complete.
         let state = std::mem::take(self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
-        let mut home = lock(&self.device.pinned_pool().state);
-        for (capacity, blocks) in state.free {
-            home.held += capacity * blocks.len();
-            home.free.entry(capacity).or_default().extend(blocks);
+        let mut home = lock(&self.device.home_pool().state);
+        for ((capacity, _), block) in state.free {
+            home.held += capacity;
+            home.keep(block, capacity);
         }
         for retired in state.retired {
             home.held += retired.capacity;
-            home.lent += retired.capacity;
+            home.lend(retired.capacity);
             home.retired.push(retired);
         }
     }

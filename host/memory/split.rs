@@ -7,6 +7,7 @@ use super::{Block, Owned};
 use crate::error::{Error, Returned};
 use crate::event::Lease;
 use crate::lock;
+use crate::reclaim::{self, When};
 use crate::resource::{LeafResource, On};
 use crate::stream::StreamTag;
 
@@ -23,6 +24,10 @@ impl<B: Block> Split<B> {
         Self { block: Some(block), after: Mutex::new(Vec::new()) }
     }
 
+    pub(crate) fn allocation(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::allocation)
+    }
+
     /// The allocation must not be given back before `event`.
     pub(crate) fn add(&self, event: Lease) {
         let mut after = lock(&self.after);
@@ -37,7 +42,9 @@ impl<B: Block> Split<B> {
 impl<B: Block> Drop for Split<B> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            block.release(std::mem::take(&mut *lock(&self.after)));
+            let after = std::mem::take(&mut *lock(&self.after));
+            // Not released here: this may be a host function, in which the last piece goes.
+            reclaim::give_back(B::memory(Owned::Whole(block)), When::After(after));
         }
     }
 }

@@ -57,6 +57,11 @@ impl Queue {
         self.priority
     }
 
+    /// The queue's device.
+    pub(crate) fn cpu(&self) -> &'static Cpu {
+        self.cpu
+    }
+
     /// Copies bytes between device or host memory.
     ///
     /// # Safety

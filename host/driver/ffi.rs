@@ -1,0 +1,342 @@
+//! The functions of the CUDA driver, and what their results mean.
+//!
+//! `cudarc` finds the library and declares its types. Its functions are not used: they return a Rust enum, and a driver that is
+//! newer than that enum returns codes that are none of its variants, which would be undefined. Here a result is a number.
+
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
+    CUhostFn, CUjit_option, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream,
+    CUstreamCaptureMode, culib,
+};
+
+use super::guard::{self, Forbidden};
+use crate::error::{Error, Result};
+
+/// A failed call, before the device that made it decides what it means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// The driver's result.
+    Driver { call: &'static str, code: u32 },
+    /// The call was not made.
+    Forbidden(Forbidden),
+}
+
+pub(super) const SUCCESS: u32 = 0;
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+const INVALID_CONTEXT: u32 = 201;
+const SYMBOL_NOT_FOUND: u32 = 302;
+const INVALID_HANDLE: u32 = 400;
+const NOT_FOUND: u32 = 500;
+const NOT_READY: u32 = 600;
+const CONTEXT_IS_DESTROYED: u32 = 709;
+
+impl Failure {
+    fn code(self) -> Option<u32> {
+        match self {
+            Self::Driver { code, .. } => Some(code),
+            Self::Forbidden(_) => None,
+        }
+    }
+
+    /// Whether the device cannot be trusted any more: it is poisoned, and memory that work may still touch leaks.
+    ///
+    /// The list is of what is known to be harmless, from the meanings that CUDA documents for `CUresult`: the call was refused, and what was
+    /// enqueued before goes on. Everything else is fatal, codes that no driver has today among them.
+    pub(crate) fn is_fatal(self) -> bool {
+        let Some(code) = self.code() else { return false };
+        !matches!(
+            code,
+            // A parameter or a device that the call does not take.
+            1 | 101
+            // No memory, or no resources, for what the call was to make.
+            | OUT_OF_MEMORY
+            // A kernel image that cannot be loaded or compiled: nothing was loaded.
+            | 200 | 209 | 218 | 221..=223 | 225 | 300..=303
+            // A name that is not there; work that is not done yet, which is no error.
+            | NOT_FOUND | NOT_READY
+            // A launch that "did not occur", because it asks for more than the device has.
+            | 701 | 720
+            // Peers that cannot reach each other, or already do.
+            | 217 | 704 | 705 | 711
+            // What is not permitted here or not supported by the device.
+            | 800 | 801
+            // What cannot be captured. At worst the capture is no longer valid, and a capture runs nothing.
+            | 900..=908
+        )
+    }
+
+    /// Whether CUDA documents that the process, or the context, runs nothing more after it. Less than [`is_fatal`](Self::is_fatal), which also
+    /// holds where nobody knows.
+    pub(crate) fn ends_all_work(self) -> bool {
+        matches!(self.code(), Some(226 | 700 | 702 | CONTEXT_IS_DESTROYED | 710 | 714..=719 | 721 | 911))
+    }
+
+    /// Errors that a call may give where it minds which context is current.
+    pub(super) fn blames_context(self) -> bool {
+        matches!(self.code(), Some(INVALID_CONTEXT | INVALID_HANDLE | CONTEXT_IS_DESTROYED))
+    }
+
+    pub(super) fn is_out_of_memory(self) -> bool {
+        self.code() == Some(OUT_OF_MEMORY)
+    }
+
+    pub(super) fn is_not_ready(self) -> bool {
+        self.code() == Some(NOT_READY)
+    }
+
+    pub(super) fn is_not_found(self) -> bool {
+        self.code() == Some(NOT_FOUND)
+    }
+}
+
+impl From<Forbidden> for Failure {
+    fn from(why: Forbidden) -> Self {
+        Self::Forbidden(why)
+    }
+}
+
+impl From<Failure> for Error {
+    #[cold]
+    fn from(failure: Failure) -> Self {
+        let (call, code) = match failure {
+            Failure::Driver { call, code } => (call, code),
+            Failure::Forbidden(why) => return why.into(),
+        };
+        let text = |get: unsafe fn(u32, *mut *const c_char) -> Result<(), Failure>| {
+            let mut p = std::ptr::null();
+            // SAFETY: the driver stores a pointer to a static string, or leaves null.
+            let _ = unsafe { get(code, &mut p) };
+            if p.is_null() {
+                return "unknown".to_owned();
+            }
+            // SAFETY: a static, NUL-terminated string of the driver.
+            unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+        };
+        Error::Cuda { call, code, name: text(cuGetErrorName), meaning: text(cuGetErrorString) }
+    }
+}
+
+/// Declares functions of the driver. Each asks first whether it may be called here, and is looked up at its first call.
+macro_rules! functions {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
+        /// The driver's function of this name.
+        ///
+        /// # Safety
+        /// As CUDA documents; and [`initialise`](super::cuda) has found the library.
+        #[inline]
+        #[allow(clippy::too_many_arguments, reason = "the driver's parameters")]
+        pub(super) unsafe fn $name($($arg: $ty),*) -> Result<(), Failure> {
+            type Function = unsafe extern "C" fn($($ty),*) -> c_uint;
+            static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
+            guard::permitted()?;
+            // SAFETY: the library has this function with this type in every driver from `NEEDED` on (cuda.h).
+            let found = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>(stringify!($name).as_bytes()) }.ok().map(|f| *f));
+            let code = match found {
+                // SAFETY: the caller's promise.
+                Some(function) => unsafe { function($($arg),*) },
+                None => SYMBOL_NOT_FOUND,
+            };
+            if code == SUCCESS { Ok(()) } else { Err(Failure::Driver { call: stringify!($name), code }) }
+        }
+    )*};
+}
+
+functions! {
+    fn cuInit(flags: c_uint);
+    fn cuDriverGetVersion(version: *mut c_int);
+    fn cuGetErrorName(code: u32, name: *mut *const c_char);
+    fn cuGetErrorString(code: u32, text: *mut *const c_char);
+
+    fn cuDeviceGetCount(count: *mut c_int);
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+    fn cuDeviceCanAccessPeer(possible: *mut c_int, device: CUdevice, peer: CUdevice);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+
+    fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxSetCurrent(context: CUcontext);
+    fn cuCtxPushCurrent_v2(context: CUcontext);
+    fn cuCtxPopCurrent_v2(context: *mut CUcontext);
+    fn cuCtxSynchronize();
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+    fn cuMemAllocFromPoolAsync(address: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
+    fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemFreeHost(address: *mut c_void);
+
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpyPeerAsync(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    );
+    fn cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+    fn cuMemsetD16Async(to: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+    fn cuMemsetD32Async(to: CUdeviceptr, value: u32, count: usize, stream: CUstream);
+
+    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    fn cuStreamSynchronize(stream: CUstream);
+    fn cuStreamQuery(stream: CUstream);
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    fn cuStreamWaitValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint);
+    fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
+
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint);
+    fn cuEventDestroy_v2(event: CUevent);
+    fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventQuery(event: CUevent);
+    fn cuEventSynchronize(event: CUevent);
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+
+    fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    // The status as a number, for the same reason as results.
+    fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
+    fn cuGraphDestroy(graph: CUgraph);
+    fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    fn cuGraphExecDestroy(executable: CUgraphExec);
+
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule,
+        image: *const c_void,
+        count: c_uint,
+        options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    );
+    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    fn cuLaunchKernel(
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared: c_uint,
+        stream: CUstream,
+        parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use cudarc::driver::sys::CUresult;
+
+    use super::*;
+
+    /// Puts codes in groups, by a `match` that misses none of those that `cudarc` knows.
+    macro_rules! groups {
+        ($($group:ident: [$($name:ident)+])+) => {
+            $(const $group: &[CUresult] = &[$(CUresult::$name),+];)+
+            #[allow(dead_code, reason = "that it compiles is the check")]
+            fn every_code_is_in_one_group(code: CUresult) {
+                match code { $($(CUresult::$name => {})+)+ }
+            }
+        };
+    }
+
+    groups! {
+        NO_FAILURE: [CUDA_SUCCESS]
+        HARMLESS: [
+            CUDA_ERROR_INVALID_VALUE CUDA_ERROR_OUT_OF_MEMORY CUDA_ERROR_INVALID_DEVICE
+            CUDA_ERROR_INVALID_IMAGE CUDA_ERROR_NO_BINARY_FOR_GPU CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+            CUDA_ERROR_INVALID_PTX CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+            CUDA_ERROR_UNSUPPORTED_PTX_VERSION CUDA_ERROR_JIT_COMPILATION_DISABLED
+            CUDA_ERROR_INVALID_SOURCE CUDA_ERROR_FILE_NOT_FOUND
+            CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+            CUDA_ERROR_NOT_FOUND CUDA_ERROR_NOT_READY CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+            CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
+            CUDA_ERROR_TOO_MANY_PEERS CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+            CUDA_ERROR_NOT_PERMITTED CUDA_ERROR_NOT_SUPPORTED CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED CUDA_ERROR_STREAM_CAPTURE_MERGE
+            CUDA_ERROR_STREAM_CAPTURE_UNMATCHED CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            CUDA_ERROR_CAPTURED_EVENT CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+        ]
+        FATAL: [
+            CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_DEINITIALIZED CUDA_ERROR_PROFILER_DISABLED
+            CUDA_ERROR_PROFILER_NOT_INITIALIZED CUDA_ERROR_PROFILER_ALREADY_STARTED
+            CUDA_ERROR_PROFILER_ALREADY_STOPPED CUDA_ERROR_STUB_LIBRARY
+            CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_NO_DEVICE CUDA_ERROR_DEVICE_NOT_LICENSED
+            CUDA_ERROR_INVALID_CONTEXT CUDA_ERROR_CONTEXT_ALREADY_CURRENT CUDA_ERROR_MAP_FAILED
+            CUDA_ERROR_UNMAP_FAILED CUDA_ERROR_ARRAY_IS_MAPPED CUDA_ERROR_ALREADY_MAPPED
+            CUDA_ERROR_ALREADY_ACQUIRED CUDA_ERROR_NOT_MAPPED CUDA_ERROR_NOT_MAPPED_AS_ARRAY
+            CUDA_ERROR_NOT_MAPPED_AS_POINTER CUDA_ERROR_ECC_UNCORRECTABLE
+            CUDA_ERROR_UNSUPPORTED_LIMIT CUDA_ERROR_CONTEXT_ALREADY_IN_USE
+            CUDA_ERROR_INVALID_GRAPHICS_CONTEXT CUDA_ERROR_NVLINK_UNCORRECTABLE
+            CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY CUDA_ERROR_OPERATING_SYSTEM
+            CUDA_ERROR_INVALID_HANDLE CUDA_ERROR_ILLEGAL_STATE CUDA_ERROR_ILLEGAL_ADDRESS
+            CUDA_ERROR_LAUNCH_TIMEOUT CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING
+            CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE CUDA_ERROR_CONTEXT_IS_DESTROYED CUDA_ERROR_ASSERT
+            CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
+            CUDA_ERROR_HARDWARE_STACK_ERROR CUDA_ERROR_ILLEGAL_INSTRUCTION
+            CUDA_ERROR_MISALIGNED_ADDRESS CUDA_ERROR_INVALID_ADDRESS_SPACE CUDA_ERROR_INVALID_PC
+            CUDA_ERROR_LAUNCH_FAILED CUDA_ERROR_SYSTEM_NOT_READY CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+            CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE CUDA_ERROR_MPS_CONNECTION_FAILED
+            CUDA_ERROR_MPS_RPC_FAILURE CUDA_ERROR_MPS_SERVER_NOT_READY
+            CUDA_ERROR_MPS_MAX_CLIENTS_REACHED CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED
+            CUDA_ERROR_MPS_CLIENT_TERMINATED CUDA_ERROR_CDP_NOT_SUPPORTED
+            CUDA_ERROR_CDP_VERSION_MISMATCH CUDA_ERROR_TIMEOUT CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+            CUDA_ERROR_EXTERNAL_DEVICE CUDA_ERROR_INVALID_CLUSTER_SIZE CUDA_ERROR_UNKNOWN
+        ]
+    }
+
+    fn failure(code: u32) -> Failure {
+        Failure::Driver { call: "cuStreamSynchronize", code }
+    }
+
+    /// What is not known to be harmless is fatal: every code that is in no list here, those of drivers to come among them.
+    #[test]
+    fn what_is_not_known_to_be_harmless_is_fatal() {
+        let harmless: Vec<u32> = HARMLESS.iter().map(|&code| code as u32).collect();
+        // Documented since the version of CUDA that `cudarc` is set to: a call that PTX may not make.
+        let newer = [225];
+        for code in (1..5000).chain([u32::MAX - 1, u32::MAX]) {
+            let expected = !harmless.contains(&code) && !newer.contains(&code);
+            assert_eq!(failure(code).is_fatal(), expected, "code {code}");
+        }
+        for &code in FATAL {
+            assert!(failure(code as u32).is_fatal(), "{code:?}");
+        }
+        // Contained errors, tensor memory that leaked, and one that no driver has.
+        for code in [226, 721, 4242] {
+            assert!(failure(code).is_fatal(), "{code}");
+        }
+        assert_eq!(NO_FAILURE, [CUresult::CUDA_SUCCESS]);
+        assert!(!Failure::Forbidden(Forbidden::HostFunction).is_fatal());
+    }
+
+    /// What ends all work is fatal, and never what nobody documents as such.
+    #[test]
+    fn what_ends_all_work_is_fatal() {
+        for code in 0..5000 {
+            assert!(!failure(code).ends_all_work() || failure(code).is_fatal(), "code {code}");
+        }
+        for code in [CUresult::CUDA_ERROR_UNKNOWN as u32, CUresult::CUDA_ERROR_OPERATING_SYSTEM as u32, 4242] {
+            assert!(!failure(code).ends_all_work(), "code {code}");
+        }
+    }
+}
