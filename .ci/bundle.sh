@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds every test, example and benchmark, and packs them with the data they read, to be run on a machine without Rust:
+#   .ci/bundle.sh                              here: writes target/bundle.tar.xz
+#   tar xf bundle.tar.xz && bundle/run.sh      there: runs every test; exit code 1 if one fails
+# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk) are not in it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bundle=target/bundle
+rm -rf "$bundle"
+mkdir -p "$bundle/bin"
+
+cargo build --locked --release -p thalweg-cli
+cp target/release/thalweg "$bundle/bin/thalweg"
+cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --benches --examples --tests --no-run --message-format=json |
+    python3 -c '
+import json, os, shutil, sys
+kinds = {"test": "test", "example": "example", "bench": "bench", "lib": "unit", "bin": "unit"}
+left_out = {"compile_fail", "nvtx", "full_disk"}
+for line in sys.stdin:
+    try:
+        made = json.loads(line)
+    except ValueError:
+        continue
+    if made.get("reason") != "compiler-artifact" or not made.get("executable") or made["target"]["name"] in left_out:
+        continue
+    kind, name = kinds.get(made["target"]["kind"][0]), made["target"]["name"]
+    if kind == "unit" and not made["profile"]["test"] or kind is None:
+        continue
+    if kind == "example" and made["profile"]["test"]:
+        continue
+    package = made["package_id"].split("/")[-1].split("#")[0]
+    if kind == "test" and package not in ("main", "thalweg") :
+        name = package + "." + name
+    shutil.copy(made["executable"], os.path.join(sys.argv[1], kind + "." + name))
+' "$bundle/bin"
+for example in examples/*.rs; do
+    name=$(basename "$example" .rs)
+    cargo build --locked -q --release --example "$name"
+    cp "target/release/examples/$name" "$bundle/bin/example.$name"
+done
+strip "$bundle"/bin/*
+cp -r assets tests docs "$bundle/"
+cat > "$bundle/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# Runs every test binary, one after another; each prints what devices it covered.
+cd "$(dirname "$0")"
+failed=0
+for test in bin/unit.* bin/test.*; do
+    echo "== $test"
+    timeout 300 "$test" "$@" 2>&1 | grep -vE '^(test .* ok|running|)$' || true
+    [ "${PIPESTATUS[0]}" = 0 ] || { echo "FAILED: $test"; failed=1; }
+done
+exit $failed
+RUN
+chmod +x "$bundle/run.sh"
+tar cJf target/bundle.tar.xz -C target bundle
+ls -l target/bundle.tar.xz
