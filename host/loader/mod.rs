@@ -39,7 +39,8 @@
 //!
 //! **Back-pressure.** No more than `prefetch` batches, and those that the decode threads are at work on, exist at a time besides what
 //! the consumer holds. **Errors.** A sample that cannot be decoded is an `Err` that names it, just before its batch, which is
-//! one image smaller; the rest continues. **Streams** are used where they pay ([`Decision`]), else `next` uploads and waits, with
+//! one image smaller; the rest continues. **Ranks** that take a step together for each batch set [`drop_last`](Options::drop_last):
+//! then all of them get the same number of batches, whatever fails. **Streams** are used where they pay ([`Decision`]), else `next` uploads and waits, with
 //! the same result. What is decided, falls back or is skipped is told through the [`log`] crate.
 //!
 //! | variable | overrides |
@@ -73,7 +74,7 @@ pub use photo::{decode_photo, read_photo};
 use queue::{Pin, Queue};
 pub use source::{Sample, Source};
 pub use upload::Decision;
-use upload::{Monitor, Outcome, RETRIES};
+use upload::{Monitor, Outcome};
 
 use crate::Resource;
 use crate::device::Device;
@@ -119,11 +120,19 @@ pub struct Options {
     pub threads: usize,
     /// The seed of a new order in each epoch, the same on every machine. Default: the source's order.
     pub shuffle: Option<u64>,
-    /// Whether a last batch that is not full is left out. With several ranks, all get the same number of batches then.
+    /// Whether a last batch that is not full is left out.
+    ///
+    /// All ranks of a [`shard`](Options::shard) then get the same number of batches, because that number depends on the number of
+    /// samples, the ranks and the size of a batch alone, and not on what fails: a batch of which no image is left is yielded with
+    /// none ([`Batch::is_empty`]), and [`Batch::failed`] lists what is missing. So ranks that exchange gradients after each batch do
+    /// not wait for one another for ever. Without `drop_last`, a batch of which no image is left is left out.
+    ///
+    /// A device or a thread that fails ends a loader early, by an error; so does a panic in a source without a length.
     pub drop_last: bool,
     /// This process's rank and how many there are: each sample is one rank's. Default (0, 1).
     pub shard: (u64, u64),
-    /// Whether samples that fail are logged and left out, instead of yielded as errors.
+    /// Whether samples that fail are logged and left out, instead of yielded as errors. [`Batch::failed`] and [`Stats::failed`]
+    /// count them in both cases.
     pub skip_errors: bool,
     /// How batches come to the device.
     pub upload: Upload,
@@ -218,15 +227,20 @@ pub struct Batch<M: Clone + Send + 'static> {
     /// The samples' metadata.
     #[resource(plain)]
     pub meta: Vec<M>,
+    /// The indices of the batch's samples that failed, in no particular order, and so are not among its images.
+    #[resource(plain)]
+    pub failed: Vec<u64>,
 }
 
 impl<M: Clone + Send + 'static> Batch<M> {
-    /// Number of images; never 0.
+    /// Number of images.
     pub fn len(&self) -> usize {
         self.sizes.len()
     }
 
-    /// Whether there are no images, which no loader yields.
+    /// Whether there are no images, because all samples failed; only with [`drop_last`](Options::drop_last). There is nothing to
+    /// launch for such a batch, and no [`Layout`](crate::vision::Layout) of it; it is waited for, recorded and recycled as any other. On a
+    /// stream, `sizes.is_empty()` says the same.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
@@ -321,7 +335,7 @@ pub struct Stats {
     pub images: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Samples that failed.
+    /// Samples that failed, and those of batches for which there was no device memory.
     pub failed: u64,
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
@@ -447,7 +461,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
             None => (Event::ready(rgb), Event::ready(images)),
         };
         drop(images);
-        if rgb.value().device() != self.device {
+        if rgb.value().device() != self.device || rgb.value().is_empty() {
             return;
         }
         let mut state = lock(&self.queue.state);
@@ -500,28 +514,13 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
                 (Vec::new(), Outcome::Failed(Error::Thread { reason }))
             });
             state = lock(&queue.state);
-            state.uploading = false;
-            errors.into_iter().for_each(|error| state.push(Err(error)));
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Batch(event) => state.push(Ok(event)),
-                Outcome::NoMemory(error, mut front) => {
-                    front.refused += 1;
-                    if front.refused <= RETRIES {
-                        state.put_back(front);
-                    } else {
-                        drop(state);
-                        drop(front); // its metadata is the user's
-                        state = lock(&queue.state);
-                    }
-                    state.push(Err(error));
-                }
-                Outcome::Failed(error) => {
-                    state.push(Err(error));
-                    state.failed = true;
-                }
-            }
+            let lost = queue.settled(&mut state, self.device, errors, outcome, true);
             queue.work.notify_all(); // there may be room, also where nothing is left of the batch
+            if !lost.is_empty() {
+                drop(state);
+                drop(lost); // its metadata is the user's
+                state = lock(&queue.state);
+            }
         };
         state.waiting = false;
         state.stats.wait += begin.elapsed();
@@ -556,12 +555,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// The sequential path: uploads on this thread's own stream, and waits.
     fn upload(&self, front: queue::Assembly<M>) -> (Vec<Error>, Outcome<M>) {
         let (queue, device) = (&self.queue, self.device);
-        let uploaded = queue.settle(front, device, |images| {
+        let uploaded = queue.settle(front, device, |front| {
             if queue.options.upload == Upload::Off {
-                return Ok(Event::ready(Batch::on_host(images, device)));
+                return Ok(Event::ready(Batch::on_host(front, device)));
             }
             device.per_thread(|stream| {
-                let batch = queue.enqueue(stream, device, images)?;
+                let batch = queue.enqueue(stream, device, front)?;
                 let batch = stream.record(batch).map_err(|r| r.error)?.synchronize().map_err(|r| r.error)?;
                 Ok(Event::ready(batch))
             })?

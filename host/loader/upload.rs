@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use log::{info, warn};
 
-use super::queue::{Assembly, Decoded, Queue};
+use super::queue::{Assembly, Decoded, Queue, State};
 use super::{Batch, BatchOn, Pixels, Upload, padded};
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl Decision {
 /// Why a batch is not on the device.
 pub(super) enum Refused<M> {
     /// There is no memory; the images are as they were.
-    NoMemory(Error, Vec<Decoded<M>>),
+    NoMemory(Error, Assembly<M>),
     /// The device has failed.
     Failed(Error),
 }
@@ -86,9 +86,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
             let epoch = state.epoch;
             let last = state.waiting && state.ready.is_empty();
             drop(state);
-            let (errors, outcome) = self.settle(front, device, |images| {
+            let (errors, outcome) = self.settle(front, device, |front| {
                 stream.enter(|s| {
-                    let batch = self.enqueue(s, device, images)?;
+                    let batch = self.enqueue(s, device, front)?;
                     Ok(s.record(batch).map_err(|r| r.error)?)
                 })
             });
@@ -100,37 +100,61 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 state = lock(&self.state);
                 continue;
             }
-            let mut given_up = None;
-            errors.into_iter().for_each(|error| state.push(Err(error)));
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Batch(event) => state.push(Ok(event)),
-                Outcome::NoMemory(error, mut front) => {
-                    // Unless the consumer has nothing more to take, it may be about to give memory back.
-                    if last {
-                        front.refused += 1;
-                        state.push(Err(error));
-                    }
-                    if front.refused > RETRIES {
-                        given_up = Some(front);
-                    } else {
-                        state.put_back(front);
-                    }
-                }
-                Outcome::Failed(error) => {
-                    state.push(Err(error));
-                    state.failed = true;
-                }
-            }
-            state.uploading = false;
+            // Unless the consumer has nothing more to take, it may be about to give memory back.
+            let lost = self.settled(&mut state, device, errors, outcome, last);
             self.done.notify_all();
             self.work.notify_all();
-            if given_up.is_some() {
+            if !lost.is_empty() {
                 drop(state);
-                drop(given_up);
+                drop(lost); // its metadata is the user's
                 state = lock(&self.state);
             }
         }
+    }
+
+    /// Puts what became of a batch where the consumer finds it. The consumer hears of missing memory if it is `told`. What it
+    /// returns is to be dropped without the lock.
+    #[must_use]
+    pub(super) fn settled(
+        &self,
+        state: &mut State<M>,
+        device: Device,
+        errors: Vec<Error>,
+        outcome: Outcome<M>,
+        told: bool,
+    ) -> Vec<Decoded<M>> {
+        state.uploading = false;
+        errors.into_iter().for_each(|error| state.push(Err(error)));
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Batch(event) => state.push(Ok(event)),
+            Outcome::NoMemory(error, mut front) => {
+                if told {
+                    front.refused += 1;
+                    state.push(Err(error));
+                }
+                if front.refused <= RETRIES {
+                    state.put_back(front);
+                    return Vec::new();
+                }
+                let lost = front.give_up();
+                state.stats.failed += lost.len() as u64;
+                if self.keeps(&front) {
+                    state.push(Ok(Event::ready(Batch::on_host(front, device))));
+                }
+                return lost;
+            }
+            Outcome::Failed(error) => {
+                state.push(Err(error));
+                state.failed = true;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Whether a batch is yielded also where none of its samples is left.
+    fn keeps(&self, front: &Assembly<M>) -> bool {
+        self.options.drop_last && front.whole
     }
 
     /// A batch's errors, and what became of its images.
@@ -138,22 +162,24 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         mut front: Assembly<M>,
         device: Device,
-        upload: impl FnOnce(Vec<Decoded<M>>) -> Result<Event<Batch<M>>, Refused<M>>,
+        upload: impl FnOnce(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
         let mut errors = front.errors();
         if self.options.skip_errors {
             errors.clear();
         }
-        let refused = front.refused;
-        let images: Vec<_> = front.into_images().collect();
-        if images.is_empty() {
-            return (errors, Outcome::Nothing);
+        if front.amount().0 == 0 {
+            // Needs no memory, so it cannot fail.
+            let keeps = self.keeps(&front);
+            let empty = || Outcome::Batch(Event::ready(Batch::on_host(front, device)));
+            return (errors, if keeps { empty() } else { Outcome::Nothing });
         }
-        let outcome = match upload(images) {
+        let outcome = match upload(front) {
             Ok(event) => Outcome::Batch(event),
-            Err(Refused::NoMemory(error, images)) => {
+            Err(Refused::NoMemory(error, mut front)) => {
                 warn!("a batch waits for memory of {device}: {error}");
-                Outcome::NoMemory(error, Assembly::of(images, refused))
+                front.last_resort = true;
+                Outcome::NoMemory(error, front)
             }
             Err(Refused::Failed(error)) => Outcome::Failed(error),
         };
@@ -165,15 +191,15 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         stream: &Stream<S>,
         device: Device,
-        images: Vec<Decoded<M>>,
+        front: Assembly<M>,
     ) -> Result<BatchOn<S, M>, Refused<M>> {
-        let bytes = images.iter().map(|image| padded(image.pixels.len())).sum();
+        let bytes = front.images().map(|image| padded(image.pixels.len())).sum();
         let mut rgb = match self.device_buffer(stream, bytes) {
             Ok(rgb) => rgb,
-            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, images)),
+            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, front)),
             Err(error) => return Err(error.into()),
         };
-        let mut batch = stream.bind(Batch::on_host(images, device)).map_err(|r| r.error)?;
+        let mut batch = stream.bind(Batch::on_host(front, device)).map_err(|r| r.error)?;
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
             let mut at = 0;
             for (pinned, pageable) in batch.images.iter().zip(&batch.pageable) {
@@ -215,7 +241,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 }
 
 /// How often a batch for which there is no device memory is tried again after the consumer was told.
-pub(super) const RETRIES: u32 = 1;
+const RETRIES: u32 = 1;
 
 /// What became of a batch's images.
 pub(super) enum Outcome<M: Clone + Send + 'static> {
@@ -228,11 +254,12 @@ pub(super) enum Outcome<M: Clone + Send + 'static> {
 
 impl<M: Clone + Send + 'static> Batch<M> {
     /// A batch whose images are on the host alone.
-    pub(super) fn on_host(decoded: Vec<Decoded<M>>, device: Device) -> Self {
+    pub(super) fn on_host(mut front: Assembly<M>, device: Device) -> Self {
         let rgb = DeviceBuffer::new(EMPTY.addr().get() as u64, 0, device);
         let (mut images, mut pageable) = (Vec::new(), Vec::new());
         let (mut sizes, mut indices, mut names, mut meta) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for image in decoded {
+        let failed = std::mem::take(&mut front.failed);
+        for image in front.into_images() {
             let (pinned, vec) = match image.pixels {
                 Pixels::Pinned(buffer) => (buffer, Vec::new()),
                 Pixels::Pageable(vec) => (PinnedBuffer::empty(device), vec),
@@ -244,7 +271,7 @@ impl<M: Clone + Send + 'static> Batch<M> {
             names.push(image.name);
             meta.push(image.meta);
         }
-        Self { rgb, images, pageable, sizes, indices, names, meta }
+        Self { rgb, images, pageable, sizes, indices, names, meta, failed }
     }
 }
 
