@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use log::warn;
 
 use super::source::{Decode, Order, Samples};
-use super::{Batch, Canvas, DecodeError, Options, Pixels, Sample, Stats};
+use super::staging::Staging;
+use super::{Batch, Canvas, DecodeError, Options, Pixels, Sample, Stats, Upload};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lock;
@@ -33,6 +34,7 @@ pub(super) struct Queue<M: Clone + Send + 'static> {
     pub(super) options: Options,
     pub(super) pool: PinnedPool,
     pub(super) pin: Pin,
+    pub(super) staging: Staging,
     /// Batches under way, at most.
     window: usize,
     pub(super) state: Mutex<State<M>>,
@@ -144,6 +146,16 @@ impl<M> Assembly<M> {
         errors
     }
 
+    /// Makes an image an error; returns both.
+    pub(super) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
+        let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
+        let lost = slot.take()?.ok()?;
+        let cause = Arc::from(DecodeError::from(cause));
+        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
+        *slot = Some(Err(error.clone()));
+        Some((lost, error))
+    }
+
     /// Takes the images out; their samples count as failed.
     pub(super) fn give_up(&mut self) -> Vec<Decoded<M>> {
         let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
@@ -233,8 +245,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
             failed: false,
             stop: false,
         };
+        let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
-        Self { options, pool, pin, window, state: Mutex::new(state), work, done, turns }
+        Self { options, pool, pin, staging, window, state: Mutex::new(state), work, done, turns }
     }
 
     fn order(options: &Options, len: Option<u64>, epoch: u64) -> Order {
@@ -341,7 +354,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
         }
         let mut whole = samples.len() == size;
-        // Without a length, only the source knows whether the other ranks have as many samples for this batch.
+        // Without a length, only the source knows whether the other ranks have as many samples for
+        // this batch.
         if whole
             && self.options.drop_last
             && let Some(last) = last
@@ -395,7 +409,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
-        let mut canvas = Canvas::new(|bytes| self.grant(place, bytes));
+        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| self.grant(place, bytes));
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));

@@ -103,7 +103,8 @@ fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u
     assert!(!waited.timed_out(), "{what}: {} batches are ready, {} wait", state.ready_batches, state.batches.len());
 }
 
-/// As many batches as `prefetch` says are on the device before anybody asks for them, and those are all.
+/// As many batches as `prefetch` says are on the device before anybody asks for them, and those are
+/// all.
 #[test]
 fn batches_are_uploaded_ahead() {
     for device in Device::all() {
@@ -119,7 +120,8 @@ fn batches_are_uploaded_ahead() {
             for taken in 0..5 {
                 let batch = loader.next().unwrap().unwrap().synchronize().unwrap(); // the first starts the thread that uploads
                 assert_eq!(batch.meta, [taken]);
-                // Uploaded ahead, and one more that is decoded and finds no room: so both threads have nothing to do.
+                // Uploaded ahead, and one more that is decoded and finds no room: so both threads
+                // have nothing to do.
                 wait_until(&loader, &format!("prefetch {prefetch} on {device}"), |state| {
                     state.ready_batches == prefetch && state.batches.len() == 1 && state.can_upload()
                 });

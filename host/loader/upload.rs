@@ -1,10 +1,12 @@
 //! From decoded images to a batch on the device: by a stream of the loader's own, or in turn.
 
+use std::io;
 use std::sync::Mutex;
 
 use log::{info, warn};
 
 use super::queue::{Assembly, Decoded, Queue, State};
+use super::staging::ReadPieces;
 use super::{Batch, BatchOn, Pixels, Upload, padded};
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
@@ -63,6 +65,8 @@ impl Decision {
 pub(super) enum Refused<M> {
     /// There is no memory; the images are as they were.
     NoMemory(Error, Assembly<M>),
+    /// Files of some images cannot be read; those are errors now.
+    Unread(Assembly<M>),
     /// The device has failed.
     Failed(Error),
 }
@@ -88,7 +92,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             drop(state);
             let (errors, outcome) = self.settle(front, device, |front| {
                 stream.enter(|s| {
-                    let batch = self.enqueue(s, device, front)?;
+                    let batch = self.enqueue(s, device, front, Self::read_at_once)?;
                     Ok(s.record(batch).map_err(|r| r.error)?)
                 })
             });
@@ -112,8 +116,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
     }
 
-    /// Puts what became of a batch where the consumer finds it. The consumer hears of missing memory if it is `told`. What it
-    /// returns is to be dropped without the lock.
+    /// Puts what became of a batch where the consumer finds it. The consumer hears of missing
+    /// memory if it is `told`. What it returns is to be dropped without the lock.
     #[must_use]
     pub(super) fn settled(
         &self,
@@ -162,28 +166,46 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         mut front: Assembly<M>,
         device: Device,
-        upload: impl FnOnce(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
+        upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
-        let mut errors = front.errors();
-        if self.options.skip_errors {
-            errors.clear();
-        }
-        if front.amount().0 == 0 {
-            // Needs no memory, so it cannot fail.
-            let keeps = self.keeps(&front);
-            let empty = || Outcome::Batch(Event::ready(Batch::on_host(front, device)));
-            return (errors, if keeps { empty() } else { Outcome::Nothing });
-        }
-        let outcome = match upload(front) {
-            Ok(event) => Outcome::Batch(event),
-            Err(Refused::NoMemory(error, mut front)) => {
-                warn!("a batch waits for memory of {device}: {error}");
-                front.last_resort = true;
-                Outcome::NoMemory(error, front)
+        let mut errors = Vec::new();
+        loop {
+            errors.extend(front.errors());
+            if self.options.skip_errors {
+                errors.clear();
             }
-            Err(Refused::Failed(error)) => Outcome::Failed(error),
-        };
-        (errors, outcome)
+            if front.amount().0 == 0 {
+                // Needs no memory, so it cannot fail.
+                let keeps = self.keeps(&front);
+                let empty = || Outcome::Batch(Event::ready(Batch::on_host(front, device)));
+                return (errors, if keeps { empty() } else { Outcome::Nothing });
+            }
+            let outcome = match upload(front) {
+                Ok(event) => Outcome::Batch(event),
+                Err(Refused::NoMemory(error, mut front)) => {
+                    warn!("a batch waits for memory of {device}: {error}");
+                    front.last_resort = true;
+                    Outcome::NoMemory(error, front)
+                }
+                Err(Refused::Unread(again)) => {
+                    front = again; // the others lie elsewhere without it
+                    continue;
+                }
+                Err(Refused::Failed(error)) => Outcome::Failed(error),
+            };
+            return (errors, outcome);
+        }
+    }
+
+    /// Makes an image whose file cannot be read an error.
+    fn fail(&self, front: &mut Assembly<M>, image: usize, error: &io::Error) {
+        let Some((lost, error)) = front.lose(image, format!("cannot read its pixels: {error}")) else { return };
+        let mut state = lock(&self.state);
+        state.stats.images -= 1;
+        state.stats.bytes -= lost.pixels.len() as u64;
+        self.count_failure(&mut state, &error);
+        drop(state);
+        drop(lost); // its metadata is the user's
     }
 
     /// A batch whose images are on their way to the device, in stream order.
@@ -191,7 +213,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         stream: &Stream<S>,
         device: Device,
-        front: Assembly<M>,
+        mut front: Assembly<M>,
+        read: ReadPieces<M, S>,
     ) -> Result<BatchOn<S, M>, Refused<M>> {
         let bytes = front.images().map(|image| padded(image.pixels.len())).sum();
         let mut rgb = match self.device_buffer(stream, bytes) {
@@ -199,13 +222,25 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, front)),
             Err(error) => return Err(error.into()),
         };
+        let unread = self.upload_files(stream, &front, &mut rgb, read)?;
+        if !unread.is_empty() {
+            // From the last one on, because each changes the numbers of those after it.
+            unread.into_iter().rev().for_each(|(image, error)| self.fail(&mut front, image, &error));
+            return Err(Refused::Unread(front));
+        }
         let mut batch = stream.bind(Batch::on_host(front, device)).map_err(|r| r.error)?;
+        if batch.images.iter().all(|image| image.is_empty()) && batch.pageable.iter().all(Vec::is_empty) {
+            batch.rgb = rgb; // all of it is on its way
+            return Ok(batch);
+        }
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
             let mut at = 0;
-            for (pinned, pageable) in batch.images.iter().zip(&batch.pageable) {
-                let len = pinned.len() + pageable.len(); // one of them is empty
+            for ((pinned, pageable), &[height, width]) in batch.images.iter().zip(&batch.pageable).zip(&batch.sizes) {
+                let len = 3 * height as usize * width as usize;
                 let to = rgb.slice_mut(at..at + len)?;
-                if pageable.is_empty() {
+                if pinned.is_empty() && pageable.is_empty() {
+                    // From a file.
+                } else if pageable.is_empty() {
                     stream.copy_to_device(pinned, to)?;
                 } else {
                     stream.write_blocking(pageable, to)?;
@@ -263,6 +298,7 @@ impl<M: Clone + Send + 'static> Batch<M> {
             let (pinned, vec) = match image.pixels {
                 Pixels::Pinned(buffer) => (buffer, Vec::new()),
                 Pixels::Pageable(vec) => (PinnedBuffer::empty(device), vec),
+                Pixels::File(_) => (PinnedBuffer::empty(device), Vec::new()),
             };
             images.push(pinned);
             pageable.push(vec);
