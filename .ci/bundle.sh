@@ -28,8 +28,9 @@ for line in sys.stdin:
         continue
     if kind == "example" and made["profile"]["test"]:
         continue
-    package = made["package_id"].split("/")[-1].split("#")[0]
-    if kind == "test" and package not in ("main", "thalweg") :
+    folder, _, package = made["package_id"].split("/")[-1].partition("#")
+    package = package.split("@")[0] if "@" in package else folder
+    if kind == "test" and package != "thalweg":
         name = package + "." + name
     shutil.copy(made["executable"], os.path.join(sys.argv[1], kind + "." + name))
 ' "$bundle/bin"

@@ -10,6 +10,8 @@
 //! ```text
 //! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: the decoders bind)
 //! cargo run --release --example disk_pipeline -- --raw                    (no decoding: disk or bus binds)
+//! cargo run --release --example disk_pipeline -- --raw --keep             (frames are kept on the host as well)
+//! cargo run --release --example disk_pipeline -- --raw --direct           (from the disk, past the page cache)
 //! cargo run --release --example disk_pipeline -- ~/photographs
 //! ```
 
@@ -20,11 +22,12 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
-    BatchOn, Canvas, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm,
+    BatchOn, Canvas, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm, upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -33,14 +36,19 @@ stream_tags!(Compute, Download);
 const PATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut raw, mut folder) = (false, None);
+    let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
     let args = support::Arguments::parse_with(
         "Photographs from disk to the scores of their patches.",
-        "  --raw            frames that need no decoder (binary PPM) instead of JPEG\n  \
+        "  --raw            frames that need no decoder (binary PPM) instead of JPEG; they go from the\n                   \
+         file to the device in pieces\n  \
+         --keep           as --raw, but each frame is read into memory that its batch keeps\n  \
+         --direct         as --raw, but by direct I/O (O_DIRECT), for frames made for this run\n  \
          FOLDER           photographs of your own (default: files made of assets/photos)\n",
         |argument| match argument {
-            "--raw" => {
+            "--raw" | "--keep" | "--direct" => {
                 raw = true;
+                keep |= argument == "--keep";
+                direct |= argument == "--direct";
                 true
             }
             path => !path.starts_with('-') && folder.replace(PathBuf::from(path)).is_none(),
@@ -59,13 +67,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if paths.is_empty() {
         return Err(format!("{}: no *.{}", folder.display(), endings.join(", *.")).into());
     }
-    let read: Read = if raw { read_ppm } else { read_photo };
+    let read: Read = match (raw, direct && made.is_some(), keep) {
+        (false, ..) => Box::new(read_photo),
+        (_, true, _) => Box::new(move |path, canvas| {
+            let file = open_direct(path).map_err(|e| format!("cannot open it for direct I/O: {e}"))?;
+            let header = file.metadata()?.len() - 3 * u64::from(height) * u64::from(width);
+            canvas.rgb_in_file(height, width, file, header)
+        }),
+        (.., true) => Box::new(read_ppm),
+        (.., false) => Box::new(upload_ppm),
+    };
+    let read: Arc<Read> = Arc::new(read);
+    let read = move |path: &Path, canvas: &mut Canvas<'_>| read(path, canvas);
     let all: Vec<_> = paths.iter().cycle().take(total.max(paths.len())).cloned().collect();
 
     // Serial: one thread decodes a file, then it is uploaded, then scored, then downloaded. The first epoch, here and below, is not counted: it
     // page-locks memory, loads kernels, and brings files into the page cache.
     let options = Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, ..Options::default() };
-    let mut loader = Loader::new(gpu, Source::files(&paths, read), options)?;
+    let mut loader = Loader::new(gpu, Source::files(&paths, read.clone()), options)?;
     score_all(gpu, &mut loader, &Timeline::off(), 0)?;
     let start = Instant::now();
     loader.restart();
@@ -74,7 +93,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What the disk and the decoders can do alone, and the bus.
     let options = Options { batch, upload: Upload::Off, ..Options::default() };
-    let mut loader = Loader::new(gpu, Source::files(&all, read), options.clone())?;
+    let plain: fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
+    let mut loader = Loader::new(gpu, Source::files(&all, plain), options.clone())?;
     loader.by_ref().try_for_each(|batch| batch.map(drop))?;
     let image_bytes = loader.stats().bytes as f64 / all.len() as f64;
     let start = Instant::now();
@@ -103,7 +123,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let spans = trace.spans().iter().filter(|span| span.activity == activity);
         spans.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall
     };
-    let (first, alone) = if raw { ("read", "reading alone") } else { ("decode", "decoding alone") };
+    let (first, alone) =
+        if raw { ("read", "reading alone, from the page cache") } else { ("decode", "decoding alone") };
     let stages = [
         (first, busy(Activity::Host) / threads as f64, format!("{alone}: {decode_rate:.0} images/s")),
         ("upload", busy(Activity::Upload), format!("at the bus's rate: {upload_rate:.0} images/s")),
@@ -130,7 +151,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-type Read = fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError>;
+type Read = Box<dyn Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Send + Sync>;
+
+/// A file whose blocks come from the disk itself.
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_: &Path) -> std::io::Result<File> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
 
 /// Scores of each file, with up to `ahead` batches under way past their upload.
 fn score_all(

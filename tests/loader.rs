@@ -1,19 +1,23 @@
 //! The loader: nothing lost, nothing out of order, nothing left behind, whatever fails and whenever it is dropped.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use thalweg::{Device, Error, Event, PinnedPool, stream_tags};
-use thalweg_loader::{Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm};
-use thalweg_vision::kernels::Layout;
+use thalweg::{AnyStream, Device, Error, Event, PinnedPool, stream_tags};
+use thalweg_loader::{
+    Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm, upload_ppm,
+};
+use thalweg_vision::kernels::{self, Layout};
 
 mod support;
 use support::cases;
-use support::devices::devices;
+use support::devices::{devices, report};
 use support::images::SplitMix;
 
 /// The size of an image, which its index decides.
@@ -59,6 +63,13 @@ fn source(len: u64) -> Source<String> {
     })
 }
 
+/// As `source`, but it does not know how many samples it has.
+fn source_until(len: u64) -> Source<String> {
+    Source::from_fn(move |index| {
+        (index < len).then(|| Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
+    })
+}
+
 fn options(batch: usize, threads: usize, upload: Upload) -> Options {
     Options { batch, threads, upload, ..Options::default() }
 }
@@ -71,10 +82,13 @@ fn check(device: Device, batch: Event<Batch<String>>) -> Vec<u64> {
             let batch = s.wait(batch).unwrap();
             let bytes = s.read_blocking(&batch.rgb).unwrap();
             let ranges = byte_ranges(&batch.sizes);
-            // The kernels of batches take it as it is.
-            let layout = Layout::new(&batch.sizes, 32).unwrap();
-            assert_eq!(ranges, (0..batch.sizes.len()).map(|i| layout.byte_range(i)).collect::<Vec<_>>());
-            assert_eq!(bytes.len(), layout.bytes() as usize);
+            assert_eq!(batch.sizes.is_empty(), bytes.is_empty());
+            if !batch.sizes.is_empty() {
+                // The kernels of batches take it as it is.
+                let layout = Layout::new(&batch.sizes, 32).unwrap();
+                assert_eq!(ranges, (0..batch.sizes.len()).map(|i| layout.byte_range(i)).collect::<Vec<_>>());
+                assert_eq!(bytes.len(), layout.bytes() as usize);
+            }
             for (i, &index) in batch.indices.iter().enumerate() {
                 assert_eq!(batch.sizes[i], size(index));
                 assert_eq!(bytes[ranges[i].clone()], pixels(index), "image {index} on {device}");
@@ -131,7 +145,7 @@ proptest! {
 
     #[test]
     fn a_failed_sample_is_an_error_in_its_place(
-        len in 1u64..30, batch in 1usize..6, threads in 1usize..5, seed: u64, skip: bool, streams: bool,
+        len in 1u64..30, batch in 1usize..6, threads in 1usize..5, seed: u64, skip: bool, drop_last: bool, streams: bool,
     ) {
         // Of eight samples, one fails, one panics, one draws nothing, one asks for too little, one fails after it has its memory.
         let fate = move |index: u64| SplitMix(seed ^ index).next() % 8;
@@ -152,7 +166,7 @@ proptest! {
         silence_panics();
         for &device in devices() {
             let upload = if streams { Upload::Streams } else { Upload::Sequential };
-            let options = Options { skip_errors: skip, ..options(batch, threads, upload) };
+            let options = Options { skip_errors: skip, drop_last, ..options(batch, threads, upload) };
             let mut loader = Loader::new(device, samples(), options).unwrap();
             let mut items = Vec::new(); // a batch's indices, or an error's
             for item in loader.by_ref() {
@@ -174,19 +188,20 @@ proptest! {
                 });
             }
             let mut expected = Vec::new();
-            let all: Vec<u64> = (0..len).collect();
+            let kept = if drop_last { len / batch as u64 * batch as u64 } else { len };
+            let all: Vec<u64> = (0..kept).collect();
             for chunk in all.chunks(batch) {
                 if !skip {
                     expected.extend(chunk.iter().filter(|i| failing(**i)).map(|i| Err(*i)));
                 }
                 let good: Vec<u64> = chunk.iter().copied().filter(|i| !failing(*i)).collect();
-                if !good.is_empty() {
+                if drop_last || !good.is_empty() {
                     expected.push(Ok(good));
                 }
             }
             prop_assert_eq!(items, expected);
             let failed = all.iter().filter(|i| failing(**i)).count() as u64;
-            prop_assert_eq!((loader.stats().failed, loader.stats().images), (failed, len - failed));
+            prop_assert_eq!((loader.stats().failed, loader.stats().images), (failed, kept - failed));
             let pool = loader.pinned_pool();
             drop(loader);
             all_returned(&pool);
@@ -195,14 +210,17 @@ proptest! {
 
     #[test]
     fn ranks_share_each_epoch(
-        len in 0u64..60, world in 1u64..6, batch in 1usize..7, seed: Option<u64>, drop_last: bool,
+        len in 0u64..60, world in 1u64..6, batch in 1usize..7, seed: Option<u64>, drop_last: bool, endless: bool,
     ) {
+        // Without a length nothing can be shuffled, and only the source knows where it ends.
+        let endless = endless && seed.is_none();
+        let samples = || if endless { source_until(len) } else { source(len) };
         let cpu = Device::cpu().unwrap();
         let mut epochs = Vec::new();
         let load = |rank| Options {
             shuffle: seed, shard: (rank, world), drop_last, ..options(batch, 2, Upload::Off)
         };
-        let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, source(len), load(rank)).unwrap()).collect();
+        let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, samples(), load(rank)).unwrap()).collect();
         for epoch in 0..2 {
             let mut all = Vec::new();
             let mut batches = BTreeSet::new();
@@ -323,6 +341,137 @@ fn a_source_that_panics_ends_the_epoch_with_an_error() {
         assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [3, 4]);
         assert!(loader.next().is_none());
         loader.restart();
+    }
+}
+
+/// A source with a length goes on after a panic, and waits for the turn of no sample that never
+/// came.
+#[test]
+fn a_source_of_known_length_loses_one_sample_by_a_panic() {
+    silence_panics();
+    let cpu = Device::cpu().unwrap();
+    for pinned_budget in [usize::MAX, 3 * PAGE] {
+        let samples = Source::indexed(7, |index| {
+            if index == 2 {
+                std::panic::panic_any("out of samples");
+            }
+            Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c))
+        });
+        let options = Options { drop_last: true, pinned_budget, ..options(2, 2, Upload::Auto) };
+        let mut loader = Loader::new(cpu, samples, options).unwrap();
+        assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1]);
+        let Some(Err(Error::Sample { index: 2, cause, .. })) = loader.next() else { panic!("an error was due") };
+        assert_eq!(cause.to_string(), "the source panicked: out of samples");
+        let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
+        assert_eq!((batch.indices, batch.failed), (vec![3], vec![2]));
+        assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [4, 5]);
+        assert!(loader.next().is_none());
+        assert_eq!(loader.stats().failed, 1);
+    }
+}
+
+/// Ranks that meet in a collective after each batch would hang if one of them had fewer.
+#[test]
+fn ranks_get_equally_many_batches_whatever_fails() {
+    const LEN: u64 = 1003;
+    const BATCH: usize = 4;
+    const WORLD: u64 = 3;
+    let broken = |index: u64| SplitMix(index).next() % 10 < 7;
+    for &device in devices() {
+        for (known, skip_errors, upload) in
+            [(true, true, Upload::Streams), (true, false, Upload::Sequential), (false, true, Upload::Off)]
+        {
+            let (mut counts, mut failed) = (Vec::new(), Vec::new());
+            let mut without_images = 0;
+            for rank in 0..WORLD {
+                let sample = move |index: u64| {
+                    Sample::new(format!("image {index}"), index, move |canvas: &mut Canvas<'_>| {
+                        if broken(index) { Err("broken".into()) } else { draw(index, canvas) }
+                    })
+                };
+                let samples = match known {
+                    true => Source::indexed(LEN, sample),
+                    false => Source::from_fn(move |index| (index < LEN).then(|| sample(index))),
+                };
+                let shuffle = known.then_some(9);
+                let (shard, drop_last) = ((rank, WORLD), true);
+                let options = Options { shuffle, shard, drop_last, skip_errors, ..options(BATCH, 2, upload) };
+                let mut loader = Loader::new(device, samples, options).unwrap();
+                let (mut batches, mut errors, mut missing) = (0, Vec::new(), 0);
+                for item in loader.by_ref() {
+                    let batch = match item {
+                        Ok(batch) => batch.synchronize().unwrap(),
+                        Err(Error::Sample { index, .. }) => {
+                            errors.push(index);
+                            continue;
+                        }
+                        Err(error) => panic!("{error}"),
+                    };
+                    batches += 1;
+                    without_images += u64::from(batch.is_empty());
+                    assert_eq!(batch.len() + batch.failed.len(), BATCH, "each sample is an image or listed");
+                    assert!(batch.indices.iter().all(|&index| !broken(index)));
+                    assert!(batch.failed.iter().all(|&index| broken(index)));
+                    assert!(skip_errors || errors == batch.failed, "its errors come just before it");
+                    errors.clear();
+                    missing += batch.failed.len() as u64;
+                }
+                counts.push(batches);
+                failed.push((missing, loader.stats().failed));
+            }
+            assert_eq!(counts, [LEN / WORLD / BATCH as u64; WORLD as usize], "batches of each rank on {device}");
+            assert!(failed.iter().all(|(missing, counted)| missing == counted), "{failed:?}");
+            assert!(without_images > 20, "{without_images} batches have no image; the test means to have many");
+        }
+    }
+}
+
+/// What a consumer does with any batch, it can do with one that has no images.
+#[test]
+fn a_batch_without_images_goes_the_way_of_the_others() {
+    for &device in devices() {
+        let (compute, download) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+            for broken in [0..2, 2..4, 4..6, 0..6] {
+                let lost = broken.clone();
+                let samples = Source::indexed(6, move |index| {
+                    let lost = lost.contains(&index);
+                    Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                        if lost { Err("broken".into()) } else { draw(index, canvas) }
+                    })
+                });
+                let options = Options { drop_last: true, skip_errors: true, ..options(2, 2, upload) };
+                let mut loader = Loader::new(device, samples, options).unwrap();
+                let mut seen = Vec::new();
+                while let Some(batch) = loader.next() {
+                    let (event, planes) = compute.enter(|s| {
+                        let batch = s.wait(batch.unwrap()).unwrap();
+                        seen.push((batch.indices.clone(), batch.failed.clone()));
+                        let values: Vec<usize> = batch.sizes.iter().map(|[h, w]| 13 * (h * w) as usize).collect();
+                        let mut planes = s.alloc::<f32>(values.iter().sum()).unwrap();
+                        let mut rest = planes.slice_mut(..).unwrap();
+                        for ((range, [h, w]), n) in byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).zip(values)
+                        {
+                            let (own, others) = rest.split_at_mut(n).unwrap();
+                            if upload != Upload::Off {
+                                kernels::textures(s, *h, *w, 0.5, 0.5, batch.rgb.slice(range).unwrap(), own).unwrap();
+                            }
+                            rest = others;
+                        }
+                        (s.record(batch).unwrap(), s.record(planes).unwrap())
+                    });
+                    loader.recycle(event);
+                    download.enter(|s| {
+                        let planes = s.wait(planes).unwrap();
+                        let mut host = s.bind(device.pinned::<f32>(planes.len()).unwrap()).unwrap();
+                        s.copy_to_host(&planes, &mut host).unwrap();
+                        drop(s.record(host).unwrap().synchronize().unwrap());
+                    });
+                }
+                let sort = |part: Vec<u64>| part.into_iter().partition::<Vec<u64>, _>(|index| !broken.contains(index));
+                assert_eq!(seen, [vec![0, 1], vec![2, 3], vec![4, 5]].map(sort), "{upload:?}");
+            }
+        }
     }
 }
 
@@ -468,6 +617,94 @@ fn epochs_use_the_same_threads_and_buffers() {
     }
 }
 
+/// Where threads wait for one another. Only a failure takes as long as the limit.
+#[derive(Default)]
+struct Meeting(Mutex<u64>, Condvar);
+
+impl Meeting {
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn arrive(&self) -> u64 {
+        let mut count = self.0.lock().unwrap();
+        *count += 1;
+        self.1.notify_all();
+        *count
+    }
+
+    /// Whether `count` have arrived in time.
+    fn wait_for(&self, count: u64) -> bool {
+        let arrived = self.0.lock().unwrap();
+        !self.1.wait_timeout_while(arrived, Self::PATIENCE, |arrived| *arrived < count).unwrap().1.timed_out()
+    }
+}
+
+#[test]
+fn as_many_samples_are_decoded_at_once_as_there_are_threads() {
+    for &device in devices() {
+        for (threads, batch) in [(2, 1), (4, 8), (5, 3)] {
+            let meeting = Arc::new(Meeting::default());
+            let samples = Source::indexed(4 * threads, move |index| {
+                let meeting = meeting.clone();
+                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                    // Each round of decoders leaves when the last of it is here.
+                    let round = (meeting.arrive() - 1) / threads + 1;
+                    match meeting.wait_for(round * threads) {
+                        true => draw(index, canvas),
+                        false => Err(format!("fewer than {threads} samples are decoded at once").into()),
+                    }
+                })
+            });
+            let loader = Loader::new(device, samples, options(batch, threads as usize, Upload::Auto)).unwrap();
+            assert_eq!(loader.threads(), threads as usize);
+            let seen: Vec<u64> = loader.flat_map(|item| check(device, item.unwrap())).collect();
+            assert_eq!(seen, (0..4 * threads).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// While nobody takes anything, as much is decoded as `prefetch` says, and one batch more that the
+/// thread is at work on.
+#[test]
+fn as_much_is_decoded_ahead_as_prefetched() {
+    for &device in devices() {
+        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+            for prefetch in [1, 2, 3, 6] {
+                let begun = Arc::new(Meeting::default());
+                let taken = Arc::new(AtomicU64::new(0));
+                let worst = Arc::new(AtomicU64::new(0));
+                let (b, t, w) = (begun.clone(), taken.clone(), worst.clone());
+                let samples = Source::indexed(40, move |index| {
+                    let (b, t, w) = (b.clone(), t.clone(), w.clone());
+                    Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                        w.fetch_max(b.arrive().saturating_sub(t.load(Ordering::SeqCst)), Ordering::SeqCst);
+                        draw(index, canvas)
+                    })
+                });
+                let options = Options { prefetch, ..options(2, 1, upload) };
+                let mut loader = Loader::new(device, samples, options).unwrap();
+                let window = 2 * (prefetch as u64 + 1);
+                for round in 0..3 {
+                    assert!(
+                        begun.wait_for(2 * round + window),
+                        "prefetch {prefetch}, {upload:?}, {round} batches taken"
+                    );
+                    // Meanwhile this one could begin another batch, which it may not.
+                    let other = Loader::new(device, source(12), self::options(2, 1, upload)).unwrap();
+                    assert_eq!(other.count(), 6);
+                    taken.fetch_add(2, Ordering::SeqCst); // `next` makes room at its end
+                    drop(loader.next().unwrap().unwrap());
+                }
+                loop {
+                    taken.fetch_add(2, Ordering::SeqCst);
+                    let Some(batch) = loader.next() else { break };
+                    drop(batch.unwrap());
+                }
+                assert!(worst.load(Ordering::SeqCst) <= window, "prefetch {prefetch}, {upload:?}: {worst:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn no_more_is_decoded_than_prefetched() {
     for &device in devices() {
@@ -596,17 +833,27 @@ fn a_batch_without_device_memory_is_tried_again() {
         }
         assert_eq!(rest, [3, 4, 5], "none is lost");
 
-        // One that can never fit is given up after the second error, and what follows still comes.
-        let mut loader = Loader::new(cpu, samples(|i| if i == 1 { 1000 } else { 10 }), options(1, 2, upload)).unwrap();
-        let (mut seen, mut errors) = (Vec::new(), 0);
-        for batch in loader.by_ref() {
-            match batch {
-                Ok(batch) => seen.extend(batch.synchronize().unwrap().meta),
-                Err(Error::OutOfMemory { wanted: 300_000, .. }) => errors += 1,
-                Err(error) => panic!("{error}"),
+        // One that can never fit is given up after the second error, and what follows still comes;
+        // with `drop_last`, what is left of it comes too.
+        for drop_last in [false, true] {
+            let options = Options { drop_last, ..options(1, 2, upload) };
+            let mut loader = Loader::new(cpu, samples(|i| if i == 1 { 1000 } else { 10 }), options).unwrap();
+            let (mut seen, mut lost, mut errors) = (Vec::new(), Vec::new(), 0);
+            for batch in loader.by_ref() {
+                match batch {
+                    Ok(batch) => {
+                        let batch = batch.synchronize().unwrap();
+                        seen.push(batch.meta);
+                        lost.extend(batch.failed);
+                    }
+                    Err(Error::OutOfMemory { wanted: 300_000, .. }) => errors += 1,
+                    Err(error) => panic!("{error}"),
+                }
             }
+            let (second, failed) = if drop_last { (vec![vec![]], vec![1]) } else { (vec![], vec![]) };
+            assert_eq!(seen, [vec![vec![0]], second, (2..6).map(|i| vec![i]).collect()].concat());
+            assert_eq!((lost, errors, loader.stats().failed), (failed, 2, 1));
         }
-        assert_eq!((seen, errors), (vec![0, 2, 3, 4, 5], 2));
     }
 }
 
@@ -659,6 +906,15 @@ fn files_and_folders() {
         for index in 0..3 {
             assert_eq!(batch.pixels(index as usize), pixels(index));
         }
+        let samples = Source::folder(&folder, &["ppm"], upload_ppm).unwrap();
+        let mut loader = Loader::new(device, samples, options(8, 2, Upload::Auto)).unwrap();
+        assert_eq!(loader.by_ref().take(3).filter(Result::is_err).count(), 3);
+        let batch = device.per_thread(|s| {
+            let batch = s.wait(loader.next().unwrap().unwrap()).unwrap();
+            (s.read_blocking(&batch.rgb).unwrap(), byte_ranges(&batch.sizes))
+        });
+        let (bytes, ranges) = batch.unwrap();
+        assert!((0..3).zip(ranges).all(|(index, range)| bytes[range] == pixels(index)));
         let missing = Source::files([folder.join("missing.ppm")], read_ppm);
         let error = Loader::new(device, missing, options(1, 1, Upload::Auto)).unwrap().next().unwrap().unwrap_err();
         assert!(error.to_string().contains("missing.ppm") && error.to_string().contains("cannot open it"), "{error}");
@@ -666,6 +922,177 @@ fn files_and_folders() {
     assert!(Source::folder(&folder, &["gif"], read_ppm).unwrap_err().to_string().contains("*.gif"));
     assert!(Source::folder(folder.join("nowhere"), &["ppm"], read_ppm).is_err());
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A folder that goes when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("thalweg-loader-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Smaller than a piece, a piece and a part, whole pieces exactly, and several pieces and a part.
+const IN_FILES: [[u32; 2]; 4] = [[3, 5], [600, 700], [1024, 1024], [700, 1601]];
+
+fn in_file(index: u64) -> ([u32; 2], u64, Vec<u8>) {
+    let [height, width] = IN_FILES[index as usize % 4];
+    let mut bytes = vec![0; 3 * (height * width) as usize];
+    let mut random = SplitMix(index);
+    bytes.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next().to_le_bytes()[..bytes.len()]));
+    ([height, width], 4090 + 7 * index, bytes)
+}
+
+/// Pixels in files reach the device with no memory of their own on the host, whatever memory there
+/// is for slots, beside images that are decoded.
+#[test]
+fn pixels_in_files_reach_the_device() {
+    let folder = Folder::new("in-files");
+    let path = |index: u64| folder.0.join(index.to_string());
+    for index in 0..10 {
+        let (_, at, bytes) = in_file(index);
+        std::fs::write(path(index), [vec![0xee; at as usize], bytes, vec![0xdd; 9]].concat()).unwrap();
+    }
+    let decoded = |index: u64| index % 3 == 2;
+    let buffered = |path: &Path| File::open(path);
+    type Open = fn(&Path) -> std::io::Result<File>;
+    let mut opens: Vec<(bool, Open)> = vec![(false, buffered)];
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let direct: Open = |path| File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+        match direct(&path(0)) {
+            Ok(_) => opens.push((true, direct)),
+            Err(error) => report(&format!("NOT COVERED: direct I/O ({error})")),
+        }
+    }
+    for &device in devices() {
+        for &(direct, open) in &opens {
+            for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+                // Room for as many slots as the loader likes, for two, and for none.
+                for pinned_budget in [usize::MAX, 9 << 20, 1 << 20] {
+                    if upload == Upload::Off && (direct || pinned_budget < usize::MAX) {
+                        continue; // it reads all of an image into memory, wherever the blocks of the file begin
+                    }
+                    let folder = folder.0.clone();
+                    let samples = Source::indexed(10, move |index| {
+                        let path = folder.join(index.to_string());
+                        Sample::new(format!("image {index}"), index, move |canvas| {
+                            if decoded(index) {
+                                return draw(index, canvas);
+                            }
+                            let ([height, width], at, _) = in_file(index);
+                            canvas.rgb_in_file(height, width, open(&path)?, at)
+                        })
+                    });
+                    let options = Options { pinned_budget, ..options(4, 3, upload) };
+                    let mut loader = Loader::new(device, samples, options).unwrap();
+                    let pool = loader.pinned_pool();
+                    let mut seen = Vec::new();
+                    while let Some(batch) = loader.next() {
+                        let batch = device
+                            .per_thread(|s| {
+                                let batch = s.wait(batch.unwrap()).unwrap();
+                                let bytes = s.read_blocking(&batch.rgb).unwrap();
+                                for ((&index, range), size) in
+                                    batch.indices.iter().zip(byte_ranges(&batch.sizes)).zip(&batch.sizes)
+                                {
+                                    let (expected_size, _, expected) = in_file(index);
+                                    let (expected_size, expected) = match decoded(index) {
+                                        true => (self::size(index), pixels(index)),
+                                        false => (expected_size, expected),
+                                    };
+                                    assert_eq!(*size, expected_size);
+                                    let same = upload == Upload::Off || bytes[range] == expected;
+                                    assert!(same, "image {index} on {device}, {upload:?}, budget {pinned_budget}");
+                                }
+                                s.record(batch).unwrap().synchronize().unwrap()
+                            })
+                            .unwrap();
+                        for (i, &index) in batch.indices.iter().enumerate() {
+                            let expected = match (decoded(index), upload) {
+                                (true, _) => pixels(index),
+                                (false, Upload::Off) => in_file(index).2,
+                                (false, _) => Vec::new(),
+                            };
+                            assert!(batch.pixels(i) == expected, "image {index} on the host");
+                        }
+                        seen.extend(batch.indices.clone());
+                        loader.recycle(Event::ready(batch));
+                    }
+                    assert_eq!(seen, (0..10).collect::<Vec<_>>());
+                    assert!(pool.in_use() + pool.cached() <= pinned_budget);
+                    if upload != Upload::Off {
+                        // Slots for three threads, and pages of what is decoded.
+                        assert!(pool.in_use() + pool.cached() < 8 << 20, "{} bytes are locked", pool.in_use());
+                    }
+                    let all = |index| match decoded(index) {
+                        true => pixels(index).len(),
+                        false => in_file(index).2.len(),
+                    };
+                    assert_eq!(loader.stats().bytes, (0..10).map(|index| all(index) as u64).sum::<u64>());
+                    drop(loader);
+                    all_returned(&pool);
+                }
+            }
+        }
+    }
+}
+
+/// A file that is cut short once its size is known costs its sample alone.
+#[test]
+fn a_file_that_cannot_be_read_any_more_costs_its_sample_alone() {
+    let folder = Folder::new("cut");
+    for &device in devices() {
+        for upload in [Upload::Streams, Upload::Sequential] {
+            for index in 0..8 {
+                let (_, at, bytes) = in_file(index);
+                std::fs::write(folder.0.join(index.to_string()), [vec![0; at as usize], bytes].concat()).unwrap();
+            }
+            let cut = |index: u64| [1, 2, 4, 5, 6, 7].contains(&index);
+            let path = folder.0.clone();
+            let samples = Source::indexed(8, move |index| {
+                let path = path.join(index.to_string());
+                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                    let ([height, width], at, bytes) = in_file(index);
+                    let file = File::options().read(true).write(true).open(path)?;
+                    if cut(index) {
+                        file.set_len(at + bytes.len() as u64 - 1)?;
+                    }
+                    canvas.rgb_in_file(height, width, file, at)
+                })
+            });
+            let options = Options { drop_last: true, ..options(4, 2, upload) };
+            let mut loader = Loader::new(device, samples, options).unwrap();
+            for expected in [vec![1, 2], vec![4, 5, 6, 7]] {
+                for index in &expected {
+                    let Some(Err(error @ Error::Sample { .. })) = loader.next() else { panic!("an error was due") };
+                    let message = format!("sample {index} (image {index}): cannot read its pixels: the file ends");
+                    assert!(error.to_string().starts_with(&message), "{error}");
+                }
+                let batch = loader.next().unwrap().unwrap();
+                let bytes = device.per_thread(|s| {
+                    let batch = s.wait(batch).unwrap();
+                    assert_eq!(batch.failed, expected);
+                    (s.read_blocking(&batch.rgb).unwrap(), byte_ranges(&batch.sizes), batch.indices.clone())
+                });
+                let (bytes, ranges, indices) = bytes.unwrap();
+                assert_eq!(indices.len(), 4 - expected.len());
+                assert!(indices.iter().zip(ranges).all(|(&index, range)| bytes[range] == in_file(index).2));
+            }
+            assert!(loader.next().is_none());
+            assert_eq!((loader.stats().images, loader.stats().failed), (2, 6));
+        }
+    }
 }
 
 #[test]

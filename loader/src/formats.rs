@@ -1,7 +1,7 @@
 //! Images that need no decoder.
 
 use std::fs::{File, Metadata};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
 use super::{Canvas, DecodeError};
@@ -11,6 +11,25 @@ use super::{Canvas, DecodeError};
 /// # Errors
 /// The file cannot be read, is none of these, or ends before its pixels do.
 pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let (mut file, height, width) = open_ppm(path)?;
+    // Whatever is buffered, and past that from the file, without another copy.
+    file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
+    Ok(())
+}
+
+/// As [`read_ppm`], but only the header is read here. The pixels go from the file to the device in
+/// pieces, and the batch has none on the host: see [`Canvas::rgb_in_file`].
+///
+/// # Errors
+/// The file cannot be read, is none of these, or ends before its pixels do.
+pub fn upload_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let (mut file, height, width) = open_ppm(path)?;
+    let at = file.stream_position().map_err(|e| format!("cannot read it: {e}"))?;
+    canvas.rgb_in_file(height, width, file.into_inner(), at)
+}
+
+/// The file, at its pixels, and their height and width.
+fn open_ppm(path: &Path) -> Result<(BufReader<File>, u32, u32), DecodeError> {
     let mut file = BufReader::with_capacity(4096, File::open(path).map_err(|e| format!("cannot open it: {e}"))?);
     let (height, width) = ppm_header(&mut file)?;
     // Memory is for what is there, not for what a broken header says; a pipe does not tell.
@@ -18,9 +37,7 @@ pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError>
     if there.is_some_and(|bytes| bytes < 3 * u128::from(height) * u128::from(width)) {
         return Err(format!("truncated: the file ends before {width} x {height} pixels do").into());
     }
-    // Whatever is buffered, and past that from the file, without another copy.
-    file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
-    Ok(())
+    Ok((file, height, width))
 }
 
 /// Height and width; leaves the reader at the pixels.

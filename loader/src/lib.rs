@@ -37,10 +37,15 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 //!
-//! **Back-pressure.** No more than `prefetch` batches, and those that the decode threads are at work on, exist at a time besides what
-//! the consumer holds. **Errors.** A sample that cannot be decoded is an `Err` that names it, just before its batch, which is
-//! one image smaller; the rest continues. **Streams** are used where they pay ([`Decision`]), else `next` uploads and waits, with
-//! the same result. What is decided, falls back or is skipped is told through the [`log`] crate.
+//! **Back-pressure.** No more than `prefetch` batches, and those that the decode threads are at
+//! work on, exist at a time besides what the consumer holds. **Errors.** A sample that cannot be
+//! decoded is an `Err` that names it, just before its batch, which is one image smaller; the rest
+//! continues. **Ranks** that take a step together for each batch set
+//! [`drop_last`](Options::drop_last): then all of them get the same number of batches, whatever
+//! fails. **Raw frames** need not pass through host memory of their own: [`upload_ppm`], and
+//! [`Canvas::rgb_in_file`] for other formats. **Streams** are used where they pay ([`Decision`]),
+//! else `next` uploads and waits, with the same result. What is decided, falls back or is skipped
+//! is told through the [`log`] crate.
 //!
 //! | variable | overrides |
 //! |---|---|
@@ -52,12 +57,14 @@ mod formats;
 mod photo;
 mod queue;
 mod source;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod upload;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::iter::FusedIterator;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,13 +74,14 @@ use std::time::{Duration, Instant};
 
 use log::warn;
 
-pub use formats::read_ppm;
+pub use formats::{read_ppm, upload_ppm};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
 use queue::{Pin, Queue};
 pub use source::{Sample, Source};
+use staging::InFile;
 pub use upload::Decision;
-use upload::{Monitor, Outcome, RETRIES};
+use upload::{Monitor, Outcome};
 
 use thalweg::{AnyStream, Device, DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Timeline};
 
@@ -112,11 +120,22 @@ pub struct Options {
     pub threads: usize,
     /// The seed of a new order in each epoch, the same on every machine. Default: the source's order.
     pub shuffle: Option<u64>,
-    /// Whether a last batch that is not full is left out. With several ranks, all get the same number of batches then.
+    /// Whether a last batch that is not full is left out.
+    ///
+    /// All ranks of a [`shard`](Options::shard) then get the same number of batches, because that
+    /// number depends on the number of samples, the ranks and the size of a batch alone, and not on
+    /// what fails: a batch of which no image is left is yielded with none ([`Batch::is_empty`]),
+    /// and [`Batch::failed`] lists what is missing. So ranks that exchange gradients after each
+    /// batch do not wait for one another for ever. Without `drop_last`, a batch of which no image
+    /// is left is left out.
+    ///
+    /// A device or a thread that fails ends a loader early, by an error; so does a panic in a
+    /// source without a length.
     pub drop_last: bool,
     /// This process's rank and how many there are: each sample is one rank's. Default (0, 1).
     pub shard: (u64, u64),
     /// Whether samples that fail are logged and left out, instead of yielded as errors.
+    /// [`Batch::failed`] and [`Stats::failed`] count them in both cases.
     pub skip_errors: bool,
     /// How batches come to the device.
     pub upload: Upload,
@@ -196,7 +215,9 @@ pub struct Batch<M: Clone + Send + 'static> {
     /// The images' pixels, interleaved RGB, one image after another, each from a multiple of 16 bytes on (where, says
     /// [`byte_ranges`]); what lies between is arbitrary. Empty with [`Upload::Off`].
     pub rgb: DeviceBuffer<u8>,
-    /// The same on the host, as decoded; empty where page-locked memory was not to be had. [`Batch::pixels`] covers both.
+    /// The same on the host, as decoded. One is empty where page-locked memory was not to be had,
+    /// for which see [`Batch::pixels`], and where the pixels went from a file to the device
+    /// ([`Canvas::rgb_in_file`]).
     pub images: Vec<PinnedBuffer<u8>>,
     #[resource(plain)]
     pageable: Vec<Vec<u8>>,
@@ -212,20 +233,28 @@ pub struct Batch<M: Clone + Send + 'static> {
     /// The samples' metadata.
     #[resource(plain)]
     pub meta: Vec<M>,
+    /// The indices of the batch's samples that failed, in no particular order, and so are not among
+    /// its images.
+    #[resource(plain)]
+    pub failed: Vec<u64>,
 }
 
 impl<M: Clone + Send + 'static> Batch<M> {
-    /// Number of images; never 0.
+    /// Number of images.
     pub fn len(&self) -> usize {
         self.sizes.len()
     }
 
-    /// Whether there are no images, which no loader yields.
+    /// Whether there are no images, because all samples failed; only with
+    /// [`drop_last`](Options::drop_last). There is nothing to launch for such a batch, and no
+    /// [`Layout`](crate::vision::Layout) of it; it is waited for, recorded and recycled as any
+    /// other. On a stream, `sizes.is_empty()` says the same.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// The pixels of an image on the host, interleaved RGB.
+    /// The pixels of an image on the host, interleaved RGB; none where they went from a file to the
+    /// device.
     pub fn pixels(&self, image: usize) -> &[u8] {
         if self.pageable[image].is_empty() { &self.images[image] } else { &self.pageable[image] }
     }
@@ -251,12 +280,16 @@ fn padded(bytes: usize) -> usize {
 pub struct Canvas<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
+    /// Images are for the host, which has to have their pixels.
+    on_host: bool,
 }
 
 /// Memory for an image on the host.
 enum Pixels {
     Pinned(PinnedBuffer<u8>),
     Pageable(Vec<u8>),
+    /// Not yet in memory.
+    File(InFile),
 }
 
 impl Pixels {
@@ -264,13 +297,14 @@ impl Pixels {
         match self {
             Self::Pinned(buffer) => buffer.len(),
             Self::Pageable(vec) => vec.len(),
+            Self::File(file) => file.bytes,
         }
     }
 }
 
 impl<'c> Canvas<'c> {
-    fn new(memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
-        Self { memory: Box::new(memory), image: None }
+    fn new(on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
+        Self { memory: Box::new(memory), image: None, on_host }
     }
 
     /// Says how large the image is, and returns the memory for its pixels: `[height, width, 3]`, with whatever an earlier image
@@ -281,19 +315,47 @@ impl<'c> Canvas<'c> {
     /// # Errors
     /// A side is 0, or there is no memory. Pass it on: the sample fails with it.
     pub fn rgb(&mut self, height: u32, width: u32) -> Result<&mut [u8]> {
-        let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
-        let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else {
-            return Err(Error::Parameter {
-                name: "the image's size",
-                given: format!("{height} x {width}"),
-                expected: "at least 1 x 1 pixels, in memory".into(),
-            });
-        };
+        let bytes = Self::bytes(height, width)?;
         self.image = None; // gives its memory back first
         let (_, pixels) = self.image.insert(([height, width], (self.memory)(bytes)?));
         Ok(match pixels {
             Pixels::Pinned(buffer) => buffer,
             Pixels::Pageable(vec) => vec,
+            Pixels::File(_) => unreachable!("`memory` returns memory"),
+        })
+    }
+
+    /// Says how large the image is, and that its pixels lie in `file` from byte `at` on as
+    /// [`rgb`](Self::rgb) would hold them.
+    ///
+    /// They are read when the batch is uploaded: threads read pieces of 1 MiB into a few
+    /// page-locked slots, which stay in the processor's caches, and each piece goes to the device
+    /// at once. A large frame so crosses host memory once, where one read into memory of its own
+    /// crosses it four times. The batch has no copy on the host ([`Batch::pixels`] is empty),
+    /// except with [`Upload::Off`], for which the pixels are read here. A file that ends too early
+    /// fails the sample.
+    ///
+    /// The file stays open until then. One opened for direct I/O (`O_DIRECT`) is read in whole
+    /// blocks, past the page cache, except with [`Upload::Off`].
+    ///
+    /// # Errors
+    /// A side is 0; with [`Upload::Off`], the file cannot be read.
+    pub fn rgb_in_file(&mut self, height: u32, width: u32, file: File, at: u64) -> Result<(), DecodeError> {
+        let bytes = Self::bytes(height, width)?;
+        if self.on_host {
+            let failed = |e| format!("cannot read its pixels: {e}");
+            return Ok(staging::fill(&file, at, bytes, bytes, self.rgb(height, width)?).map_err(failed)?);
+        }
+        self.image = Some(([height, width], Pixels::File(InFile { file, at, bytes })));
+        Ok(())
+    }
+
+    fn bytes(height: u32, width: u32) -> Result<usize> {
+        let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
+        bytes.filter(|&bytes| bytes > 0).ok_or_else(|| Error::Parameter {
+            name: "the image's size",
+            given: format!("{height} x {width}"),
+            expected: "at least 1 x 1 pixels, in memory".into(),
         })
     }
 
@@ -315,11 +377,11 @@ pub struct Stats {
     pub images: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Samples that failed.
+    /// Samples that failed, and those of batches for which there was no device memory.
     pub failed: u64,
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
-    /// Time in decoders, summed over threads: at most threads times the time on the clock.
+    /// Time in decoders and in reads of [`Canvas::rgb_in_file`], summed over threads.
     pub decode: Duration,
     /// Time that the consumer spent in `next`, waiting for a batch.
     pub wait: Duration,
@@ -435,7 +497,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// is dropped instead frees it, for the device's own pool; and so does one on another device than the loader's.
     pub fn recycle(&self, batch: Event<Batch<M>>) {
         let BatchEvents { rgb, .. } = batch.unzip();
-        if rgb.device() != self.device {
+        if rgb.device() != self.device || rgb.is_empty() {
             return;
         }
         let mut state = lock(&self.queue.state);
@@ -488,28 +550,13 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
                 (Vec::new(), Outcome::Failed(Error::Thread { reason }))
             });
             state = lock(&queue.state);
-            state.uploading = false;
-            errors.into_iter().for_each(|error| state.push(Err(error)));
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Batch(event) => state.push(Ok(event)),
-                Outcome::NoMemory(error, mut front) => {
-                    front.refused += 1;
-                    if front.refused <= RETRIES {
-                        state.put_back(front);
-                    } else {
-                        drop(state);
-                        drop(front); // its metadata is the user's
-                        state = lock(&queue.state);
-                    }
-                    state.push(Err(error));
-                }
-                Outcome::Failed(error) => {
-                    state.push(Err(error));
-                    state.failed = true;
-                }
-            }
+            let lost = queue.settled(&mut state, self.device, errors, outcome, true);
             queue.work.notify_all(); // there may be room, also where nothing is left of the batch
+            if !lost.is_empty() {
+                drop(state);
+                drop(lost); // its metadata is the user's
+                state = lock(&queue.state);
+            }
         };
         state.waiting = false;
         state.stats.wait += begin.elapsed();
@@ -544,12 +591,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// The sequential path: uploads on this thread's own stream, and waits.
     fn upload(&self, front: queue::Assembly<M>) -> (Vec<Error>, Outcome<M>) {
         let (queue, device) = (&self.queue, self.device);
-        let uploaded = queue.settle(front, device, |images| {
+        let uploaded = queue.settle(front, device, |front| {
             if queue.options.upload == Upload::Off {
-                return Ok(Event::ready(Batch::on_host(images, device)));
+                return Ok(Event::ready(Batch::on_host(front, device)));
             }
             device.per_thread(|stream| {
-                let batch = queue.enqueue(stream, device, images)?;
+                let batch = queue.enqueue(stream, device, front, Queue::read_in_turn)?;
                 let batch = stream.record(batch).map_err(|r| r.error)?.synchronize().map_err(|r| r.error)?;
                 Ok(Event::ready(batch))
             })?

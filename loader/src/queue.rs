@@ -22,7 +22,8 @@ use log::warn;
 use thalweg::{DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Result};
 
 use super::source::{Decode, Order, Samples};
-use super::{Batch, Canvas, DecodeError, Options, Pixels, Sample, Stats};
+use super::staging::Staging;
+use super::{Batch, Canvas, DecodeError, Options, Pixels, Sample, Stats, Upload};
 use crate::lock;
 
 /// How a loader takes page-locked memory; tests give one that fails.
@@ -32,6 +33,7 @@ pub(super) struct Queue<M: Clone + Send + 'static> {
     pub(super) options: Options,
     pub(super) pool: PinnedPool,
     pub(super) pin: Pin,
+    pub(super) staging: Staging,
     /// Batches under way, at most.
     window: usize,
     pub(super) state: Mutex<State<M>>,
@@ -104,6 +106,10 @@ pub(super) struct Decoded<M> {
 pub(super) struct Assembly<M> {
     slots: Vec<Option<Result<Decoded<M>>>>,
     missing: usize,
+    /// It has as many samples as a batch has, whatever becomes of them.
+    pub(super) whole: bool,
+    /// The samples that failed, once `errors` has taken the errors out.
+    pub(super) failed: Vec<u64>,
     /// How often there was no device memory for it.
     pub(super) refused: u32,
     /// It waits until the consumer has taken all that is ready.
@@ -111,11 +117,17 @@ pub(super) struct Assembly<M> {
 }
 
 impl<M> Assembly<M> {
-    fn new(samples: usize) -> Self {
-        Self { slots: (0..samples).map(|_| None).collect(), missing: samples, refused: 0, last_resort: false }
+    fn new(samples: usize, whole: bool) -> Self {
+        let slots = (0..samples).map(|_| None).collect();
+        Self { slots, missing: samples, whole, failed: Vec::new(), refused: 0, last_resort: false }
     }
 
-    fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
+    fn fill(&mut self, slot: usize, outcome: Result<Decoded<M>>) {
+        self.slots[slot] = Some(outcome);
+        self.missing -= 1;
+    }
+
+    pub(super) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
         self.slots.iter().flatten().flatten()
     }
 
@@ -126,15 +138,32 @@ impl<M> Assembly<M> {
 
     /// Takes the errors out.
     pub(super) fn errors(&mut self) -> Vec<Error> {
-        self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect()
+        let errors: Vec<_> =
+            self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
+        let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
+        self.failed.extend(errors.iter().filter_map(index));
+        errors
+    }
+
+    /// Makes an image an error; returns both.
+    pub(super) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
+        let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
+        let lost = slot.take()?.ok()?;
+        let cause = Arc::from(DecodeError::from(cause));
+        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
+        *slot = Some(Err(error.clone()));
+        Some((lost, error))
+    }
+
+    /// Takes the images out; their samples count as failed.
+    pub(super) fn give_up(&mut self) -> Vec<Decoded<M>> {
+        let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
+        self.failed.extend(images.iter().map(|image| image.index));
+        images
     }
 
     pub(super) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
         self.slots.into_iter().flatten().flatten()
-    }
-
-    pub(super) fn of(images: Vec<Decoded<M>>, refused: u32) -> Self {
-        Self { slots: images.into_iter().map(|i| Some(Ok(i))).collect(), missing: 0, refused, last_resort: true }
     }
 }
 
@@ -215,8 +244,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
             failed: false,
             stop: false,
         };
+        let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
-        Self { options, pool, pin, window, state: Mutex::new(state), work, done, turns }
+        Self { options, pool, pin, staging, window, state: Mutex::new(state), work, done, turns }
     }
 
     fn order(options: &Options, len: Option<u64>, epoch: u64) -> Order {
@@ -295,27 +325,53 @@ impl<M: Clone + Send + 'static> Queue<M> {
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
         let (epoch, position, size) = (state.epoch, state.position, self.options.batch);
         let indices: Vec<u64> = (position..).map_while(|p| state.order.index(p)).take(size).collect();
+        let bounded = state.order.len.is_some();
+        let last = state.order.of_last_rank(position.saturating_add(size as u64 - 1));
         drop(state);
+        let mut ask = |index| {
+            catch_unwind(AssertUnwindSafe(|| source(index))).map_err(|panic| {
+                let cause = format!("the source panicked: {}", message(panic));
+                Error::Sample { index, name: "source".into(), cause: Arc::from(DecodeError::from(cause)) }
+            })
+        };
         let mut samples = Vec::with_capacity(indices.len());
-        let mut panicked = None;
+        let mut ended = indices.len() < size;
         for &index in &indices {
-            match catch_unwind(AssertUnwindSafe(|| source(index))) {
-                Ok(Some(sample)) => samples.push((index, sample)),
-                Ok(None) => break,
-                Err(panic) => {
-                    let cause = format!("the source panicked: {}", message(panic));
-                    panicked = Some(Error::Sample {
-                        index,
-                        name: "source".into(),
-                        cause: Arc::from(DecodeError::from(cause)),
-                    });
+            match ask(index) {
+                Ok(Some(sample)) => samples.push(Ok((index, sample))),
+                Ok(None) => {
+                    ended = true;
                     break;
+                }
+                Err(error) => {
+                    samples.push(Err(error));
+                    if !bounded {
+                        ended = true; // it might panic for ever and never say that there is no more
+                        break;
+                    }
                 }
             }
         }
-        let whole = samples.len() == size;
-        let discarded = if whole || !self.options.drop_last { Vec::new() } else { std::mem::take(&mut samples) };
-        drop(discarded);
+        let mut whole = samples.len() == size;
+        // Without a length, only the source knows whether the other ranks have as many samples for
+        // this batch.
+        if whole
+            && self.options.drop_last
+            && let Some(last) = last
+        {
+            match ask(last) {
+                Ok(Some(sample)) => drop(sample),
+                Ok(None) => whole = false,
+                Err(error) => {
+                    samples.push(Err(error));
+                    whole = false;
+                }
+            }
+        }
+        ended |= !whole;
+        if !whole && self.options.drop_last {
+            samples.retain(Result::is_err);
+        }
 
         let mut state = lock(&self.state);
         state.source = Some(source);
@@ -324,23 +380,26 @@ impl<M: Clone + Send + 'static> Queue<M> {
             drop(samples);
             state = lock(&self.state);
         } else {
-            state.ended = !whole;
+            state.ended = ended;
+            state.position += samples.len() as u64;
             let batch = state.first + state.batches.len() as u64;
-            let count = samples.len() + usize::from(panicked.is_some());
-            for (slot, (index, sample)) in samples.into_iter().enumerate() {
+            let mut assembly = Assembly::new(samples.len(), whole);
+            for (slot, sample) in samples.into_iter().enumerate() {
                 let place = Place { epoch, batch, slot, position: position + slot as u64 };
-                let Sample { name, meta, decode } = sample;
-                state.tasks.push_back(Task { place, index, name, meta, decode });
-            }
-            if count > 0 {
-                let mut assembly = Assembly::new(count);
-                if let Some(error) = panicked {
-                    assembly.slots[count - 1] = Some(Err(error));
-                    assembly.missing -= 1;
+                match sample {
+                    Ok((index, Sample { name, meta, decode })) => {
+                        state.tasks.push_back(Task { place, index, name, meta, decode });
+                    }
+                    Err(error) => {
+                        state.pass(place);
+                        self.count_failure(&mut state, &error);
+                        assembly.fill(slot, Err(error));
+                    }
                 }
+            }
+            if !assembly.slots.is_empty() {
                 state.batches.push_back(assembly);
             }
-            state.position += count as u64;
         }
         self.wake();
         state
@@ -349,7 +408,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
-        let mut canvas = Canvas::new(|bytes| self.grant(place, bytes));
+        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| self.grant(place, bytes));
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));
@@ -378,21 +437,22 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 state.stats.images += 1;
                 state.stats.bytes += image.pixels.len() as u64;
             }
-            Err(error) => {
-                state.stats.failed += 1;
-                if self.options.skip_errors {
-                    warn!("skipped: {error}");
-                }
-            }
+            Err(error) => self.count_failure(&mut state, error),
         }
         let first = state.first;
         if let Some(batch) = state.batches.get_mut((place.batch - first) as usize) {
-            batch.slots[place.slot] = Some(outcome);
-            batch.missing -= 1;
+            batch.fill(place.slot, outcome);
         }
         drop(state);
         self.turns.notify_all();
         self.done.notify_all();
+    }
+
+    pub(super) fn count_failure(&self, state: &mut State<M>, error: &Error) {
+        state.stats.failed += 1;
+        if self.options.skip_errors {
+            warn!("skipped: {error}");
+        }
     }
 
     /// Memory for a sample's pixels; page-locked, or where that fails, not.

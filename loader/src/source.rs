@@ -54,8 +54,12 @@ impl<M> Source<M> {
         Self { len: Some(len), sample: Box::new(move |index| Some(sample(index))) }
     }
 
-    /// Samples until `sample` returns `None`. It is called with 0, 1, 2 and so on (a [shard](super::Options::shard) leaves out the
-    /// other ranks' numbers), and from the beginning in each epoch. Without a length, they cannot be shuffled.
+    /// Samples until `sample` returns `None`. It is called with 0, 1, 2 and so on (a
+    /// [shard](super::Options::shard) leaves out the other ranks' numbers), and from the beginning
+    /// in each epoch. Without a length, they cannot be shuffled. With several ranks and
+    /// [`drop_last`](super::Options::drop_last), it is also called with the number of the last
+    /// rank's last sample of each batch, in order, to learn whether every rank has this batch; that
+    /// sample is not decoded.
     pub fn from_fn(sample: impl FnMut(u64) -> Option<Sample<M>> + Send + 'static) -> Self {
         Self { len: None, sample: Box::new(sample) }
     }
@@ -144,6 +148,13 @@ impl Order {
         }
         let place = position.checked_mul(self.world)?.checked_add(self.rank)?;
         Some(self.shuffled.as_ref().map_or(place, |order| order[place as usize]))
+    }
+
+    /// The index of the last rank's sample at a position, where the number of samples is not known
+    /// and this is another rank.
+    pub(super) fn of_last_rank(&self, position: u64) -> Option<u64> {
+        let other = self.len.is_none() && self.rank < self.world - 1;
+        other.then(|| position.checked_mul(self.world)?.checked_add(self.world - 1)).flatten()
     }
 }
 

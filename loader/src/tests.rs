@@ -94,6 +94,45 @@ fn without_page_locked_memory_the_result_is_the_same() {
     }
 }
 
+/// Waits until `reached` holds of the loader's state. Only a failure takes as long as the limit.
+#[track_caller]
+fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u64>) -> bool) {
+    let state = lock(&loader.queue.state);
+    let patience = Duration::from_secs(20);
+    let (state, waited) = loader.queue.done.wait_timeout_while(state, patience, |state| !reached(state)).unwrap();
+    assert!(!waited.timed_out(), "{what}: {} batches are ready, {} wait", state.ready_batches, state.batches.len());
+}
+
+/// As many batches as `prefetch` says are on the device before anybody asks for them, and those are
+/// all.
+#[test]
+fn batches_are_uploaded_ahead() {
+    for device in Device::all() {
+        for prefetch in [1, 2, 3, 5] {
+            let source = Source::indexed(20, |index| {
+                Sample::new(format!("image {index}"), index, move |canvas| {
+                    canvas.rgb(2, 3)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            let options = Options { batch: 1, threads: 1, prefetch, ..options(Upload::Streams) };
+            let mut loader = Loader::new(device, source, options).unwrap();
+            for taken in 0..5 {
+                let batch = loader.next().unwrap().unwrap().synchronize().unwrap(); // the first starts the thread that uploads
+                assert_eq!(batch.meta, [taken]);
+                // Uploaded ahead, and one more that is decoded and finds no room: so both threads
+                // have nothing to do.
+                wait_until(&loader, &format!("prefetch {prefetch} on {device}"), |state| {
+                    state.ready_batches == prefetch && state.batches.len() == 1 && state.can_upload()
+                });
+                let state = lock(&loader.queue.state);
+                assert_eq!(state.ready.len(), prefetch);
+                assert!(!state.uploading);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pinned_budget_is_not_worked_around() {
     let spent: Pin = |_, wanted| Err(Error::PinnedBudget { wanted, in_use: 1, budget: 1 });

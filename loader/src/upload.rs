@@ -1,5 +1,6 @@
 //! From decoded images to a batch on the device: by a stream of the loader's own, or in turn.
 
+use std::io;
 use std::sync::Mutex;
 
 use log::{info, warn};
@@ -9,7 +10,8 @@ use thalweg::{
     StreamTag,
 };
 
-use super::queue::{Assembly, Decoded, Queue};
+use super::queue::{Assembly, Decoded, Queue, State};
+use super::staging::ReadPieces;
 use super::{Batch, BatchOn, Pixels, Upload, padded};
 use crate::lock;
 
@@ -59,7 +61,9 @@ impl Decision {
 /// Why a batch is not on the device.
 pub(super) enum Refused<M> {
     /// There is no memory; the images are as they were.
-    NoMemory(Error, Vec<Decoded<M>>),
+    NoMemory(Error, Assembly<M>),
+    /// Files of some images cannot be read; those are errors now.
+    Unread(Assembly<M>),
     /// The device has failed.
     Failed(Error),
 }
@@ -83,9 +87,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
             let epoch = state.epoch;
             let last = state.waiting && state.ready.is_empty();
             drop(state);
-            let (errors, outcome) = self.settle(front, device, |images| {
+            let (errors, outcome) = self.settle(front, device, |front| {
                 stream.enter(|s| {
-                    let batch = self.enqueue(s, device, images)?;
+                    let batch = self.enqueue(s, device, front, Self::read_at_once)?;
                     Ok(s.record(batch).map_err(|r| r.error)?)
                 })
             });
@@ -97,37 +101,61 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 state = lock(&self.state);
                 continue;
             }
-            let mut given_up = None;
-            errors.into_iter().for_each(|error| state.push(Err(error)));
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Batch(event) => state.push(Ok(event)),
-                Outcome::NoMemory(error, mut front) => {
-                    // Unless the consumer has nothing more to take, it may be about to give memory back.
-                    if last {
-                        front.refused += 1;
-                        state.push(Err(error));
-                    }
-                    if front.refused > RETRIES {
-                        given_up = Some(front);
-                    } else {
-                        state.put_back(front);
-                    }
-                }
-                Outcome::Failed(error) => {
-                    state.push(Err(error));
-                    state.failed = true;
-                }
-            }
-            state.uploading = false;
+            // Unless the consumer has nothing more to take, it may be about to give memory back.
+            let lost = self.settled(&mut state, device, errors, outcome, last);
             self.done.notify_all();
             self.work.notify_all();
-            if given_up.is_some() {
+            if !lost.is_empty() {
                 drop(state);
-                drop(given_up);
+                drop(lost); // its metadata is the user's
                 state = lock(&self.state);
             }
         }
+    }
+
+    /// Puts what became of a batch where the consumer finds it. The consumer hears of missing
+    /// memory if it is `told`. What it returns is to be dropped without the lock.
+    #[must_use]
+    pub(super) fn settled(
+        &self,
+        state: &mut State<M>,
+        device: Device,
+        errors: Vec<Error>,
+        outcome: Outcome<M>,
+        told: bool,
+    ) -> Vec<Decoded<M>> {
+        state.uploading = false;
+        errors.into_iter().for_each(|error| state.push(Err(error)));
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Batch(event) => state.push(Ok(event)),
+            Outcome::NoMemory(error, mut front) => {
+                if told {
+                    front.refused += 1;
+                    state.push(Err(error));
+                }
+                if front.refused <= RETRIES {
+                    state.put_back(front);
+                    return Vec::new();
+                }
+                let lost = front.give_up();
+                state.stats.failed += lost.len() as u64;
+                if self.keeps(&front) {
+                    state.push(Ok(Event::ready(Batch::on_host(front, device))));
+                }
+                return lost;
+            }
+            Outcome::Failed(error) => {
+                state.push(Err(error));
+                state.failed = true;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Whether a batch is yielded also where none of its samples is left.
+    fn keeps(&self, front: &Assembly<M>) -> bool {
+        self.options.drop_last && front.whole
     }
 
     /// A batch's errors, and what became of its images.
@@ -135,26 +163,46 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         mut front: Assembly<M>,
         device: Device,
-        upload: impl FnOnce(Vec<Decoded<M>>) -> Result<Event<Batch<M>>, Refused<M>>,
+        upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
-        let mut errors = front.errors();
-        if self.options.skip_errors {
-            errors.clear();
-        }
-        let refused = front.refused;
-        let images: Vec<_> = front.into_images().collect();
-        if images.is_empty() {
-            return (errors, Outcome::Nothing);
-        }
-        let outcome = match upload(images) {
-            Ok(event) => Outcome::Batch(event),
-            Err(Refused::NoMemory(error, images)) => {
-                warn!("a batch waits for memory of {device}: {error}");
-                Outcome::NoMemory(error, Assembly::of(images, refused))
+        let mut errors = Vec::new();
+        loop {
+            errors.extend(front.errors());
+            if self.options.skip_errors {
+                errors.clear();
             }
-            Err(Refused::Failed(error)) => Outcome::Failed(error),
-        };
-        (errors, outcome)
+            if front.amount().0 == 0 {
+                // Needs no memory, so it cannot fail.
+                let keeps = self.keeps(&front);
+                let empty = || Outcome::Batch(Event::ready(Batch::on_host(front, device)));
+                return (errors, if keeps { empty() } else { Outcome::Nothing });
+            }
+            let outcome = match upload(front) {
+                Ok(event) => Outcome::Batch(event),
+                Err(Refused::NoMemory(error, mut front)) => {
+                    warn!("a batch waits for memory of {device}: {error}");
+                    front.last_resort = true;
+                    Outcome::NoMemory(error, front)
+                }
+                Err(Refused::Unread(again)) => {
+                    front = again; // the others lie elsewhere without it
+                    continue;
+                }
+                Err(Refused::Failed(error)) => Outcome::Failed(error),
+            };
+            return (errors, outcome);
+        }
+    }
+
+    /// Makes an image whose file cannot be read an error.
+    fn fail(&self, front: &mut Assembly<M>, image: usize, error: &io::Error) {
+        let Some((lost, error)) = front.lose(image, format!("cannot read its pixels: {error}")) else { return };
+        let mut state = lock(&self.state);
+        state.stats.images -= 1;
+        state.stats.bytes -= lost.pixels.len() as u64;
+        self.count_failure(&mut state, &error);
+        drop(state);
+        drop(lost); // its metadata is the user's
     }
 
     /// A batch whose images are on their way to the device, in stream order.
@@ -162,21 +210,34 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         stream: &Stream<S>,
         device: Device,
-        images: Vec<Decoded<M>>,
+        mut front: Assembly<M>,
+        read: ReadPieces<M, S>,
     ) -> Result<BatchOn<S, M>, Refused<M>> {
-        let bytes = images.iter().map(|image| padded(image.pixels.len())).sum();
+        let bytes = front.images().map(|image| padded(image.pixels.len())).sum();
         let mut rgb = match self.device_buffer(stream, bytes) {
             Ok(rgb) => rgb,
-            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, images)),
+            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, front)),
             Err(error) => return Err(error.into()),
         };
-        let mut batch = stream.bind(Batch::on_host(images, device)).map_err(|r| r.error)?;
+        let unread = self.upload_files(stream, &front, &mut rgb, read)?;
+        if !unread.is_empty() {
+            // From the last one on, because each changes the numbers of those after it.
+            unread.into_iter().rev().for_each(|(image, error)| self.fail(&mut front, image, &error));
+            return Err(Refused::Unread(front));
+        }
+        let mut batch = stream.bind(Batch::on_host(front, device)).map_err(|r| r.error)?;
+        if batch.images.iter().all(|image| image.is_empty()) && batch.pageable.iter().all(Vec::is_empty) {
+            batch.rgb = rgb; // all of it is on its way
+            return Ok(batch);
+        }
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
             let mut at = 0;
-            for (pinned, pageable) in batch.images.iter().zip(&batch.pageable) {
-                let len = pinned.len() + pageable.len(); // one of them is empty
+            for ((pinned, pageable), &[height, width]) in batch.images.iter().zip(&batch.pageable).zip(&batch.sizes) {
+                let len = 3 * height as usize * width as usize;
                 let to = rgb.slice_mut(at..at + len)?;
-                if pageable.is_empty() {
+                if pinned.is_empty() && pageable.is_empty() {
+                    // From a file.
+                } else if pageable.is_empty() {
                     stream.copy_to_device(pinned, to)?;
                 } else {
                     stream.write_blocking(pageable, to)?;
@@ -212,7 +273,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 }
 
 /// How often a batch for which there is no device memory is tried again after the consumer was told.
-pub(super) const RETRIES: u32 = 1;
+const RETRIES: u32 = 1;
 
 /// What became of a batch's images.
 pub(super) enum Outcome<M: Clone + Send + 'static> {
@@ -225,14 +286,16 @@ pub(super) enum Outcome<M: Clone + Send + 'static> {
 
 impl<M: Clone + Send + 'static> Batch<M> {
     /// A batch whose images are on the host alone.
-    pub(super) fn on_host(decoded: Vec<Decoded<M>>, device: Device) -> Self {
+    pub(super) fn on_host(mut front: Assembly<M>, device: Device) -> Self {
         let rgb = DeviceBuffer::empty(device);
         let (mut images, mut pageable) = (Vec::new(), Vec::new());
         let (mut sizes, mut indices, mut names, mut meta) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for image in decoded {
+        let failed = std::mem::take(&mut front.failed);
+        for image in front.into_images() {
             let (pinned, vec) = match image.pixels {
                 Pixels::Pinned(buffer) => (buffer, Vec::new()),
                 Pixels::Pageable(vec) => (PinnedBuffer::empty(device), vec),
+                Pixels::File(_) => (PinnedBuffer::empty(device), Vec::new()),
             };
             images.push(pinned);
             pageable.push(vec);
@@ -241,7 +304,7 @@ impl<M: Clone + Send + 'static> Batch<M> {
             names.push(image.name);
             meta.push(image.meta);
         }
-        Self { rgb, images, pageable, sizes, indices, names, meta }
+        Self { rgb, images, pageable, sizes, indices, names, meta, failed }
     }
 }
 

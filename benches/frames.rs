@@ -1,0 +1,272 @@
+//! How raw frames get from files to the device, and what each way makes of the page cache's and the
+//! bus's rates.
+//!
+//! ```text
+//! cargo bench --bench frames
+//! ```
+//!
+//! - `read` alone, and `copy` alone: the two limits.
+//! - `through large memory`: each frame is read into page-locked memory of its own, and copied.
+//! - `through slots`: pieces are read into a few slots that are used again at once, and copied. This
+//!   is what `Canvas::rgb_in_file` does, with pieces of 1 MiB.
+//! - `mapped`: the file is mapped, and the pages of the page cache are registered with the driver,
+//!   for each copy or once for all. Only on a CUDA device that can register read-only memory.
+//!
+//! Without a GPU it runs small, on the CPU device, to show that it runs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{error, thread};
+
+use cudarc::driver::sys;
+use thalweg::{AnyStream, Device, DeviceBuffer, DeviceKind, Event, PinnedBuffer, Ring};
+
+type Result<T> = std::result::Result<T, Box<dyn error::Error + Send + Sync>>;
+
+/// Files that go when the program ends.
+struct Frames {
+    folder: PathBuf,
+    files: Vec<File>,
+    bytes: usize,
+    /// Frames of a run, which goes through the files in turn.
+    count: usize,
+}
+
+impl Frames {
+    fn new(files: usize, bytes: usize, count: usize) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("thalweg-frames-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let mut frames = Self { folder, files: Vec::new(), bytes, count };
+        for n in 0..files {
+            let path = frames.folder.join(n.to_string());
+            File::create(&path)?.write_all(&vec![n as u8; bytes])?;
+            frames.files.push(File::open(path)?);
+        }
+        Ok(frames)
+    }
+
+    fn report(&self, what: &str, time: Duration) {
+        let rate = self.count as f64 / time.as_secs_f64();
+        println!("{what:<44} {rate:8.0} frames/s {:8.2} GB/s", rate * self.bytes as f64 / 1e9);
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The least time of three runs, after one that is not counted.
+fn least(mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
+    run()?;
+    let mut least = Duration::MAX;
+    for _ in 0..3 {
+        let start = Instant::now();
+        run()?;
+        least = least.min(start.elapsed());
+    }
+    Ok(least)
+}
+
+/// What a thread writes and where that goes.
+type Slot = (PinnedBuffer<u8>, DeviceBuffer<u8>);
+
+/// Reads all frames on `threads` threads in pieces of `piece` bytes, each into the next of the
+/// thread's `slots`; and copies each piece to the device, or not.
+fn through(
+    frames: &Frames,
+    device: Device,
+    threads: usize,
+    piece: usize,
+    slots: usize,
+    copy: bool,
+) -> Result<Duration> {
+    let stream = AnyStream::new(device)?;
+    let make = move || Ok((device.pinned(piece)?, device.per_thread(|s| s.alloc(piece)?.idle())??));
+    let rings = (0..threads).map(|_| Ok(Mutex::new(Ring::<Slot>::new(slots, make)?)));
+    let rings = rings.collect::<Result<Vec<_>>>()?;
+    let pieces = frames.bytes.div_ceil(piece);
+    least(|| {
+        let next = AtomicUsize::new(0);
+        let work = |ring: &Mutex<Ring<Slot>>| -> Result<()> {
+            let mut ring = ring.lock().map_err(|_| "a thread panicked")?;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let (frame, at) = (number / pieces, number % pieces * piece);
+                if frame >= frames.count {
+                    return Ok(());
+                }
+                let len = piece.min(frames.bytes - at);
+                let (mut host, to) = ring.take()?.synchronize().map_err(|e| e.error)?;
+                frames.files[frame % frames.files.len()].read_exact_at(&mut host[..len], at as u64)?;
+                if !copy {
+                    ring.give(Event::ready((host, to)));
+                    continue;
+                }
+                ring.give(stream.enter(|s| {
+                    let (host, mut to) = s.bind((host, to)).map_err(|e| e.error)?;
+                    s.copy_to_device(host.slice(..len)?, to.slice_mut(..len)?)?;
+                    s.record((host, to)).map_err(|e| e.error)
+                })?);
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = rings.iter().map(|ring| scope.spawn(|| work(ring))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })?;
+        Ok(stream.enter(|s| s.synchronize())?)
+    })
+}
+
+/// Copies as many bytes from page-locked memory that nobody else uses.
+fn copies(frames: &Frames, device: Device, piece: usize) -> Result<Duration> {
+    let pieces = (frames.bytes * frames.count).div_ceil(piece);
+    AnyStream::new(device)?.enter(|s| {
+        let from = s.bind(device.pinned::<u8>(piece)?)?;
+        let mut to = s.alloc::<u8>(piece)?;
+        least(|| {
+            (0..pieces).try_for_each(|_| s.copy_to_device(&from, &mut to))?;
+            Ok(s.synchronize()?)
+        })
+    })
+}
+
+fn checked(what: &str, code: sys::CUresult) -> Result<()> {
+    if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("{what}: {code:?}").into()) }
+}
+
+/// The file's pages, mapped to be read.
+struct Mapped {
+    at: *mut libc::c_void,
+    bytes: usize,
+}
+
+// SAFETY: an address; what it points to is read only by the device.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(file: &File, bytes: usize) -> Result<Self> {
+        // SAFETY: a new mapping, where the kernel likes.
+        let at = unsafe {
+            let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+            libc::mmap(null_mut(), bytes, libc::PROT_READ, flags, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error().into()) } else { Ok(Self { at, bytes }) }
+    }
+
+    fn register(&self) -> Result<()> {
+        // SAFETY: the mapping lives until `drop`, which comes after `unregister`.
+        let code = unsafe { sys::cuMemHostRegister_v2(self.at, self.bytes, sys::CU_MEMHOSTREGISTER_READ_ONLY) };
+        checked("cuMemHostRegister", code)
+    }
+
+    fn unregister(&self) -> Result<()> {
+        // SAFETY: registered, and no copy of it is under way.
+        checked("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(self.at) })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nothing of it is registered any more.
+        unsafe { libc::munmap(self.at, self.bytes) };
+    }
+}
+
+/// Copies all frames from the page cache itself: each file is mapped and registered for each of its
+/// copies, or once for all. A thread has one frame under way.
+fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result<Duration> {
+    let mut context = null_mut();
+    // SAFETY: opening the device has left its primary context current.
+    checked("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) })?;
+    let context = context as usize;
+    let kept: Vec<Mapped> = match once {
+        true => frames.files.iter().map(|file| Mapped::new(file, frames.bytes)).collect::<Result<_>>()?,
+        false => Vec::new(),
+    };
+    kept.iter().try_for_each(Mapped::register)?;
+    let time = least(|| {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            // SAFETY: the primary context lives as long as the process.
+            checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
+            device.per_thread(|s| {
+                let to = s.alloc::<u8>(frames.bytes)?;
+                let stream = s.raw().ok_or("a CUDA stream")?.cast();
+                loop {
+                    let frame = next.fetch_add(1, Ordering::Relaxed);
+                    if frame >= frames.count {
+                        return Ok(());
+                    }
+                    let file = frame % frames.files.len();
+                    let own;
+                    let from = if once {
+                        &kept[file]
+                    } else {
+                        own = Mapped::new(&frames.files[file], frames.bytes)?;
+                        own.register()?;
+                        &own
+                    };
+                    // SAFETY: both hold so many bytes, and stay until the stream is past the copy.
+                    let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.device_ptr(), from.at, frames.bytes, stream) };
+                    checked("cuMemcpyHtoDAsync", code)?;
+                    s.synchronize()?;
+                    if !once {
+                        from.unregister()?;
+                    }
+                }
+            })?
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })
+    });
+    kept.iter().try_for_each(Mapped::unregister)?;
+    time
+}
+
+fn main() -> Result<()> {
+    let (device, _) = Device::from_environment()?;
+    let cuda = device.kind() == DeviceKind::Cuda;
+    let threads = thread::available_parallelism()?.get();
+    let frames = if cuda { Frames::new(32, 2160 * 3840 * 3, 512)? } else { Frames::new(4, 3 << 20, 8)? };
+    println!("{device}: {}, {threads} threads, frames of {} bytes", device.name(), frames.bytes);
+
+    let whole = frames.bytes;
+    frames.report("copy alone, whole frames", copies(&frames, device, whole)?);
+    for kib in [256, 512, 1024, 2048, 4096] {
+        frames.report(&format!("copy alone, pieces of {kib} KiB"), copies(&frames, device, kib << 10)?);
+    }
+    frames.report("read alone, large memory", through(&frames, device, threads, whole, 2, false)?);
+    for kib in [256, 512, 1024, 2048, 4096] {
+        let time = through(&frames, device, threads, kib << 10, 1, false)?;
+        frames.report(&format!("read alone, slots of {kib} KiB"), time);
+    }
+    frames.report("through large memory", through(&frames, device, threads, whole, 2, true)?);
+    for kib in [256, 512, 1024, 2048, 4096] {
+        let time = through(&frames, device, threads, kib << 10, 2, true)?;
+        frames.report(&format!("through slots of {kib} KiB, two a thread"), time);
+    }
+    if !cuda {
+        println!("mapped: not measured, {device} registers nothing");
+        return Ok(());
+    }
+    for (what, once) in [("mapped, registered for each copy", false), ("mapped, registered once", true)] {
+        match mapped(&frames, device, threads, once) {
+            Ok(time) => frames.report(what, time),
+            Err(error) => println!("{what}: {error}"),
+        }
+    }
+    Ok(())
+}
