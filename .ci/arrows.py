@@ -4,7 +4,7 @@
 usage: .ci/arrows.py [--graph]
 
 In each crate, files may not name one another in a circle, apart from a module and the files in its folder. In `host`, a room
-names only rooms below it: driver, then runtime, then the typed layer, then overlap and timeline. What is behind
+names only rooms below it: errors, then driver, runtime, the typed layer, and on top overlap and timeline. What is behind
 `#[cfg(test)] mod tests`, and the root `lib.rs`, which re-exports everything, does not count.
 """
 
@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 CRATES = ["host", "vision/src", "loader/src", "kernels-gpu/src", "simt/src", "ptx-builder/src", "cli/src"]
 # The rooms of `host`, from the lowest; a file in none of them is in the typed layer.
-ROOMS = ["driver", "runtime", None, "overlap timeline"]
+ROOMS = ["error", "driver", "runtime", None, "overlap timeline"]
 
 
 def room(file):

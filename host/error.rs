@@ -5,8 +5,6 @@ use std::fmt;
 use thalweg_simt::host::counted;
 pub use thalweg_simt::host::{LaunchError, RangeError};
 
-use crate::kernel::NotFound;
-
 /// What can go wrong.
 ///
 /// "Not ready yet" is never an error: it is data in the result of the call that asked.
@@ -233,6 +231,31 @@ pub enum Error {
         /// What would be accepted.
         expected: String,
     },
+}
+
+/// Why the PTX of a kernel's crate cannot run the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotFound {
+    /// The crate says by `ptx! {}` that it has no PTX.
+    NoPtx,
+    /// No file has an entry of this name.
+    Absent,
+    /// More than one file has an entry of this name.
+    Twice,
+    /// The entry was built from another declaration: its package, version and module path.
+    Other(String),
+}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPtx => f.write_str("its crate declares `ptx! {}`, so its kernels run on the CPU device only"),
+            Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
+            Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
+            Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),
+        }
+    }
 }
 
 fn source_note(from_environment: &bool) -> &'static str {

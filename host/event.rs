@@ -1,123 +1,22 @@
 //! Events: what guards a resource in transit.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+
 use std::pin::Pin;
-use std::sync::Arc;
+
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::device::Device;
-use crate::driver::{EventHandle, guard};
+use crate::brand::{Brand, StreamTag};
+use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
-use crate::reclaim::{self, Job, When};
 use crate::resource::{Resource, Token};
-use crate::tally::Stall;
-
-/// A driver's event; destroyed with its last holder.
-#[derive(Debug)]
-pub(crate) struct EventCell {
-    device: Device,
-    handle: ManuallyDrop<EventHandle>,
-}
-
-impl EventCell {
-    pub(crate) fn new(device: Device, timed: bool) -> Result<Self> {
-        let handle = device.seen(device.driver().new_event(timed))?;
-        Ok(Self { device, handle: ManuallyDrop::new(handle) })
-    }
-
-    #[inline]
-    pub(crate) fn handle(&self) -> &EventHandle {
-        &self.handle
-    }
-}
-
-impl Drop for EventCell {
-    fn drop(&mut self) {
-        // SAFETY: taken once, here.
-        let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
-        if guard::forked() {
-            std::mem::forget(handle);
-        } else if guard::in_host_function() {
-            reclaim::background(Job::Event(handle));
-        } else {
-            handle.destroy();
-        }
-    }
-}
-
-/// An event recorded on a stream. The last holder gives it back to the device's pool, so that it is
-/// recorded again only when nobody asks about the old record.
-#[derive(Debug)]
-pub(crate) struct Lease(Option<Arc<EventCell>>);
-
-impl Lease {
-    /// Wraps an event that the caller alone holds.
-    #[inline]
-    pub(crate) fn new(cell: Arc<EventCell>) -> Self {
-        Self(Some(cell))
-    }
-
-    #[inline]
-    fn cell(&self) -> &EventCell {
-        match &self.0 {
-            Some(cell) => cell,
-            None => unreachable!("only `drop` takes it"),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn device(&self) -> Device {
-        self.cell().device
-    }
-
-    #[inline]
-    pub(crate) fn handle(&self) -> &EventHandle {
-        self.cell().handle()
-    }
-
-    /// Whether the work before the record is done.
-    pub(crate) fn query(&self) -> Result<bool> {
-        let device = self.device();
-        device.usable()?;
-        device.seen(self.handle().is_done())
-    }
-
-    /// Whether the work before the record is certainly done; "no" where that cannot be known.
-    pub(crate) fn is_done(&self) -> bool {
-        self.handle().passed()
-    }
-
-    /// Waits on the host.
-    #[track_caller]
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        let device = self.device();
-        let _stall = device.stall(Stall::Synchronize);
-        device.usable()?;
-        device.seen(self.handle().synchronize())
-    }
-}
-
-impl Clone for Lease {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl Drop for Lease {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(cell) = self.0.take()
-            && Arc::strong_count(&cell) == 1
-        {
-            // Pairs with the release of whoever dropped the last other clone.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-            cell.device.recycle(cell);
-        }
-    }
-}
+use crate::runtime::device::Device;
+use crate::runtime::event::{EventCell, Lease};
+use crate::runtime::memory::{When, give_back};
+use crate::runtime::tally::Stall;
+use crate::stream::Stream;
 
 /// A resource in transit: guarded by an event recorded on the stream it left.
 ///
@@ -211,7 +110,7 @@ impl<R: Resource> Event<R> {
             // In a host function the device cannot be asked, but the thread in the background can ask it.
             Ok(false) | Err(Error::InHostFunction) => {
                 if let Some(lease) = self.lease() {
-                    reclaim::background(Job::Wake(lease.clone(), cx.waker().clone()));
+                    lease.wake(cx.waker());
                 }
                 Poll::Pending
             }
@@ -396,10 +295,7 @@ impl<R: Resource> Drop for Event<R> {
                 return returned(take, Event { value: Some(value), event: self.event.take(), on_drop: None });
             }
             let after = &self.event;
-            value.__drain(
-                &mut |leaf| reclaim::give_back(leaf.0, When::After(after.iter().cloned().collect())),
-                Token::new(),
-            );
+            value.__drain(&mut |leaf| give_back(leaf.0, When::After(after.iter().cloned().collect())), Token::new());
         }
     }
 }
@@ -448,7 +344,7 @@ impl<R: Resource> Future for EventFuture<R> {
             Ok(Query::Ready(value)) => Poll::Ready(Ok(value)),
             Ok(Query::Pending(event)) => {
                 if let Some(lease) = event.lease() {
-                    reclaim::background(Job::Wake(lease.clone(), cx.waker().clone()));
+                    lease.wake(cx.waker());
                 }
                 self.0 = Some(event);
                 Poll::Pending
@@ -488,10 +384,10 @@ impl TimedEvent {
     /// The device has failed.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
-        let device = self.0.device;
+        let device = self.0.device();
         let _stall = device.stall(Stall::Synchronize);
         device.usable()?;
-        device.seen(self.0.handle.synchronize())
+        device.seen(self.0.handle().synchronize())
     }
 
     /// Device time from `start` to this point; `None` while either is still ahead. Resolution about 0.5 us.
@@ -499,11 +395,30 @@ impl TimedEvent {
     /// # Errors
     /// The device has failed, or the two are of different devices.
     pub fn elapsed(&self, start: &TimedEvent) -> Result<Option<Duration>> {
-        let device = self.0.device;
-        if device != start.0.device {
-            return Err(Error::DeviceMismatch { resource: start.0.device.to_string(), stream: device.to_string() });
+        let device = self.0.device();
+        if device != start.0.device() {
+            return Err(Error::DeviceMismatch { resource: start.0.device().to_string(), stream: device.to_string() });
         }
         device.usable()?;
-        device.seen(self.0.handle.since(&start.0.handle))
+        device.seen(self.0.handle().since(start.0.handle()))
+    }
+}
+
+impl<S: Brand> Stream<S> {
+    /// A point in the stream's time, for measuring.
+    ///
+    /// # Errors
+    /// The device has failed.
+    #[track_caller]
+    pub fn timestamp(self) -> Result<TimedEvent>
+    where
+        S: StreamTag,
+    {
+        self.device().usable()?;
+        let stall = self.device().stall(Stall::EventCreation);
+        let cell = EventCell::new(self.device(), true)?;
+        drop(stall);
+        self.call(|s| s.record(cell.handle()))?;
+        Ok(TimedEvent::new(cell))
     }
 }

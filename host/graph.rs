@@ -26,12 +26,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use crate::device::Device;
+use crate::brand::{Brand, StreamTag, sealed};
 use crate::driver::{GraphHandle, guard};
 use crate::error::{Error, Result, Returned};
-use crate::reclaim::{self, Job};
 use crate::resource::{Bundle, LeafInfo, Resource, Token};
-use crate::stream::{Brand, Stream, StreamInner, StreamTag, sealed};
+use crate::runtime::background::{Job, background};
+use crate::runtime::device::Device;
+use crate::runtime::stream::StreamInner;
+use crate::stream::Stream;
 
 /// The brand of the stream inside [`Stream::capture`]: it takes copies, fills and kernel launches, and keeps them for
 /// the graph instead of running them.
@@ -135,7 +137,7 @@ impl<R: Resource> Drop for Graph<R> {
         if guard::forked() {
             std::mem::forget(handle);
         } else if guard::in_host_function() {
-            reclaim::background(Job::Graph(handle));
+            background(Job::Finish(Box::new(|| handle.destroy())));
         } else {
             handle.destroy();
         }

@@ -1,102 +1,10 @@
-//! Kernels: the PTX of their crates, the functions in it, and their launch on a stream.
-
-use std::fmt;
-use std::ptr::NonNull;
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+//! The launch of a kernel on a stream.
 
 use thalweg_simt::host::{Kernel, Launch, LaunchShape};
 
-use crate::device::Device;
-use crate::driver::{Cuda, cuda};
+use crate::brand::Brand;
 use crate::error::{Error, Result};
-use crate::lock;
-use crate::stream::{Brand, Stream};
-
-/// The PTX files that a device has loaded, each under the address of its text.
-#[derive(Debug, Default)]
-pub(crate) struct Modules(Mutex<Vec<(&'static str, cuda::Module)>>);
-
-impl Modules {
-    /// Looks a kernel up, and lets it remember what was found.
-    #[cold]
-    pub(crate) fn find(&self, cuda: &Cuda, kernel: &Kernel, device: Device) -> Result<NonNull<()>> {
-        let no_entry = |found| Error::NoEntry {
-            entry: kernel.entry(),
-            origin: kernel.origin(),
-            found,
-            device: device.to_string(),
-        };
-        // SAFETY: It is only read here. No declaration refers to it.
-        let ptx = unsafe { kernel.ptx() };
-        let text = text_of(ptx.texts(), kernel).map_err(no_entry)?;
-        let mut loaded = lock(&self.0);
-        let module = match loaded.iter().find(|(other, _)| std::ptr::eq(*other, text)) {
-            Some((_, module)) => *module,
-            None => {
-                let module = cuda.load(text)?;
-                loaded.push((text, module));
-                module
-            }
-        };
-        let function = cuda.function(module, kernel.entry())?.ok_or_else(|| no_entry(NotFound::Absent))?;
-        if let Some(slot) = cuda::cached(kernel, cuda.ordinal) {
-            slot.store(function.as_ptr(), Ordering::Release);
-        }
-        Ok(function)
-    }
-}
-
-/// Why the PTX of a kernel's crate cannot run the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NotFound {
-    /// The crate says by `ptx! {}` that it has no PTX.
-    NoPtx,
-    /// No file has an entry of this name.
-    Absent,
-    /// More than one file has an entry of this name.
-    Twice,
-    /// The entry was built from another declaration: its package, version and module path.
-    Other(String),
-}
-
-impl fmt::Display for NotFound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPtx => f.write_str("its crate declares `ptx! {}`, so its kernels run on the CPU device only"),
-            Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
-            Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
-            Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),
-        }
-    }
-}
-
-/// The one text that has the kernel's entry, made from the kernel's declaration.
-fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'static str, NotFound> {
-    if texts.is_empty() {
-        return Err(NotFound::NoPtx);
-    }
-    let has_entry = |text: &&&'static str| {
-        let names = text.lines().filter_map(|line| line.trim_start().strip_prefix(".visible .entry "));
-        names.into_iter().any(|name| name.split('(').next().is_some_and(|name| name.trim() == kernel.entry()))
-    };
-    let mut found = texts.iter().filter(has_entry);
-    let text = found.next().ok_or(NotFound::Absent)?;
-    if found.next().is_some() {
-        return Err(NotFound::Twice);
-    }
-    // thalweg-ptx-builder heads its files with where each entry was declared. Text from elsewhere has no such lines, and
-    // `unsafe` in `ptx!` vouches for it.
-    let header = || text.lines().map_while(|line| line.strip_prefix("// "));
-    let mut entries = header().filter_map(|line| line.strip_prefix("entry: ")?.split_once(' '));
-    match entries.find(|(entry, _)| *entry == kernel.entry()) {
-        Some((_, origin)) if origin != kernel.origin() => Err(NotFound::Other(origin.to_owned())),
-        Some(_) => Ok(text),
-        None if header().any(|line| line.starts_with("compiler: ")) => Err(NotFound::Absent),
-        None => Ok(text),
-    }
-}
+use crate::stream::Stream;
 
 impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
@@ -113,45 +21,5 @@ impl<S: Brand> Launch<S> for Stream<S> {
         // SAFETY: The caller promises that the slots are the kernel's; `function` is the kernel's own entry on the
         // stream's device.
         device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use thalweg_simt::host::Ptx;
-
-    use super::*;
-
-    const ENTRY: &str = ".version 6.3\n.visible .entry scale__u32_xf32(\n)\n{\n}\n";
-    const HEADER: &str = "// Made from Rust\n// compiler: rustc\n";
-
-    fn look(texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
-        // SAFETY: Nothing is launched.
-        static NONE: Ptx = unsafe { Ptx::new(&[]) };
-        static KERNEL: Kernel = Kernel::new(&NONE, "blas 0.1.0 blas::one", "scale", "scale__u32_xf32", None, false);
-        text_of(texts, &KERNEL)
-    }
-
-    #[test]
-    fn an_entry_is_found_by_its_name_and_its_declaration() {
-        let made = |origin: &str| -> &'static str {
-            Box::leak(format!("{HEADER}// entry: scale__u32_xf32 {origin}\n{ENTRY}").into_boxed_str())
-        };
-        let own = made("blas 0.1.0 blas::one");
-        assert_eq!(look(&[own]), Ok(own));
-        assert_eq!(look(&[".version 6.3\n", own]), Ok(own));
-        for other in ["blas 0.1.0 blas::two", "blas 0.2.0 blas::one", "other 0.1.0 blas::one"] {
-            assert_eq!(look(&[made(other)]), Err(NotFound::Other(other.to_owned())));
-        }
-        assert_eq!(look(&[own, ENTRY]), Err(NotFound::Twice));
-        assert_eq!(look(&[]), Err(NotFound::NoPtx));
-    }
-
-    #[test]
-    fn text_from_elsewhere_needs_no_header_and_text_of_the_builder_does() {
-        assert_eq!(look(&[ENTRY]), Ok(ENTRY));
-        assert_eq!(look(&[Box::leak(format!("{HEADER}{ENTRY}").into_boxed_str())]), Err(NotFound::Absent));
-        // A name that only begins alike is another entry.
-        assert_eq!(look(&[".visible .entry scale__u32_xf32x("]), Err(NotFound::Absent));
     }
 }

@@ -6,10 +6,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::device::Device;
+use crate::brand::{Brand, StreamTag, sealed};
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::stream::{Brand, Stream, StreamInner, StreamOptions, StreamTag, sealed};
+use crate::runtime::device::Device;
+use crate::runtime::stream::{StreamInner, StreamOptions};
+use crate::stream::Stream;
 
 /// The brand of a stream inside [`StreamPool::lane`] or [`AnyStream::enter`].
 ///

@@ -91,39 +91,42 @@
 
 extern crate self as thalweg; // for the paths that the derive writes
 
-mod device;
+mod brand;
+mod copies;
 mod driver;
 mod error;
 mod event;
 mod graph;
+mod host_function;
 mod kernel;
 mod lane;
 mod memory;
 pub mod overlap;
-mod reclaim;
 mod resource;
 mod ring;
+mod runtime;
 mod shared;
 mod stream;
-mod tally;
 mod timeline;
+mod transitions;
 
-pub use device::{Device, DeviceKind};
-pub use error::{Error, LaunchError, RangeError, Result, Returned};
+pub use brand::{Brand, In, StreamTag, Tag};
+pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;
 pub use event::{Event, EventFuture, Query, TimedEvent, Unzip};
 pub use graph::{Capture, Graph};
-pub use kernel::NotFound;
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};
 pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
 pub use resource::{Bundle, LeafResource, On, Resource};
 #[doc(hidden)]
 pub use resource::{Leaf, LeafInfo, Token};
 pub use ring::Ring;
+pub use runtime::device::{Device, DeviceKind};
+pub use runtime::stream::StreamOptions;
+pub use runtime::tally::{Stall, Stalls, Tally, TallyReport};
 pub use shared::{Reading, Shared};
-pub use stream::{Brand, In, Stream, StreamOptions, StreamTag, Tag};
-pub use tally::{Stall, Stalls, Tally, TallyReport};
+pub use stream::Stream;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel, ptx};
 pub use timeline::{Activity, Concurrency, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check};

@@ -21,10 +21,11 @@ use std::mem::ManuallyDrop;
 
 use thalweg_simt::host::counted;
 
-use crate::device::Device;
-use crate::memory::{LeafKind, Memory};
-use crate::reclaim::{self, When};
-use crate::stream::{Brand, Stream, StreamTag};
+use crate::brand::Brand;
+use crate::runtime::device::Device;
+use crate::runtime::memory::Memory;
+use crate::runtime::memory::{When, give_back};
+use crate::stream::Stream;
 
 /// Proof that a change of state is justified; only this crate makes one.
 #[doc(hidden)]
@@ -51,6 +52,17 @@ impl fmt::Debug for Leaf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Leaf")
     }
+}
+
+/// What kind of leaf, for the check against a stream's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeafKind {
+    /// Device memory: usable on streams of its own device.
+    Device,
+    /// Page-locked memory: usable on streams of every device of its kind.
+    Pinned,
+    /// Device memory for copies between devices.
+    Peer,
 }
 
 /// Where a leaf lives, and which memory it is.
@@ -204,22 +216,6 @@ impl<S: Brand, L: LeafResource> On<S, L> {
     pub fn stream(&self) -> Stream<S> {
         self.stream
     }
-    /// Waits on the host until the stream is past all work on the buffer, and returns it idle.
-    ///
-    /// The short form of `record` and `synchronize`, for set-up code.
-    ///
-    /// # Errors
-    /// The record or the wait failed.
-    #[track_caller]
-    pub fn idle(self) -> crate::Result<L>
-    where
-        S: StreamTag,
-        L: Resource<On<S> = Self>,
-        Self: Bundle<S, Idle = L>,
-    {
-        let stream = self.stream;
-        Ok(stream.record(self)?.synchronize()?)
-    }
 }
 
 impl<S: Brand, L: LeafResource> Drop for On<S, L> {
@@ -227,7 +223,7 @@ impl<S: Brand, L: LeafResource> Drop for On<S, L> {
         if !self.alias {
             let stream = self.stream;
             let when = || When::Stream(stream.inner());
-            self.leaf.__drain(&mut |leaf| reclaim::give_back(leaf.0, when()), Token::new());
+            self.leaf.__drain(&mut |leaf| give_back(leaf.0, when()), Token::new());
             // Emptied, the leaf frees nothing.
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.leaf) };

@@ -5,13 +5,15 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::brand::Brand;
+use crate::brand::StreamTag;
 use crate::error::{Error, Result, Returned};
-use crate::event::Lease;
 use crate::lock;
 use crate::memory::{PinnedBuffer, Plain};
-use crate::reclaim::{self, When};
-use crate::resource::{Resource, Token};
-use crate::stream::{Stream, StreamTag};
+use crate::resource::{Bundle, Resource, Token};
+use crate::runtime::event::Lease;
+use crate::runtime::memory::{When, give_back};
+use crate::stream::Stream;
 
 /// A resource that any number of streams may read: made by [`Stream::share`], read with [`Stream::read`], taken back with
 /// [`Stream::unshare`].
@@ -150,7 +152,7 @@ impl<R: Resource> Drop for Inner<R> {
             return;
         }
         let after = || readers.events.iter().map(|r| r.event.clone()).chain([self.producer.clone()]).collect();
-        value.__drain(&mut |leaf| reclaim::give_back(leaf.0, When::After(after())), Token::new());
+        value.__drain(&mut |leaf| give_back(leaf.0, When::After(after())), Token::new());
     }
 }
 
@@ -201,5 +203,53 @@ impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
 impl<S: StreamTag, R: Resource> fmt::Debug for Reading<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl<S: Brand> Stream<S> {
+    /// Shares a resource for reading by any number of streams.
+    ///
+    /// # Errors
+    /// The device has failed; the resource comes back.
+    #[track_caller]
+    pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>>
+    where
+        S: StreamTag,
+    {
+        match self.inner().lease() {
+            Ok(event) => Ok(Shared::new(bundle.__unbind(Token::new()), event)),
+            Err(error) => Err(Returned::new(error, bundle)),
+        }
+    }
+
+    /// Reads a shared resource on this stream, which waits, on the device, for its producer.
+    ///
+    /// # Errors
+    /// A part of it lives on another device, or the device has failed.
+    pub fn read<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
+    where
+        S: StreamTag,
+    {
+        self.admits(shared.value())?;
+        self.inner().wait(shared.producer())?;
+        Ok(Reading::new(shared, self))
+    }
+
+    /// Takes a shared resource back for this stream alone, which waits, on the device, for every reader.
+    ///
+    /// # Errors
+    /// Other handles or readings are alive ([`Error::StillShared`]), a part of it lives on another device, or the device has
+    /// failed; it comes back.
+    pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>>
+    where
+        S: StreamTag,
+    {
+        let waited = self
+            .admits(shared.value())
+            .and_then(|()| shared.readers()?.iter().try_for_each(|event| self.inner().wait(event)));
+        match waited {
+            Ok(()) => shared.into_value().map(|value| value.__bind(self, Token::new())),
+            Err(error) => Err(Returned::new(error, shared)),
+        }
     }
 }

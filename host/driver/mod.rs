@@ -1,12 +1,13 @@
 //! The seam: one enum, two machines. Below it are raw calls and addresses, above it types and states.
 
 use std::ffi::c_void;
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use thalweg_simt::host::{Kernel, LaunchShape};
+use thalweg_simt::host::{Kernel, LaunchShape, counted};
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
@@ -96,6 +97,110 @@ pub(crate) enum EventHandle {
 }
 
 impl Driver {
+    /// CUDA device `ordinal`, for the life of the process.
+    pub(crate) fn open_cuda(ordinal: usize) -> Result<Self> {
+        Ok(Self::Cuda(Box::leak(Box::new(Cuda::open(ordinal)?))))
+    }
+
+    /// A CPU device, for the life of the process.
+    pub(crate) fn open_cpu(schedule: cpu::Schedule) -> Result<Self, Fault> {
+        Ok(Self::Cpu(Guarded::new(Box::leak(Box::new(cpu::Cpu::new(schedule)?)))))
+    }
+
+    /// How many CUDA devices there are; 0 where that cannot be known.
+    pub(crate) fn cuda_devices() -> usize {
+        cuda::count().unwrap_or(0)
+    }
+
+    /// Lets each of two devices copy from and to the other's memory, where both are CUDA devices.
+    pub(crate) fn reach(self, other: Self) -> Result<(), Fault> {
+        if let (Self::Cuda(a), Self::Cuda(b)) = (self, other) {
+            a.reach(b)?;
+            b.reach(a)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Cuda(c) => c.info.name.clone(),
+            Self::Cpu(c) => format!("CPU device, {}", counted(c.facts().threads(), "thread")),
+        }
+    }
+
+    /// Bytes of device memory.
+    pub(crate) fn total_memory(self) -> usize {
+        match self {
+            Self::Cuda(c) => c.info.memory,
+            Self::Cpu(c) => c.facts().memory().total,
+        }
+    }
+
+    pub(crate) fn copy_engines(self) -> u32 {
+        match self {
+            Self::Cuda(c) => c.info.copy_engines,
+            Self::Cpu(c) => c.facts().threads() as u32,
+        }
+    }
+
+    pub(crate) fn multiprocessors(self) -> u32 {
+        match self {
+            Self::Cuda(c) => c.info.multiprocessors,
+            Self::Cpu(c) => c.facts().threads() as u32,
+        }
+    }
+
+    pub(crate) fn priorities(self) -> RangeInclusive<i32> {
+        match self {
+            Self::Cuda(c) => c.info.priorities.1..=c.info.priorities.0,
+            Self::Cpu(_) => -1..=0,
+        }
+    }
+
+    pub(crate) fn compute_capability(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Cuda(c) => Some(c.info.capability),
+            Self::Cpu(_) => None,
+        }
+    }
+
+    /// The newest CUDA version that the driver supports.
+    pub(crate) fn version(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Cuda(c) => Some(c.info.driver),
+            Self::Cpu(_) => None,
+        }
+    }
+
+    /// Starts the order of another seed, on a CPU device that has one.
+    pub(crate) fn reseed(self, seed: u64) {
+        if let Self::Cpu(cpu) = self
+            && let Ok(cpu) = cpu.enter()
+        {
+            cpu.reseed(seed);
+        }
+    }
+
+    /// Lets a CPU device hold at most so many bytes.
+    pub(crate) fn limit_memory(self, bytes: Option<usize>) {
+        if let Self::Cpu(cpu) = self {
+            cpu.facts().limit(bytes);
+        }
+    }
+
+    /// Reports a failure after which nothing works. On a GPU every call reports it, such as a question about `any` stream.
+    pub(crate) fn check(self, any: StreamHandle) -> Result<(), Fault> {
+        match self {
+            Self::Cpu(cpu) => Ok(cpu.enter()?.check()?),
+            Self::Cuda(_) => any.is_done().map(drop),
+        }
+    }
+
+    /// Whether streams copy from and to ordinary memory, and not only page-locked memory.
+    pub(crate) fn copies_pageable(self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+
     pub(crate) fn new_stream(self, priority: i32) -> Result<StreamHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
@@ -234,6 +339,14 @@ fn mixed() -> Fault {
 }
 
 impl StreamHandle {
+    /// The driver's own handle; `None` on the CPU device.
+    pub(crate) fn raw(self) -> Option<*mut c_void> {
+        match self {
+            Self::Cuda(_, s) => Some(s.0.cast()),
+            Self::Cpu(_) => None,
+        }
+    }
+
     /// The priority that the machine gave the stream.
     pub(crate) fn priority(self) -> Result<i32, Fault> {
         Ok(match self {

@@ -5,12 +5,16 @@ use std::marker::PhantomData;
 
 use thalweg_simt::host::DeviceSlice;
 
-use super::{DeviceBlock, LeafKind, Memory, Owned, Plain, byte_len, element, next_allocation, split};
-use crate::device::Device;
+use super::{Plain, byte_len, element, split};
+use crate::brand::{Brand, StreamTag};
 use crate::error::{Result, Returned};
-use crate::reclaim::{self, When};
+use crate::resource::LeafKind;
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Brand, Stream, StreamTag};
+use crate::runtime::device::Device;
+use crate::runtime::memory::{DeviceBlock, Memory, Owned, next_allocation};
+use crate::runtime::memory::{When, give_back};
+use crate::runtime::tally::Stall;
+use crate::stream::Stream;
 
 /// `len` elements of `T` in device memory, idle: no work on it is pending.
 ///
@@ -87,7 +91,12 @@ impl<T: Plain> DeviceBuffer<T> {
         pieces
     }
 
-    fn part(&self, start: usize, len: usize, owner: Option<std::sync::Arc<super::Split<DeviceBlock>>>) -> Self {
+    fn part(
+        &self,
+        start: usize,
+        len: usize,
+        owner: Option<std::sync::Arc<crate::runtime::memory::Split<DeviceBlock>>>,
+    ) -> Self {
         Self {
             addr: self.addr + (start * size_of::<T>()) as u64,
             len,
@@ -132,7 +141,7 @@ impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
 
 impl<T: Plain> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        reclaim::give_back(Memory::Device(self.memory.take()), When::After(Vec::new()));
+        give_back(Memory::Device(self.memory.take()), When::After(Vec::new()));
     }
 }
 
@@ -178,5 +187,44 @@ unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
     }
     fn __copy(&self, _: Token) -> Self {
         Self { addr: self.addr, len: self.len, device: self.device, memory: Owned::Empty, element: PhantomData }
+    }
+}
+
+impl<S: Brand> Stream<S> {
+    /// Allocates `len` elements of device memory, in stream order. What they hold is arbitrary.
+    ///
+    /// # Errors
+    /// The device is out of memory, or the bytes are more than an allocation can hold.
+    #[track_caller]
+    pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
+        const { element::<T>() }
+        let bytes = byte_len::<T>(len)?;
+        let device = self.device();
+        if bytes == 0 {
+            return Ok(On::new(DeviceBuffer::empty(device), self));
+        }
+        device.usable()?;
+        let _stall = device.stall(Stall::DeviceAllocation);
+        let addr = self.handle().alloc(bytes);
+        let addr = device.seen(addr).map_err(|e| device.out_of_memory(e, bytes))?;
+        Ok(On::new(DeviceBuffer::new(addr, len, device), self))
+    }
+
+    /// Allocates `len` elements of device memory, all bits zero.
+    ///
+    /// # Errors
+    /// As [`alloc`](Stream::alloc).
+    #[track_caller]
+    pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
+        const { element::<T>() }
+        let mut buffer = self.alloc(len)?;
+        self.zero(&mut buffer)?;
+        Ok(buffer)
     }
 }

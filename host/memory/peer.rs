@@ -4,10 +4,12 @@ use std::fmt;
 
 use thalweg_simt::host::DeviceSlice;
 
-use super::{DeviceBuffer, LeafKind, Plain};
-use crate::device::Device;
+use super::{DeviceBuffer, Plain};
+use crate::brand::Brand;
+use crate::resource::LeafKind;
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Brand, Stream};
+use crate::runtime::device::Device;
+use crate::stream::Stream;
 
 /// A [`DeviceBuffer`] that streams of other devices may wait for, and only copy from and to.
 ///

@@ -3,15 +3,19 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use thalweg_simt::host::HostSlice;
 
-use super::{EMPTY, LeafKind, Memory, Owned, PinnedBlock, Plain, split};
-use crate::device::Device;
+use super::{EMPTY, Plain, byte_len, split};
+use crate::brand::{Brand, StreamTag};
 use crate::error::{Result, Returned};
-use crate::reclaim::{self, When};
+use crate::resource::LeafKind;
 use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
-use crate::stream::{Brand, Stream, StreamTag};
+use crate::runtime::device::Device;
+use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool};
+use crate::runtime::memory::{When, give_back};
+use crate::stream::Stream;
 
 /// `len` elements of `T` in page-locked host memory, idle: an ordinary slice.
 ///
@@ -48,11 +52,23 @@ unsafe impl<T: Plain> Send for PinnedBuffer<T> {}
 unsafe impl<T: Plain> Sync for PinnedBuffer<T> {}
 
 impl<T: Plain> PinnedBuffer<T> {
+    /// `len` elements in a block of the pool.
+    #[track_caller]
+    pub(crate) fn lent(pool: &Arc<Pool>, len: usize) -> Result<Self> {
+        let bytes = byte_len::<T>(len)?;
+        if bytes == 0 {
+            return Ok(Self::empty(pool.device()));
+        }
+        let block = pool.lend(bytes)?;
+        // SAFETY: The pool lends the block to nobody else, and its memory was zeroed when it was made.
+        Ok(unsafe { Self::from_block(block, len, pool.device()) })
+    }
+
     /// The block's first `len` elements.
     ///
     /// # Safety
     /// The block is exclusively the caller's, initialised, and holds `len` elements.
-    pub(crate) unsafe fn from_block(block: PinnedBlock, len: usize, device: Device) -> Self {
+    unsafe fn from_block(block: PinnedBlock, len: usize, device: Device) -> Self {
         Self { ptr: block.ptr.cast(), len, device, memory: Owned::Whole(block) }
     }
 
@@ -148,7 +164,7 @@ impl<T: Plain> DerefMut for PinnedBuffer<T> {
 
 impl<T: Plain> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
-        reclaim::give_back(Memory::Pinned(self.memory.take()), When::After(Vec::new()));
+        give_back(Memory::Pinned(self.memory.take()), When::After(Vec::new()));
     }
 }
 

@@ -10,10 +10,11 @@
 use super::{device_buffer, frames};
 use crate::DeviceSlice;
 use crate::Resource;
-use crate::device::Device;
+use crate::brand::StreamTag;
 use crate::error::{Error, Result};
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
-use crate::stream::{Stream, StreamTag};
+use crate::runtime::device::Device;
+use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
 /// A slot of [`double_buffer`](fn@double_buffer): a frame and its results, in page-locked and in device memory.

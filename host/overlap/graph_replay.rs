@@ -8,10 +8,11 @@
 //! A kernel of a few microseconds ends before the host has launched the next one. A [`Graph`] takes one call for all of them, but
 //! each is for the buffers it was captured with. [`graph_replay`](fn@graph_replay) keeps a graph for each slot of a ring.
 
+use crate::brand::StreamTag;
 use crate::error::{Error, Result, Returned};
 use crate::graph::{Capture, Graph};
 use crate::resource::{Bundle, Resource};
-use crate::stream::{Stream, StreamTag};
+use crate::stream::Stream;
 
 /// Enqueues what `record` enqueues, as one graph: captured the first time that it meets these buffers, replayed from then on.
 ///

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use super::steps::{Steps, stream_of};
 use super::{Chunks, Stage, interleaved, join, some_streams};
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lane::AnyStream;
 use crate::memory::{PinnedBuffer, Plain};
+use crate::runtime::device::Device;
 use crate::timeline::Timeline;
 
 /// Enqueues the uploads of all chunks, then `stage` for all, then all downloads.

@@ -68,12 +68,12 @@ pub use three_stream::three_stream;
 use thalweg_simt::host::counted;
 
 use crate::DeviceSlice;
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lane::{AnyStream, Lane};
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::resource::Resource;
+use crate::runtime::device::Device;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
 

@@ -13,9 +13,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lane::PerThread;
+use crate::runtime::device::Device;
 use crate::stream::Stream;
 
 /// Runs `f` for each item on one of `threads` new threads, with that thread's stream; waits for all of them, and returns

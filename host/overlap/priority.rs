@@ -13,12 +13,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lane::{AnyStream, Lane};
 use crate::resource::Resource;
-use crate::stream::{Stream, StreamOptions};
+use crate::runtime::device::Device;
+use crate::runtime::stream::StreamOptions;
+use crate::stream::Stream;
 
 /// Streams of background work: with a second one, the device does not run dry between two pieces of the first.
 const STREAMS: usize = 2;

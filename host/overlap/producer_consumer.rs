@@ -10,10 +10,11 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::none_given;
+use crate::brand::StreamTag;
 use crate::error::Result;
 use crate::event::Event;
 use crate::resource::Resource;
-use crate::stream::{Stream, StreamTag};
+use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
 /// What handing slots over took, there and back.

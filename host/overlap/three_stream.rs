@@ -11,9 +11,10 @@
 //! the copy engine would wait for them.
 
 use super::frames;
+use crate::brand::StreamTag;
 use crate::error::{Error, Result};
 use crate::resource::Resource;
-use crate::stream::{Stream, StreamTag};
+use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
 /// Sends images round through slots: `load` fills one on the host and says whether there was an image; the four steps (upload and three

@@ -6,11 +6,12 @@ use std::time::Duration;
 use thalweg_kernels::stream::probe;
 
 use super::{Activity, Timeline, Trace, metrics};
+use crate::brand::StreamTag;
 use crate::error::{Error, Result};
 use crate::memory::DeviceBuffer;
 use crate::resource::On;
-use crate::stream::{Stream, StreamTag};
-use crate::tally::Stall;
+use crate::runtime::tally::Stall;
+use crate::stream::Stream;
 
 /// What [`concurrency_check`] measured.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -18,13 +18,15 @@ pub use concurrency::{Concurrency, concurrency_check};
 pub use metrics::{LaneMetrics, Metrics};
 pub use trace::{Span, Trace};
 
-use crate::device::Device;
+use crate::brand::StreamTag;
 use crate::driver::nvtx;
 use crate::error::{Error, Result};
-use crate::event::EventCell;
 use crate::lock;
-use crate::stream::{Stream, StreamOptions, StreamTag};
-use crate::tally::Stall;
+use crate::runtime::device::Device;
+use crate::runtime::event::EventCell;
+use crate::runtime::stream::StreamOptions;
+use crate::runtime::tally::Stall;
+use crate::stream::Stream;
 
 /// What a span's time is spent on; its colour in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::device::Device;
 use crate::lock;
 
 /// What made the host wait, or streams take turns.
@@ -24,7 +23,7 @@ pub enum Stall {
     DeviceAllocation,
     /// An event was made, because none was left over from before.
     EventCreation,
-    /// PTX was compiled by the driver: [`Device::load`], or the first launch of a kernel. The latter stands where the kernel is declared.
+    /// The driver compiled PTX, at the first launch of a kernel. The place is where the kernel is declared.
     ModuleLoad,
 }
 
@@ -86,24 +85,23 @@ pub struct TallyReport {
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Tally(Device);
+pub struct Tally(&'static Book);
 
 impl Tally {
     /// Starts counting, from nothing.
     pub fn enable(self) {
-        let book = self.0.book();
-        lock(&book.stalls).clear();
-        book.on.store(true, Ordering::Relaxed);
+        lock(&self.0.stalls).clear();
+        self.0.on.store(true, Ordering::Relaxed);
     }
 
     /// Stops counting; what was counted stays until it is enabled again.
     pub fn disable(self) {
-        self.0.book().on.store(false, Ordering::Relaxed);
+        self.0.on.store(false, Ordering::Relaxed);
     }
 
     /// What was counted so far, the largest total time first.
     pub fn report(self) -> TallyReport {
-        let mut stalls = lock(&self.0.book().stalls).clone();
+        let mut stalls = lock(&self.0.stalls).clone();
         stalls.sort_by_key(|s| std::cmp::Reverse(s.total));
         TallyReport { stalls }
     }
@@ -160,22 +158,20 @@ pub(crate) struct Stalled {
     least: Duration,
 }
 
-impl Device {
-    /// The device's tally of hidden synchronisation.
-    pub fn tally(self) -> Tally {
-        Tally(self)
-    }
-
-    /// Counts what follows, until the value is dropped, if the tally is on.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn stall(self, kind: Stall) -> Option<Stalled> {
-        let book = self.book();
-        if book.on.load(Ordering::Relaxed) { book.start(kind, Location::caller()) } else { None }
+impl Tally {
+    pub(crate) fn of(book: &'static Book) -> Self {
+        Self(book)
     }
 }
 
 impl Book {
+    /// Counts what follows, until the value is dropped, if the tally is on.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn stall(&'static self, kind: Stall) -> Option<Stalled> {
+        if self.on.load(Ordering::Relaxed) { self.start(kind, Location::caller()) } else { None }
+    }
+
     #[cold]
     fn start(&'static self, kind: Stall, location: &'static Location<'static>) -> Option<Stalled> {
         // Only the outermost call counts.

@@ -1,0 +1,106 @@
+//! The types that stand for streams.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The type that names a stream: what [`stream_tags!`](crate::stream_tags) declares.
+///
+/// Every `'static` type can be one. A tag is bound once, for the life of the process, to one stream of one
+/// device, and equal types mean the same stream; so no operation checks anything, tags fit in
+/// structs, statics and threads, and the compiler's message names both streams.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream tag",
+    note = "declare one with `stream_tags!({Self})`; streams known only at run time are lanes: `pool.lane(|s| ...)`"
+)]
+pub trait Tag: 'static {}
+
+/// What stands for a stream in types: a [`StreamTag`], or the brand of a stream under [`capture`](Stream::capture).
+///
+/// What is generic over it can run and be captured: copies, fills, kernel launches, and functions of those.
+///
+/// ```
+/// use thalweg::{Brand, DeviceBuffer, On, Result, Stream};
+///
+/// fn clear<S: Brand>(s: &Stream<S>, images: &mut [On<S, DeviceBuffer<u8>>]) -> Result<()> {
+///     images.iter_mut().try_for_each(|image| s.zero(image))
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not stand for a stream",
+    note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures"
+)]
+pub trait Brand: sealed::Sealed {}
+
+/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream: a stream that runs
+/// what it is given, so that memory can be allocated on it and events be recorded.
+#[diagnostic::on_unimplemented(
+    message = "stream `{Self}` cannot do this",
+    note = "a stream under capture takes copies, fills and kernel launches only, of the buffers that the capture was given: allocate, bind, record, wait and synchronize before it or after it",
+    note = "other streams are named by tags, which `stream_tags!` declares"
+)]
+pub trait StreamTag: Brand {}
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+    impl<S: super::Tag> Sealed for S {}
+}
+
+impl<S: Tag> Brand for S {}
+impl<S: Tag> StreamTag for S {}
+
+/// The tag of a stream inside an object of which there are several: `In<I, Upload>` is another stream for each
+/// instance tag `I`.
+///
+/// ```
+/// use thalweg::{Device, In, Stream, Tag, stream_tags};
+///
+/// stream_tags!(Upload, Compute);
+///
+/// struct Pipeline<I: Tag> {
+///     up: Stream<In<I, Upload>>,
+///     compute: Stream<In<I, Compute>>,
+/// }
+///
+/// impl<I: Tag> Pipeline<I> {
+///     fn new(gpu: Device) -> thalweg::Result<Self> {
+///         Ok(Self { up: gpu.stream()?, compute: gpu.stream()? })
+///     }
+/// }
+///
+/// stream_tags!(Left, Right);
+/// let gpu = Device::best()?;
+/// let (left, right) = (Pipeline::<Left>::new(gpu)?, Pipeline::<Right>::new(gpu)?);
+/// assert_ne!(left.up.serial(), right.up.serial());
+/// assert_ne!(left.up.serial(), left.compute.serial());
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub struct In<I, S>(PhantomData<(I, S)>);
+
+impl<I: Tag, S: Tag> Tag for In<I, S> {}
+
+impl<I, S> fmt::Debug for In<I, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::any::type_name::<Self>())
+    }
+}
+
+/// Declares stream tags: types without values, each of which names one stream. Works inside functions too.
+///
+/// ```
+/// thalweg::stream_tags! {
+///     /// Host to device.
+///     pub Upload,
+///     pub(crate) Compute,
+///     Download,
+/// }
+/// ```
+#[macro_export]
+macro_rules! stream_tags {
+    ($($(#[$meta:meta])* $vis:vis $name:ident),+ $(,)?) => {$(
+        $(#[$meta])*
+        #[derive(Debug)]
+        #[allow(dead_code)]
+        $vis enum $name {}
+        impl $crate::Tag for $name {}
+    )+};
+}

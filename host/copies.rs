@@ -1,0 +1,232 @@
+//! Copies and fills.
+
+use std::mem::ManuallyDrop;
+
+use thalweg_simt::host::{DeviceSlice, HostSlice};
+
+use crate::brand::{Brand, StreamTag};
+use crate::driver::{Pattern, StreamHandle};
+use crate::error::{Error, Result};
+use crate::memory::{DeviceBuffer, PeerBuffer, PeerSlice, Plain, element};
+use crate::resource::On;
+use crate::runtime::tally::Stall;
+use crate::stream::Stream;
+
+impl<S: Brand> Stream<S> {
+    /// Sets all bits to zero.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn zero<T: Plain>(self, slice: &mut DeviceSlice<S, T>) -> Result<()> {
+        if slice.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the slice is this stream's, as long as it says.
+        self.call(|s| unsafe { s.fill(slice.device_ptr(), Pattern::U8(0), slice.byte_len()) })
+    }
+
+    /// Sets every element to `value`. `T` has 1, 2 or 4 bytes.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn fill<T: Plain>(self, slice: &mut DeviceSlice<S, T>, value: T) -> Result<()> {
+        const {
+            assert!(matches!(size_of::<T>(), 1 | 2 | 4), "fill takes elements of 1, 2 or 4 bytes");
+        }
+        if slice.is_empty() {
+            return Ok(());
+        }
+        let bytes = bytemuck::bytes_of(&value);
+        let pattern = match *bytes {
+            [a] => Pattern::U8(a),
+            [a, b] => Pattern::U16(u16::from_ne_bytes([a, b])),
+            [a, b, c, d] => Pattern::U32(u32::from_ne_bytes([a, b, c, d])),
+            _ => unreachable!("asserted above"),
+        };
+        // SAFETY: the slice is this stream's, with `len` elements of the pattern's size.
+        self.call(|s| unsafe { s.fill(slice.device_ptr(), pattern, slice.len()) })
+    }
+
+    /// Copies page-locked memory to the device.
+    ///
+    /// # Errors
+    /// The lengths differ, or the device has failed.
+    pub fn copy_to_device<T: Plain>(self, from: &HostSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        equal_lengths(from.len(), to.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: both slices are this stream's and equally long.
+        self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), from.host_ptr(), from.byte_len()) })
+    }
+
+    /// Copies device memory to page-locked memory.
+    ///
+    /// # Errors
+    /// The lengths differ, or the device has failed.
+    pub fn copy_to_host<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut HostSlice<S, T>) -> Result<()> {
+        equal_lengths(from.len(), to.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: both slices are this stream's and equally long.
+        self.call(|s| unsafe { s.copy_to_host(to.host_ptr(), from.device_ptr(), from.byte_len()) })
+    }
+
+    /// Copies within the device.
+    ///
+    /// # Errors
+    /// The lengths differ, or the device has failed.
+    pub fn copy<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        equal_lengths(from.len(), to.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: both slices are this stream's and equally long.
+        self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
+    }
+
+    /// Copies from a buffer that may be another device's. No graph can hold such a copy.
+    ///
+    /// # Errors
+    /// The lengths differ, or a device has failed.
+    pub fn copy_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
+    where
+        S: StreamTag,
+    {
+        let source: &PeerSlice<S, T> = from;
+        equal_lengths(source.len(), to.len())?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let (there, here) = (from.device().driver(), self.device().driver());
+        let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
+        // SAFETY: both are this stream's and equally long, each with its own device.
+        self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
+    }
+
+    /// Copies to a buffer that may be another device's. No graph can hold such a copy.
+    ///
+    /// # Errors
+    /// The lengths differ, or a device has failed.
+    pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    where
+        S: StreamTag,
+    {
+        let target: &PeerSlice<S, T> = to;
+        equal_lengths(from.len(), target.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        let (there, here) = (to.device().driver(), self.device().driver());
+        let (to, from, bytes) = (target.raw().device_ptr(), from.device_ptr(), from.byte_len());
+        // SAFETY: both are this stream's and equally long, each with its own device.
+        self.call(|s| unsafe { s.copy_peer((there, to), (here, from), bytes) })
+    }
+
+    /// Copies ordinary memory to the device and waits until it is there: convenient, slow, and the serial baseline.
+    ///
+    /// # Errors
+    /// The lengths differ, or the device has failed.
+    #[track_caller]
+    pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()>
+    where
+        S: StreamTag,
+    {
+        equal_lengths(from.len(), to.len())?;
+        let _stall = self.device().stall(Stall::BlockingCopy);
+        if from.is_empty() {
+            return Ok(());
+        }
+        if !self.device().driver().copies_pageable() {
+            // Its streams copy later, from memory of ours.
+            let staged = self.bind(self.device().pinned_from(from)?)?;
+            self.copy_to_device(&staged, to)?;
+            return self.synchronize();
+        }
+        self.device().usable()?;
+        let addr = from.as_ptr().expose_provenance() as u64;
+        // SAFETY: `from` is borrowed until `outlast` returns, which is after the stream has passed the copy or can run it no more.
+        let copied = self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) });
+        let waited = self.outlast();
+        copied.and(waited).and_then(|()| self.device().check())
+    }
+
+    /// Waits until no work enqueued so far can touch memory that the caller is about to have back.
+    ///
+    /// A wait that fails says nothing about that work, unless CUDA documents that nothing runs after such a failure. The caller's
+    /// memory cannot be leaked, so the process ends where the driver cannot say.
+    fn outlast(self) -> Result<()> {
+        let mut first = Ok(());
+        // An earlier call's failure is reported once, and the next wait waits.
+        for _ in 0..3 {
+            match self.handle().synchronize() {
+                Ok(()) => return first,
+                Err(fault) => {
+                    let over = fault.ends_all_work();
+                    let error = self.device().seen::<()>(Err(fault));
+                    first = first.and(error);
+                    if over {
+                        return first;
+                    }
+                }
+            }
+        }
+        eprintln!(
+            "thalweg: a copy from memory of the caller may still be running, and the driver cannot wait for it: {first:?}"
+        );
+        std::process::abort()
+    }
+
+    /// The elements, once all work enqueued so far is done: convenient, slow, and the serial baseline.
+    ///
+    /// # Errors
+    /// The device has failed.
+    #[track_caller]
+    pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>>
+    where
+        S: StreamTag,
+    {
+        let _stall = self.device().stall(Stall::BlockingCopy);
+        if from.is_empty() {
+            self.synchronize()?;
+            return Ok(Vec::new());
+        }
+        if !self.device().driver().copies_pageable() {
+            let mut staged = self.bind(self.device().pinned(from.len())?)?;
+            self.copy_to_host(from, &mut staged)?;
+            return Ok(self.record(staged)?.synchronize()?.to_vec());
+        }
+        self.device().usable()?;
+        // Where the wait fails it leaks.
+        let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
+        let addr = to.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: `to` is neither touched nor freed before a wait for the stream, which is past the copy then, has succeeded.
+        let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });
+        let waited = self.call(StreamHandle::synchronize);
+        copied.and(waited)?;
+        let to = ManuallyDrop::into_inner(to);
+        self.device().check()?;
+        Ok(to)
+    }
+
+    /// A new device buffer with the elements of `data`; waits until they are there.
+    ///
+    /// # Errors
+    /// As [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
+    #[track_caller]
+    pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
+    where
+        S: StreamTag,
+    {
+        const { element::<T>() }
+        let _stall = self.device().stall(Stall::BlockingCopy);
+        let mut buffer = self.alloc(data.len())?;
+        self.write_blocking(data, &mut buffer)?;
+        Ok(buffer)
+    }
+}
+
+fn equal_lengths(source_len: usize, destination_len: usize) -> Result<()> {
+    if source_len == destination_len { Ok(()) } else { Err(Error::LengthMismatch { source_len, destination_len }) }
+}

@@ -1,0 +1,200 @@
+//! Driver events, and who holds them.
+
+use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+
+use super::background::{Job, background};
+use super::device::Device;
+use super::tally::Stall;
+use crate::driver::{EventHandle, guard};
+use crate::error::Result;
+use crate::lock;
+
+/// A driver's event; destroyed with its last holder.
+#[derive(Debug)]
+pub(crate) struct EventCell {
+    device: Device,
+    /// Where it goes when nobody holds it any more.
+    pool: &'static EventPool,
+    handle: ManuallyDrop<EventHandle>,
+}
+
+impl EventCell {
+    pub(crate) fn new(device: Device, timed: bool) -> Result<Self> {
+        let handle = device.seen(device.driver().new_event(timed))?;
+        Ok(Self { device, pool: EventPool::of(device), handle: ManuallyDrop::new(handle) })
+    }
+
+    #[inline]
+    pub(crate) fn handle(&self) -> &EventHandle {
+        &self.handle
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+}
+
+impl Drop for EventCell {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
+        if guard::forked() {
+            std::mem::forget(handle);
+        } else if guard::in_host_function() {
+            background(Job::Finish(Box::new(|| handle.destroy())));
+        } else {
+            handle.destroy();
+        }
+    }
+}
+
+/// An event recorded on a stream. The last holder gives it back to the device's pool, so that it is
+/// recorded again only when nobody asks about the old record.
+#[derive(Debug)]
+pub(crate) struct Lease(Option<Arc<EventCell>>);
+
+impl Lease {
+    /// Wraps an event that the caller alone holds.
+    #[inline]
+    pub(crate) fn new(cell: Arc<EventCell>) -> Self {
+        Self(Some(cell))
+    }
+
+    #[inline]
+    fn cell(&self) -> &EventCell {
+        match &self.0 {
+            Some(cell) => cell,
+            None => unreachable!("only `drop` takes it"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn device(&self) -> Device {
+        self.cell().device
+    }
+
+    #[inline]
+    pub(crate) fn handle(&self) -> &EventHandle {
+        self.cell().handle()
+    }
+
+    /// Whether the work before the record is done.
+    pub(crate) fn query(&self) -> Result<bool> {
+        let device = self.device();
+        device.usable()?;
+        device.seen(self.handle().is_done())
+    }
+
+    /// Whether the work before the record is certainly done; "no" where that cannot be known.
+    pub(crate) fn is_done(&self) -> bool {
+        self.handle().passed()
+    }
+
+    /// Wakes the task once the work before the record is done, or the device has failed.
+    pub(crate) fn wake(&self, waker: &Waker) {
+        let event = self.clone();
+        background(Job::Wake(Box::new(move || !matches!(event.query(), Ok(false))), waker.clone()));
+    }
+
+    /// Waits on the host.
+    #[track_caller]
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        let device = self.device();
+        let _stall = device.stall(Stall::Synchronize);
+        device.usable()?;
+        device.seen(self.handle().synchronize())
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Lease {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take()
+            && Arc::strong_count(&cell) == 1
+        {
+            // Pairs with the release of whoever dropped the last other clone.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            cell.pool.recycle(cell);
+        }
+    }
+}
+
+/// The events of a device that nobody holds.
+#[derive(Debug, Default)]
+pub(crate) struct EventPool {
+    /// An event at rest (`Arc::into_raw`), where one fits: the usual `record` and `wait` need no lock.
+    spare: AtomicPtr<EventCell>,
+    rest: Mutex<Vec<Arc<EventCell>>>,
+}
+
+/// Events a device keeps for the next record.
+const EVENTS_KEPT: usize = 1024;
+
+impl EventPool {
+    pub(crate) fn of(device: Device) -> &'static Self {
+        device.keep(Self::default)
+    }
+
+    /// An event that nobody else holds.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn take(&self, device: Device) -> Result<Arc<EventCell>> {
+        let spare = self.spare.swap(null_mut(), Ordering::Acquire);
+        if spare.is_null() {
+            return self.take_locked(device);
+        }
+        // SAFETY: `recycle` put it there by `Arc::into_raw`, and the swap gave it to this call alone.
+        Ok(unsafe { Arc::from_raw(spare) })
+    }
+
+    #[track_caller]
+    fn take_locked(&self, device: Device) -> Result<Arc<EventCell>> {
+        let pooled = lock(&self.rest).pop();
+        match pooled {
+            Some(cell) => Ok(cell),
+            None => {
+                let _stall = device.stall(Stall::EventCreation);
+                EventCell::new(device, false).map(Arc::new)
+            }
+        }
+    }
+
+    /// Takes back an event that nobody else holds.
+    #[inline]
+    pub(crate) fn recycle(&self, cell: Arc<EventCell>) {
+        let cell = Arc::into_raw(cell).cast_mut();
+        let put = self.spare.compare_exchange(null_mut(), cell, Ordering::Release, Ordering::Relaxed);
+        if put.is_err() {
+            // SAFETY: made by `Arc::into_raw` above and not stored.
+            self.recycle_locked(unsafe { Arc::from_raw(cell) });
+        }
+    }
+
+    fn recycle_locked(&self, cell: Arc<EventCell>) {
+        let mut events = lock(&self.rest);
+        if events.len() < EVENTS_KEPT {
+            events.push(cell);
+        }
+    }
+}
+
+impl Device {
+    /// Frees device memory after the events, without waiting; in doubt it leaks.
+    pub(crate) fn free(self, addr: u64, bytes: usize, after: &[Lease]) {
+        let stream = self.housekeeping();
+        if after.iter().all(|event| stream.wait(event.handle()).is_ok()) {
+            // SAFETY: called once, by the last owner, and the stream now follows all uses.
+            let _ = unsafe { stream.free(addr, bytes) };
+        }
+    }
+}

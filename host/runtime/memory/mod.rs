@@ -1,0 +1,118 @@
+//! Allocations without the type of their elements: who owns them, and how they are given back.
+
+mod pool;
+mod reclaim;
+mod split;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use pool::{PinnedBlock, Pool};
+pub(crate) use reclaim::{When, give_back};
+pub(crate) use split::{Split, adjacent};
+
+use super::device::Device;
+use super::event::Lease;
+
+/// A number for an allocation that no other has or will have, so that one is told from a later one in the same place. 0 is for no
+/// memory.
+pub(crate) fn next_allocation() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A range of memory and how it is given back.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    Device(Owned<DeviceBlock>),
+    Pinned(Owned<PinnedBlock>),
+}
+
+/// A whole allocation, or a piece of one that others hold pieces of too.
+#[derive(Debug)]
+pub(crate) enum Owned<B: Block> {
+    Whole(B),
+    Piece(Arc<Split<B>>),
+    /// Nothing: a buffer without elements, or one whose memory was taken.
+    Empty,
+}
+
+/// An allocation that can be given back once events are complete.
+pub(crate) trait Block: Send + Sync + Sized + 'static {
+    /// Gives the allocation back after the events; never blocks. For [`Memory::release`].
+    fn release(self, after: Vec<Lease>);
+    /// Its memory, without the block's type.
+    fn memory(block: Owned<Self>) -> Memory;
+    /// The number of the allocation.
+    fn allocation(&self) -> u64;
+}
+
+/// An allocation in device memory.
+#[derive(Debug)]
+pub(crate) struct DeviceBlock {
+    pub(crate) addr: u64,
+    pub(crate) bytes: usize,
+    pub(crate) allocation: u64,
+    pub(crate) device: Device,
+}
+
+impl Block for DeviceBlock {
+    fn release(self, after: Vec<Lease>) {
+        self.device.free(self.addr, self.bytes, &after);
+    }
+    fn memory(block: Owned<Self>) -> Memory {
+        Memory::Device(block)
+    }
+    fn allocation(&self) -> u64 {
+        self.allocation
+    }
+}
+
+impl<B: Block> Owned<B> {
+    /// Takes the allocation and leaves nothing.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Empty)
+    }
+
+    fn release(self, after: Vec<Lease>) {
+        match self {
+            Self::Whole(block) => block.release(after),
+            Self::Piece(split) => after.into_iter().for_each(|event| split.add(event)),
+            Self::Empty => {}
+        }
+    }
+
+    /// The number of the allocation that this is, or is a piece of.
+    #[inline]
+    pub(crate) fn allocation(&self) -> u64 {
+        match self {
+            Self::Whole(block) => block.allocation(),
+            Self::Piece(split) => split.allocation(),
+            Self::Empty => 0,
+        }
+    }
+
+    /// The shared form, for splitting.
+    pub(crate) fn share(self) -> Option<Arc<Split<B>>> {
+        match self {
+            Self::Whole(block) => Some(Arc::new(Split::new(block))),
+            Self::Piece(split) => Some(split),
+            Self::Empty => None,
+        }
+    }
+}
+
+impl Memory {
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Device(Owned::Empty) | Self::Pinned(Owned::Empty))
+    }
+
+    /// Gives the memory back after the events, or at once where there are none. For
+    /// [`give_back`], which knows where this may be called.
+    pub(crate) fn release(self, after: Vec<Lease>) {
+        match self {
+            Self::Device(block) => block.release(after),
+            Self::Pinned(block) => block.release(after),
+        }
+    }
+}

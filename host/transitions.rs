@@ -1,0 +1,142 @@
+//! The transitions of a resource: onto a stream, from stream to stream, and back.
+
+use std::mem::ManuallyDrop;
+
+use crate::brand::{Brand, StreamTag};
+use crate::error::{Error, Result, Returned};
+use crate::event::Event;
+use crate::resource::{Bundle, LeafKind, LeafResource, On, Resource, Token};
+use crate::stream::Stream;
+
+impl<S: Brand> Stream<S> {
+    /// Hands an idle resource to this stream. Nothing is enqueued.
+    ///
+    /// # Errors
+    /// A part of it lives on another device; it comes back.
+    pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
+    where
+        S: StreamTag,
+    {
+        match self.admits(&resource) {
+            Ok(()) => Ok(resource.__bind(self, Token::new())),
+            Err(error) => Err(Returned::new(error, resource)),
+        }
+    }
+
+    /// Records an event: the resource leaves the stream, guarded until all work enqueued so far is done.
+    ///
+    /// # Errors
+    /// The device has failed; the resource comes back, still on the stream.
+    #[inline]
+    #[track_caller]
+    pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>>
+    where
+        S: StreamTag,
+    {
+        // An event exists only after its record succeeded: CUDA reports an unrecorded one as complete.
+        match self.inner().lease() {
+            Ok(event) => Ok(Event::new(bundle.__unbind(Token::new()), event)),
+            Err(error) => Err(Returned::new(error, bundle)),
+        }
+    }
+
+    /// Makes this stream wait, on the device, for the event; the resource is ordered by this stream from then on. The
+    /// host does not wait.
+    ///
+    /// # Errors
+    /// A part of the resource lives on another device, or the device has failed; the event comes back.
+    #[inline]
+    pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>>
+    where
+        S: StreamTag,
+    {
+        let waited = self.admits(event.value()).and_then(|()| match event.lease() {
+            Some(lease) => self.inner().wait(lease),
+            None => self.device().usable(),
+        });
+        match waited {
+            Ok(()) => Ok(event.into_parts().0.__bind(self, Token::new())),
+            Err(error) => Err(Returned::new(error, event)),
+        }
+    }
+
+    /// Hands a resource to another stream: [`record`](Stream::record) here and [`wait`](Stream::wait) there, in one call.
+    ///
+    /// # Errors
+    /// As of the two; the resource comes back, still on this stream.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Upload, Compute);
+    /// let gpu = Device::best()?;
+    /// let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
+    /// let mut image = up.alloc::<u8>(16)?;
+    /// up.fill(&mut image, 1)?;
+    /// let mut image = up.hand(image, &compute)?; // now `On<Compute, _>`
+    /// compute.fill(&mut image, 2)?;
+    /// assert_eq!(compute.read_blocking(&image)?, [2; 16]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    #[inline]
+    pub fn hand<B: Bundle<S>, T: StreamTag>(
+        self,
+        bundle: B,
+        to: &Stream<T>,
+    ) -> Result<<B::Idle as Resource>::On<T>, Returned<B>>
+    where
+        S: StreamTag,
+    {
+        // In flight under an idle type: should the driver panic, it leaks rather than passes for idle.
+        let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
+        let handed = to.admits(&*idle).and_then(|()| {
+            to.device().usable()?;
+            self.call(|from| from.hand(self.inner().hand.handle(), to.handle()))
+        });
+        let idle = ManuallyDrop::into_inner(idle);
+        match handed {
+            Ok(()) => Ok(idle.__bind(*to, Token::new())),
+            // No order was lost: the resource is still this stream's.
+            Err(error) => Err(Returned::new(error, idle.__bind(self, Token::new()))),
+        }
+    }
+
+    /// Whether every part of a resource can be used on this stream.
+    #[inline]
+    pub(crate) fn admits<R: Resource>(self, resource: &R) -> Result<()> {
+        let device = self.device();
+        let mut refused = None;
+        resource.__leaves(&mut |leaf| {
+            let admitted = match leaf.kind {
+                LeafKind::Device => leaf.device == device,
+                LeafKind::Pinned | LeafKind::Peer => leaf.device.kind() == device.kind(),
+            };
+            if !admitted {
+                refused = Some(leaf.device);
+            }
+        });
+        match refused {
+            None => Ok(()),
+            Some(other) => Err(Error::DeviceMismatch { resource: other.to_string(), stream: device.to_string() }),
+        }
+    }
+}
+
+impl<S: Brand, L: LeafResource> On<S, L> {
+    /// Waits on the host until the stream is past all work on the buffer, and returns it idle.
+    ///
+    /// The short form of `record` and `synchronize`, for set-up code.
+    ///
+    /// # Errors
+    /// The record or the wait failed.
+    #[track_caller]
+    pub fn idle(self) -> crate::Result<L>
+    where
+        S: StreamTag,
+        L: Resource<On<S> = Self>,
+        Self: Bundle<S, Idle = L>,
+    {
+        let stream = self.stream();
+        Ok(stream.record(self)?.synchronize()?)
+    }
+}
