@@ -227,7 +227,8 @@ impl Simt for Gpu {
     #[inline(always)]
     unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
         let (a, b, c, d): (u32, u32, u32, u32);
-        // LLVM makes two 8-byte loads of a plain 16-byte load, so this is assembly.
+        // The type of `p` promises only 4-byte alignment, for which LLVM would make four loads.
+        // Assembly makes one, which may use the read-only cache (`nc`).
         // SAFETY: The caller promises that `p` is 16-byte aligned and valid for reads of 16 bytes,
         // and that no thread of the grid writes there.
         unsafe {

@@ -4,14 +4,14 @@
 /// root.
 ///
 /// ```text
-/// ptx! { unsafe "kernels" }      // $OUT_DIR/kernels.ptx, which the build script made with thalweg-ptx-builder
-/// ptx! {}                        // no PTX: the kernels of this crate run on the CPU device only
-/// ptx! { unsafe = TEXT }         // a constant `&'static str`: PTX made elsewhere, for declarations without a body
+/// ptx! { unsafe "kernels" }      // $OUT_DIR/kernels.ptx, which the build script made
+/// ptx! {}                        // no PTX: the kernels run on the CPU device only
+/// ptx! { unsafe = TEXT }         // PTX made elsewhere, a constant `&'static str`
 /// ```
 ///
-/// To embed several files, give several names, separated by commas. A name may have attributes,
-/// such as `#[cfg(feature = "blas")]`. Two files must not have the same entry: a launch on a GPU
-/// reports that as an error.
+/// The third form is for declarations without a body. To embed several files, give several names,
+/// separated by commas. A name may have attributes, such as `#[cfg(feature = "blas")]`. Two files
+/// must not have the same entry: a launch on a GPU reports that as an error.
 ///
 /// The macro declares `PTX`, which is private to the crate. Every [`kernel!`](crate::kernel) of the
 /// crate refers to it. So a launcher finds only entries in the PTX of its own crate, whatever other

@@ -13,8 +13,8 @@ use super::warp::{self, At, Lane, WARP};
 use super::workspace::FiberSpace;
 
 /// The size of a coroutine's stack in bytes. A guard page lies below it. Pages that are never
-/// touched cost only address space. The standard library's panic hook needs the most stack, when it
-/// prints a backtrace: 24 KiB were enough for it, and 16 KiB were not.
+/// touched cost only address space. Even a small body needs more than 8 KiB: the standard library's
+/// panic hook overflows so small a stack when it prints a backtrace.
 const STACK: usize = 128 << 10;
 
 /// A thread of a cooperative block.

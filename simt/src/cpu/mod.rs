@@ -13,9 +13,10 @@
 //! may run on, or every thread has returned and the block is done. In all other cases some thread
 //! waits for ever: the threads have diverged, which is reported as [`Fault::Diverged`].
 //!
-//! Between barriers, the threads run in ascending order and in descending order by turns. If a body
-//! lacks a barrier, some threads then read values that others have not written yet, and the result
-//! is visibly wrong. With one fixed order it could be right by chance.
+//! The threads run in ascending order up to the first barrier, then in descending order up to the
+//! next one, and so on by turns. If a body lacks a barrier, some threads then read values that
+//! others have not written yet, so a wrong result is likely. With one fixed order it could be right
+//! each time.
 
 mod block;
 mod error;
