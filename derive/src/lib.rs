@@ -1,19 +1,23 @@
-//! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers that travels between streams as one.
+//! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers moves between
+//! streams as one value.
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, Span};
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
 
-/// Makes a struct of resources a resource: `struct Slot { .. }` gets the ordered form `SlotOn<S>`, with the same field
-/// names, in which each field is in its own ordered form.
+/// Makes a struct of resources a resource. `struct Slot { .. }` gets the ordered form `SlotOn<S>`.
+/// It has the same field names, and each resource in it is in its own ordered form.
 ///
-/// - Every field is a resource (a buffer, a composite of buffers), or metadata marked `#[resource(plain)]`, which
-///   is `Clone + Send + 'static` and stays readable in every state.
-/// - The struct has no `Drop` of its own (that would be a compile error: the derive takes it apart by value) and no
-///   lifetime parameters. Type parameters need the bounds that their fields need, `'static` among them.
-/// - `#[resource(unzip)]` on the struct makes `SlotEvents`, with the same field names, in which each resource is behind an event
-///   of its own. `Event<Slot>::unzip` returns it.
+/// - A field is a resource (a buffer or a composite of buffers) or metadata marked
+///   `#[resource(plain)]`. Metadata is `Clone + Send + 'static`. It is readable in the struct and
+///   in its ordered form.
+/// - The struct does not implement `Drop`. The derive moves fields out of the struct, so a `Drop`
+///   is a compile error.
+/// - The struct has no lifetime parameters. Type parameters need the bounds that the fields need,
+///   such as `'static`.
+/// - `#[resource(unzip)]` on the struct also makes `SlotEvents`. It has the same field names, and
+///   each resource in it is behind an event of its own. `Event<Slot>::unzip` returns it.
 ///
 /// ```ignore
 /// #[derive(Resource)]
@@ -52,7 +56,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     let on = format_ident!("{ident}On");
     let doc = format!("[`{ident}`] while stream `__S` orders it.");
 
-    // Of the derive alone: a field of the same name is another identifier.
+    // These identifiers have the hygiene of the macro, so a field of the same name is another one.
     let own = |name| Ident::new(name, Span::mixed_site());
     let (visit, sink, stream, token) = (own("__visit"), own("__sink"), own("__stream"), own("__token"));
     let splitter = own("__splitter");
@@ -109,7 +113,8 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             #[allow(dead_code)]
             #vis struct #in_events #impl_generics #where_clause { #(#event_fields),* }
 
-            // SAFETY: Each resource goes from the struct into an event; metadata is only moved.
+            // SAFETY: `__unzip` moves each resource of the struct into an event, once, and moves
+            // the metadata.
             unsafe impl #impl_generics ::thalweg::Unzip for #ident #ty_generics #where_clause {
                 type Events = #in_events #ty_generics;
                 fn __unzip(self, #splitter: &::thalweg::Splitter) -> Self::Events {
@@ -127,8 +132,10 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         #[must_use = "dropping it gives the memory back"]
         #vis struct #on #tag_impl_generics #where_clause { #(#declarations),* }
 
-        // SAFETY: every field is visited once and moved by its own implementation; metadata is only moved, and
-        // cloned for an alias.
+        // SAFETY: Each function takes the struct apart by a pattern that names every field, and
+        // passes each resource once to the same function of the field's own implementation. It
+        // moves metadata, and clones it for an alias. The struct has no `Drop`, because
+        // taking it apart by value would not compile then.
         unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
             type On<__S: ::thalweg::Brand> = #on<__S #arguments>;
 
@@ -158,7 +165,8 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             }
         }
 
-        // SAFETY: as above.
+        // SAFETY: `__unbind` takes the struct apart by a pattern that names every field, and passes
+        // each resource once to `__unbind` of the field's own implementation. It moves metadata.
         unsafe impl #tag_impl_generics ::thalweg::Bundle<__S> for #on #tag_ty_generics #where_clause {
             type Idle = #ident #ty_generics;
             fn __unbind(self, #token: ::thalweg::Token) -> Self::Idle {
@@ -169,7 +177,8 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     })
 }
 
-/// Whether the attributes have `#[resource(OPTION)]`, the only one that is known there.
+/// Returns whether the attributes have `#[resource(OPTION)]`. Any other option in `resource` is an
+/// error.
 fn has_option(attributes: &[syn::Attribute], option: &str) -> Result<bool> {
     let mut found = false;
     for attribute in attributes.iter().filter(|a| a.path().is_ident("resource")) {

@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::IoContext;
-use crate::{Error, TRIPLE};
+use crate::{Error, MINIMUM, TRIPLE};
 
-/// The oldest rustc 1.x that is known to work.
-pub(crate) const MINIMUM: u32 = 95;
-
-/// The release profile, whatever the crate's workspace says: all of it decides the output.
+/// The release profile, which replaces that of the crate's workspace. All of it decides the output.
 pub(crate) const PROFILE: [(&str, &str); 8] = [
     ("opt-level", "3"),
     ("lto", "fat"),
@@ -24,7 +21,7 @@ pub(crate) const PROFILE: [(&str, &str); 8] = [
     ("incremental", "false"),
 ];
 
-/// A rustc with the sources of `core`, and the cargo that goes with it.
+/// A rustc with the sources of `core`, and the cargo to run it with.
 pub(crate) struct Compiler {
     rustc: PathBuf,
     cargo: PathBuf,
@@ -47,7 +44,7 @@ impl Compiler {
         Err(Error::NoCompiler { tried })
     }
 
-    /// The compiler at `rustc`, or what it lacks.
+    /// Returns the compiler at `rustc`, or says what it lacks.
     fn at(rustc: &Path) -> Result<Self, String> {
         let version = output(rustc, &["-vV"])?;
         let field = |key| version.lines().find_map(|line| line.strip_prefix(key));
@@ -63,12 +60,12 @@ impl Compiler {
         if !library.join("core/src/lib.rs").exists() {
             return Err(format!("{first} has no sources of `core`"));
         }
-        // Not rustup's proxy, which would choose by directory.
+        // This is the rustc itself. rustup's proxy would choose one by the current directory.
         let in_sysroot = |tool| sysroot.join("bin").join(format!("{tool}{}", env::consts::EXE_SUFFIX));
         let rustc = Some(in_sysroot("rustc")).filter(|path| path.exists());
         let rustc = rustc.ok_or_else(|| format!("no rustc in {}/bin", sysroot.display()))?;
-        // A toolchain's own cargo, or else the current one: Debian's /usr/bin/cargo may be much older
-        // than its rustc.
+        // The toolchain's own cargo is used if it has the release of its rustc. Debian's
+        // /usr/bin/cargo may be much older, and then the current cargo is used.
         let own = in_sysroot("cargo");
         let own_version = output(&own, &["-V"]).ok();
         let own_version = own_version.filter(|v| v.split(' ').nth(1) == Some(release));
@@ -90,19 +87,19 @@ impl Compiler {
         })
     }
 
-    /// Names rustc, LLVM and cargo with their versions; equal names make equal PTX. (Cargo counts
-    /// because it chooses the hashes in symbol names.)
+    /// Returns the versions of rustc, LLVM and cargo. Compilers with equal names make equal PTX.
+    /// (The name includes cargo because cargo chooses the hashes in symbol names.)
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the sources of `core` and its companions are.
+    /// Returns the directory with the sources of `core` and of the other library crates.
     pub(crate) fn library(&self) -> &Path {
         &self.library
     }
 
-    /// A cargo command for the GPU that is isolated from the cargo that may be running us: that one
-    /// holds a lock on its target directory, and its flags are for the host.
+    /// Returns a cargo command that builds for the GPU. It is isolated from the cargo that may be
+    /// running this process, which holds a lock on its target directory and has flags for the host.
     pub(crate) fn cargo(
         &self,
         command: impl IntoIterator<Item = &'static str>,
@@ -120,7 +117,8 @@ impl Compiler {
             }
         }
         cargo.env("RUSTC", &self.rustc);
-        // Empty, not unset: a configuration file may name wrappers, too.
+        // The variables are empty and not unset, because a configuration file may name wrappers
+        // too.
         cargo.env("RUSTC_WRAPPER", "");
         cargo.env("RUSTC_WORKSPACE_WRAPPER", "");
         for (key, value) in PROFILE {
@@ -134,7 +132,7 @@ impl Compiler {
     }
 }
 
-/// Where to look for a compiler when none is named.
+/// Returns where to look for a compiler if none is named.
 fn candidates() -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from(env::var_os("RUSTC").unwrap_or("rustc".into()))];
     let home = env::var_os("RUSTUP_HOME").map(PathBuf::from);
@@ -142,7 +140,7 @@ fn candidates() -> Vec<PathBuf> {
     let toolchains = home.and_then(|home| fs::read_dir(home.join("toolchains")).ok());
     let mut toolchains: Vec<PathBuf> =
         toolchains.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
-    // Releases before nightlies, which change under their name.
+    // Releases come before nightlies, because a nightly changes while its name stays.
     toolchains.sort_by_key(|path| (path.to_string_lossy().contains("nightly"), path.clone()));
     let rustc = format!("bin/rustc{}", env::consts::EXE_SUFFIX);
     found.extend(toolchains.iter().map(|toolchain| toolchain.join(&rustc)));
@@ -151,8 +149,8 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// What an outer cargo, or the user for host builds, puts into the environment. Where cargo keeps
-/// its files and how it reaches the network stays.
+/// Returns whether an environment variable comes from an outer cargo or is for host builds. The
+/// variables that say where cargo keeps its files and how it reaches the network do not count.
 fn is_inherited(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let kept = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_"];
@@ -162,7 +160,7 @@ fn is_inherited(name: &OsStr) -> bool {
         || name == "RUSTFLAGS"
 }
 
-/// Standard output of a short command, or what is wrong with it.
+/// Returns the standard output of a short command, or says what failed.
 fn output(program: &Path, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output();
     let output = output.map_err(|e| format!("cannot run {}: {e}", program.display()))?;
@@ -173,7 +171,7 @@ fn output(program: &Path, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a build and returns its standard error: warnings, when it succeeded.
+/// Runs a build and returns its standard error, which contains warnings if the build succeeds.
 pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
     let output = command.output().at(command.get_program().as_ref())?;
     let stderr = String::from_utf8_lossy(&output.stderr).trim().to_string();

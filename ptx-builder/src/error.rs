@@ -1,16 +1,20 @@
+//! Why there is no PTX.
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::MINIMUM;
+
 /// Why there is no PTX.
 ///
-/// `Debug` is the same text as `Display`, because a build script that returns this from `main` shows
-/// the former to its user.
+/// `Debug` gives the same text as `Display`, because a build script that returns this error from
+/// `main` shows its user the text of `Debug`.
 #[non_exhaustive]
 pub enum Error {
-    /// None of the compilers looked at can build for the GPU; `tried` says why, one line each.
+    /// None of the compilers that were tried can build for the GPU.
     NoCompiler {
-        /// Each compiler and what it lacks.
+        /// One line for each compiler, which says what it lacks.
         tried: Vec<String>,
     },
     /// The build failed.
@@ -20,31 +24,31 @@ pub enum Error {
         /// What it wrote to standard error.
         stderr: String,
     },
-    /// The compiler does not know the target, and made PTX for another.
+    /// The compiler does not know the target and made PTX for another one.
     UnknownTarget {
-        /// The target asked for.
+        /// The requested target.
         target: String,
     },
     /// The crate declares no kernel that the PTX could export.
     NoEntries,
-    /// The PTX calls functions that are defined nowhere, so no driver would load it.
+    /// The PTX declares functions that are defined nowhere, so no driver would load it.
     Unresolved {
-        /// Their names.
+        /// The names of these functions.
         symbols: Vec<String>,
     },
     /// Functions of `core::panicking` are left in the PTX.
     Panics {
-        /// Their names.
+        /// The names of these functions.
         functions: Vec<String>,
     },
     /// A file could not be read or written.
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// `OUT_DIR` is not set: this is not a build script.
+    /// The variables that cargo sets for build scripts are not set.
     NotABuildScript,
 }
 
@@ -53,12 +57,11 @@ impl fmt::Display for Error {
         match self {
             Self::NoCompiler { tried } => write!(
                 f,
-                "found no Rust compiler that can build PTX: that takes rustc 1.{} or newer with the \
+                "found no Rust compiler that can build PTX, which needs rustc 1.{MINIMUM} or newer with the \
                  sources of `core`\ntried:\n  {}\ninstall one with\n  \
                  rustup component add rust-src\nor, on Debian 12,\n  \
                  apt-get install rustc-web rust-web-src\n\
                  or name one in THALWEG_RUSTC",
-                crate::compiler::MINIMUM,
                 tried.join("\n  ")
             ),
             Self::Compile { command, stderr } => write!(f, "`{command}` failed:\n{stderr}"),
@@ -68,22 +71,24 @@ impl fmt::Display for Error {
                  --print=target-cpus` lists them)"
             ),
             Self::NoEntries => f.write_str(
-                "the PTX has no `.visible .entry`: the crate exports no kernel; declare one with \
-                 `thalweg_simt::kernel!`, or as `#[unsafe(no_mangle)] pub unsafe extern \"ptx-kernel\" fn`",
+                "the PTX has no `.visible .entry`, because the crate exports no kernel: declare one with \
+                 `thalweg_simt::kernel!` or as `#[unsafe(no_mangle)] pub unsafe extern \"ptx-kernel\" fn`",
             ),
             Self::Unresolved { symbols } => write!(
                 f,
-                "the PTX calls functions that are defined nowhere: {}; there is no libc and no linker \
-                 on the GPU, so whatever the kernels call has to be in Rust or an LLVM intrinsic",
+                "the PTX calls functions that are defined nowhere: {}; the GPU has no libc and no linker, \
+                 so kernels can call only Rust functions and LLVM intrinsics",
                 symbols.join(", ")
             ),
             Self::Panics { functions } => write!(
                 f,
-                "the PTX still has functions that panic with a message: {}; panics have to trap",
+                "the PTX has functions that panic with a message: {}; a panic of a kernel must be a trap",
                 functions.join(", ")
             ),
             Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
-            Self::NotABuildScript => f.write_str("OUT_DIR is not set: `build_to_out_dir` is for build scripts"),
+            Self::NotABuildScript => {
+                f.write_str("OUT_DIR or CARGO_MANIFEST_DIR is not set: call `build_to_out_dir` from a build script")
+            }
         }
     }
 }
@@ -103,7 +108,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Names the file that an `io::Error` is about.
+/// Adds to an `io::Error` the path of its file.
 pub(crate) trait IoContext<T> {
     fn at(self, path: &Path) -> Result<T, Error>;
 }

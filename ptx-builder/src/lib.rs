@@ -1,24 +1,28 @@
 //! Builds a Rust crate to PTX, with rustc's own `nvptx64-nvidia-cuda` backend.
 //!
-//! A crate of kernels is an ordinary `no_std` library whose entries are declared with
+//! A crate of kernels is a library that is `no_std` on the GPU and declares its entries with
 //! `thalweg_simt::kernel!`. Its own build script makes its PTX:
 //!
 //! ```no_run
-//! // build.rs: builds this crate to `$OUT_DIR/kernels.ptx`, again whenever one of its sources changes
+//! // build.rs: builds this crate to `$OUT_DIR/kernels.ptx`, again after each change of its sources
 //! fn main() -> Result<(), thalweg_ptx_builder::Error> {
 //!     thalweg_ptx_builder::build_to_out_dir("kernels")
 //! }
 //! ```
 //!
-//! and `thalweg_simt::ptx! { unsafe "kernels" }` in its root embeds the file. [`PtxBuilder`] does the
-//! same in steps; the command `thalweg-ptx` makes, and checks, PTX that is kept in a repository.
+//! In the root of the crate, `thalweg_simt::ptx! { unsafe "kernels" }` embeds the file.
+//! [`PtxBuilder`] does the same in steps. The command `thalweg-ptx` makes and checks PTX that is
+//! kept in a repository.
 //!
 //! # What it needs
 //!
-//! A rustc, 1.95 or newer, with the sources of `core`, and cargo. No CUDA toolkit, no linker, no
-//! network. The first that has the sources is taken, of: the one named with
-//! [`compiler`](PtxBuilder::compiler) or in `THALWEG_RUSTC` (then no other); the current toolchain;
-//! rustup's toolchains; `/usr/bin/rustc`. So one of these is enough:
+//! It needs cargo and a rustc, 1.95 or newer, with the sources of `core`. It needs no CUDA toolkit,
+//! no linker and, beyond what cargo downloads for the crate's own dependencies, no network.
+//!
+//! If [`compiler`](PtxBuilder::compiler) or `THALWEG_RUSTC` names a rustc, the builder uses this
+//! one or fails. Otherwise it looks at the current toolchain, at rustup's toolchains and at
+//! `/usr/bin/rustc`, and takes the first rustc that is new enough and has the sources. One of these
+//! commands installs them:
 //!
 //! ```text
 //! rustup component add rust-src
@@ -27,20 +31,22 @@
 //!
 //! # What it does
 //!
-//! 1. Builds `core` for the GPU, once per compiler and target (10 to 20 s), into a directory of its
-//!    own. This is what `-Zbuild-std=core` does, short of resolving the dependencies of `std`, which
-//!    would need a network.
-//! 2. Builds the crate with that `core`, with fat link-time optimisation and panics that trap, as a
-//!    static library, so that no linker runs, and takes the assembly, which is the PTX.
-//! 3. Checks the PTX: it has entries, every symbol is resolved, and no call of `core`'s panic
-//!    functions is left.
-//! 4. Heads it with the compiler, the flags, where each entry was declared, and a fingerprint of each
-//!    source file (see [`Ptx`]), so that a checked-in file can be told from a stale one without a
-//!    compiler.
+//! 1. It builds `core` for the GPU into a directory of its own. It does this once for each compiler
+//!    and target, in 10 to 20 s. `-Zbuild-std=core` does the same, but it also resolves the
+//!    dependencies of `std`, which would need a network.
+//! 2. It builds the crate with that `core`, with fat link-time optimisation and with panics that
+//!    trap. The crate becomes a static library, so no linker runs. The assembly of this build is
+//!    the PTX.
+//! 3. It checks the PTX: the target is the requested one, there are entries, every function is
+//!    defined, and no function of `core::panicking` is left.
+//! 4. It adds a header with the compiler, the flags, the place where each entry was declared, and a
+//!    fingerprint of each source file (see [`Ptx`]). With the header, a stale file is recognised
+//!    without a compiler.
 //!
-//! The crate keeps its own `Cargo.toml`, lock file and workspace; its release profile is replaced.
-//! The same sources and compiler give the same bytes in any directory, as long as the crate's path
-//! dependencies lie in its workspace: cargo names the symbols of others after their place.
+//! The crate keeps its own `Cargo.toml`, lock file and workspace. The builder replaces its release
+//! profile. The same sources and compiler give the same bytes in any directory, if the path
+//! dependencies of the crate are in its workspace. The symbols of other path dependencies contain a
+//! hash that cargo makes of their directory.
 
 mod compiler;
 mod error;
@@ -57,8 +63,11 @@ pub use error::Error;
 use error::IoContext;
 pub use ptx::{Ptx, Source};
 
-/// The target triple of rustc for NVIDIA GPUs.
+/// The target triple that rustc uses for NVIDIA GPUs.
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
+
+/// The minor version of the oldest rustc 1.x that is known to work.
+const MINIMUM: u32 = 95;
 
 /// Builds one crate to PTX.
 ///
@@ -82,32 +91,34 @@ pub struct PtxBuilder {
 }
 
 impl PtxBuilder {
-    /// A builder for the crate in the directory `krate`, for compute capability 7.5 (`sm_75`) and up.
+    /// Makes a builder for the crate in the directory `krate`. Its PTX is for compute capability
+    /// 7.5 (`sm_75`) and up.
     pub fn new(krate: impl Into<PathBuf>) -> Self {
         Self { krate: krate.into(), target: "sm_75".into(), features: None, compiler: None, work_dir: None }
     }
 
-    /// The oldest GPU that the PTX is for, as `sm_75`; newer ones run it too.
+    /// Sets the oldest GPU that the PTX is for, such as `sm_75`. Newer GPUs run it too.
     pub fn target(mut self, target: &str) -> Self {
         self.target = target.into();
         self
     }
 
-    /// The features of the crate to build with, separated by commas, instead of its default ones.
+    /// Builds the crate with these features, separated by commas, and without its default features.
     pub fn features(mut self, features: &str) -> Self {
         self.features = Some(features.into());
         self
     }
 
-    /// The rustc to use, instead of searching for one.
+    /// Uses this rustc instead of searching for one.
     pub fn compiler(mut self, rustc: impl Into<PathBuf>) -> Self {
         self.compiler = Some(rustc.into());
         self
     }
 
-    /// Where intermediate files go; `$OUT_DIR/ptx` in a build script, else `target/ptx`.
+    /// Sets the directory for intermediate files. Without it, they go to `$OUT_DIR/ptx` in a build
+    /// script and to `target/ptx` elsewhere.
     ///
-    /// Builds that share it can run at the same time, and share the built `core`.
+    /// Builds that share the directory can run at the same time. They also share the built `core`.
     pub fn work_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.work_dir = Some(dir.into());
         self
@@ -116,7 +127,8 @@ impl PtxBuilder {
     /// Builds the crate. Warnings of the compiler go to standard error.
     ///
     /// # Errors
-    /// No usable compiler, a failed compilation, or PTX that would not load: see [`Error`].
+    /// There is no usable compiler, the compilation fails, or the PTX would not load (see
+    /// [`Error`]).
     pub fn build(&self) -> Result<Ptx, Error> {
         let krate = absolute(&self.krate)?;
         let manifest = krate.join("Cargo.toml");
@@ -149,8 +161,8 @@ impl PtxBuilder {
         Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources)
     }
 
-    /// What has changed since `ptx` was built: paths of sources relative to the crate, or `the
-    /// builder's flags`. Empty when it is up to date. Needs no compiler.
+    /// Returns what has changed since `ptx` was built: paths of sources relative to the crate, or
+    /// `the builder's flags`. The list is empty if `ptx` is up to date. This needs no compiler.
     pub fn changes(&self, ptx: &Ptx) -> Vec<String> {
         let mut changes = Vec::new();
         if ptx.flags != self.flags_line() {
@@ -161,7 +173,8 @@ impl PtxBuilder {
         changes
     }
 
-    /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless that was done before.
+    /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless an earlier build
+    /// did. Returns the sysroot.
     fn core(&self, compiler: &Compiler, work: &Path, scratch: &Path) -> Result<PathBuf, Error> {
         let without_features = Self { features: None, ..self.clone() };
         let id = format!("{} {}", compiler.name(), without_features.flags_line());
@@ -172,9 +185,11 @@ impl PtxBuilder {
         let build = scratch.join("core");
         let source = build.join("src");
         fs::create_dir_all(&source).at(&source)?;
-        // Through a link inside the package, so that symbol names do not depend on where rustc lives.
+        // The sources are reached through a link inside the package, so that symbol names do not
+        // depend on the directory of rustc.
         let library = link(compiler.library(), build.join("library"));
-        // `alloc` is not built: it knows what features its compiler's `compiler_builtins` wants.
+        // The manifest depends on `alloc`, which is not built. The manifest of `alloc` enables the
+        // features that `compiler_builtins` of this compiler needs.
         let manifest = build.join("Cargo.toml");
         let text = format!(
             "[package]\nname = \"core-for-ptx\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
@@ -189,18 +204,19 @@ impl PtxBuilder {
         let target_dir = build.join("target");
         let packages = ["build", "-p=core", "-p=compiler_builtins"];
         let mut cargo = compiler.cargo(packages, &manifest, &target_dir);
-        // Bitcode is what link-time optimisation of the kernels reads.
+        // Link-time optimisation of the kernels reads the bitcode.
         let mut flags = self.rustc_flags();
         flags.push("-Cembed-bitcode=yes".into());
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
-        cargo.env("RUSTC_BOOTSTRAP", "1"); // `core` uses its own unstable features on any channel
+        cargo.env("RUSTC_BOOTSTRAP", "1"); // `core` uses unstable features on every channel
         compiler::run(&mut cargo)?;
 
-        // Renamed last: a sysroot that exists is complete. Where another build was faster, its one is the same.
+        // The rename comes last, so a sysroot that exists is complete. If another build was faster,
+        // its sysroot has the same content.
         let staged = build.join("sysroot");
         let lib = staged.join("lib/rustlib").join(TRIPLE).join("lib");
         fs::create_dir_all(&lib).at(&lib)?;
-        // The .rmeta, too: some cargos leave the metadata out of the .rlib.
+        // This takes the .rmeta files too, because some cargos leave the metadata out of the .rlib.
         for made in files(&target_dir)? {
             let Some(name) = made.file_name() else { continue };
             let text = name.to_string_lossy();
@@ -220,7 +236,8 @@ impl PtxBuilder {
         [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into()
     }
 
-    /// Everything that decides the output besides sources and compiler, for the header.
+    /// Returns the line of the header with everything but sources and compiler that decides the
+    /// output.
     fn flags_line(&self) -> String {
         let profile = compiler::PROFILE.map(|(key, value)| format!("{key}={value}"));
         let flags = self.rustc_flags();
@@ -230,11 +247,14 @@ impl PtxBuilder {
     }
 }
 
-/// For the build script of a crate of kernels: builds that crate, with its default features, to `$OUT_DIR/<name>.ptx`
-/// for `sm_75` and up, and tells cargo to run the build script again when one of its sources changes.
+/// Builds the crate whose build script calls this to `$OUT_DIR/<name>.ptx`, with its default
+/// features and for `sm_75` and up. It tells cargo to run the build script again when a source
+/// changes.
+///
+/// If cargo compiles the crate for a GPU, it does nothing (see [`compiles_for_gpu`]).
 ///
 /// # Errors
-/// Those of [`PtxBuilder::build`], or no build script runs this.
+/// [`PtxBuilder::build`] fails, the file cannot be written, or the caller is not a build script.
 pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     if compiles_for_gpu() {
         return Ok(());
@@ -244,7 +264,7 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     let ptx = PtxBuilder::new(&krate).build()?;
     ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
     let mut watched: Vec<PathBuf> = ptx.sources.iter().map(|source| krate.join(&source.path)).collect();
-    // The lock file decides the versions of what comes from a registry.
+    // The lock file decides the versions of the dependencies from a registry.
     watched.extend(krate.ancestors().map(|dir| dir.join("Cargo.lock")).find(|lock| lock.exists()));
     for path in watched {
         println!("cargo:rerun-if-changed={}", path.display());
@@ -253,8 +273,8 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// For build scripts: whether cargo compiles the crate for a GPU. Then [`PtxBuilder::build`] runs the build script, as a part
-/// of its work, and the script has nothing to make.
+/// Returns, to a build script, whether cargo compiles the crate for a GPU. If so, it is
+/// [`PtxBuilder::build`] that runs the build script, and the script has nothing to make.
 #[must_use]
 pub fn compiles_for_gpu() -> bool {
     env::var_os("CARGO_CFG_TARGET_ARCH").is_some_and(|arch| arch == "nvptx64")
@@ -267,16 +287,18 @@ fn default_work_dir() -> PathBuf {
     }
 }
 
-/// The files that made the crate for the GPU, its own and those of its path dependencies, with their manifests.
+/// Returns the files from which the crate was compiled for the GPU: its own, those of its path
+/// dependencies, and their manifests.
 ///
-/// The list that cargo leaves beside the static library has whole paths, but also the files of build scripts and of what
-/// they depend on. rustc's own lists have what was compiled for the GPU, with paths that may be relative.
+/// The list that cargo leaves beside the static library has whole paths, but it also has the files
+/// of build scripts and of their dependencies. rustc's own lists have only what was compiled for
+/// the GPU, but their paths may be relative. So this takes the files that are in both.
 fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, Error> {
     let release = target_dir.join(TRIPLE).join("release");
     let for_gpu = listed(&release.join("deps"))?;
     let mut paths = Vec::new();
     for file in listed(&release)? {
-        // What lies in `work` was made by a build script.
+        // A build script made the files in `work`.
         if !file.starts_with(work) && for_gpu.iter().any(|path| file.ends_with(path)) {
             let mut packages = file.ancestors().map(|dir| dir.join("Cargo.toml"));
             paths.extend(packages.find(|manifest| manifest.exists()));
@@ -289,7 +311,7 @@ fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, 
     relative.map(|path| Source::read(krate, &path)).collect()
 }
 
-/// The source files in the lists (`*.d`) in a directory.
+/// Returns the source files that the lists (`*.d`) in a directory name.
 fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for list in fs::read_dir(dir).at(dir)? {
@@ -299,7 +321,7 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
         }
         let text = fs::read_to_string(&list).at(&list)?;
         let made_from = text.lines().filter_map(|line| Some(line.split_once(": ")?.1));
-        // Spaces inside a path are escaped.
+        // A space inside a path has a backslash before it.
         let files = made_from
             .flat_map(|files| files.replace("\\ ", "\0").split_whitespace().map(String::from).collect::<Vec<_>>());
         found.extend(files.map(|file| PathBuf::from(file.replace('\0', " "))));
@@ -307,7 +329,7 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// All files under `dir`.
+/// Returns all files under `dir`.
 fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).at(dir)? {
@@ -322,7 +344,8 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// Links to the directory `to` where links are common, and names it where they are not.
+/// Makes the link `from` to the directory `to` on Unix, and returns its name. If there can be no
+/// link, it returns `to`.
 fn link(to: &Path, from: PathBuf) -> PathBuf {
     #[cfg(unix)]
     if std::os::unix::fs::symlink(to, &from).is_ok() {
@@ -332,8 +355,8 @@ fn link(to: &Path, from: PathBuf) -> PathBuf {
     to.into()
 }
 
-/// A new directory for one build, so that nothing an earlier or a concurrent build left is taken for this one's. Dropping it
-/// removes it.
+/// A new directory for one build, so that the build does not mistake files of an earlier or
+/// concurrent one for its own. Dropping it removes the directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -341,7 +364,7 @@ impl Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("build-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = work.join(name);
-        _ = fs::remove_dir_all(&dir); // of a process with the same number that was killed
+        _ = fs::remove_dir_all(&dir); // a killed process with the same number may have left it
         fs::create_dir_all(&dir).at(&dir)?;
         Ok(Self(dir))
     }
@@ -349,12 +372,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0); // what cannot be removed takes space and harms nobody
+        _ = fs::remove_dir_all(&self.0); // a directory that cannot be removed only takes space
     }
 }
 
-/// `path` from the root and without `..`, as cargo writes paths; `canonicalize` would follow links,
-/// and on Windows make a path that cargo does not take.
+/// Returns `path` from the root and without `..`, as cargo writes paths. `canonicalize` would
+/// follow links, and on Windows it would make a path that cargo does not accept.
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     let mut absolute = PathBuf::new();
     for component in std::path::absolute(path).at(path)?.components() {
@@ -367,7 +390,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     Ok(absolute)
 }
 
-/// `path` as seen from the directory `base`, with `/` between components.
+/// Returns `path` relative to the directory `base`, with `/` between components.
 fn relative(path: &Path, base: &Path) -> String {
     let common = path.components().zip(base.components());
     let common = common.take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! The command `thalweg-ptx`: makes PTX that is kept in a repository, and checks it.
+//! The command `thalweg-ptx`, which makes and checks PTX that is kept in a repository.
 
 use std::process::ExitCode;
 
@@ -7,25 +7,29 @@ use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
 const HELP: &str = "\
 Builds a Rust crate of kernels to PTX.
 
-usage: thalweg-ptx build CRATE FILE [options]    build the crate in directory CRATE, write FILE
-       thalweg-ptx check CRATE FILE [options]    build it again and compare with FILE
+usage: thalweg-ptx build CRATE FILE [options]    build the crate in directory CRATE and write FILE
+       thalweg-ptx check CRATE FILE [options]    build it again and compare the result with FILE
 
 options:
-  --target sm_NN     the oldest GPU it is for; default: for build sm_75, for check what FILE says
-  --features LIST    build with these features of the crate, separated by commas, and not its default ones
-  --rustc PATH       the compiler; default: THALWEG_RUSTC, else the first one with the sources of
-                     `core`: the current toolchain, rustup's, /usr/bin/rustc
-  --work-dir DIR     intermediate files; default: target/ptx
+  --target sm_NN     the oldest GPU that the PTX is for; default: sm_75 for build, the target that
+                     FILE names for check
+  --features LIST    build with these features of the crate, separated by commas, and without its
+                     default features
+  --rustc PATH       the compiler; default: THALWEG_RUSTC, or the first one that is new enough and
+                     has the sources of `core`: of the current toolchain, of rustup's toolchains, or
+                     /usr/bin/rustc
+  --work-dir DIR     the directory for intermediate files; default: target/ptx
 
-check compares byte for byte. When FILE names another compiler than the one at hand, it compares
-the fingerprints of the sources and the list of entries instead, and says so. It ends with 1 when
-FILE is not what the sources make.
+check compares all bytes. If another compiler made FILE, it compares the flags, the fingerprints of
+the sources and the list of entries instead, and says so. The exit status is 1 if FILE is not what
+the sources make or if an error occurs, and 2 if the arguments are wrong.
 ";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut positional = Vec::new();
     let (mut target, mut features, mut rustc, mut work_dir) = (None, None, None, None);
+    let mut options = String::new();
     while let Some(argument) = arguments.next() {
         let option = match &*argument {
             "-h" | "--help" => {
@@ -42,10 +46,9 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        *option = arguments.next();
-        if option.is_none() {
-            return usage(&format!("{argument} takes a value"));
-        }
+        let Some(value) = arguments.next() else { return usage(&format!("{argument} takes a value")) };
+        options += &format!(" {argument} {value}");
+        *option = Some(value);
     }
     let [command, krate, file] = &*positional else {
         return usage("expected a command, a directory and a file");
@@ -62,15 +65,12 @@ fn main() -> ExitCode {
     }
     let result = match &**command {
         "build" => build(builder, target.as_deref(), file),
-        "check" => check(builder, target.as_deref(), file),
+        "check" => check(builder, target.as_deref(), file, &format!("thalweg-ptx build {krate} {file}{options}")),
         _ => return usage(&format!("unknown command {command}")),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            println!("to bring it up to date: thalweg-ptx build {krate} {file}");
-            ExitCode::FAILURE
-        }
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -93,7 +93,8 @@ fn build(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, 
     Ok(true)
 }
 
-fn check(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, Error> {
+/// Returns whether the file is what the sources make. If not, it says how to `update` the file.
+fn check(builder: PtxBuilder, target: Option<&str>, file: &str, update: &str) -> Result<bool, Error> {
     let old = Ptx::read(file)?;
     let builder = builder.target(target.unwrap_or(&old.target));
     let new = builder.build()?;
@@ -105,7 +106,7 @@ fn check(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, 
     let changes = builder.changes(&old);
     let mut same = changes.is_empty() && old.entries == new.entries;
     for change in &changes {
-        println!("{file}: not built from the present {change}");
+        println!("{file}: was not built from the present {change}");
     }
     for entry in old.entries.iter().filter(|e| !new.entries.contains(e)) {
         println!("{file}: has {entry}, which the sources do not make");
@@ -123,14 +124,19 @@ fn check(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, 
             println!("  {whose}: {}", text.lines().nth(at).unwrap_or("the end"));
         }
     } else {
-        println!("{file}: THE COMPILER MOVED, so the bytes could not be compared");
+        println!("{file}: ANOTHER COMPILER built it, so the bytes cannot be compared");
         println!("  built by  {}", old.compiler);
-        println!("  at hand   {}", new.compiler);
+        println!("  now       {}", new.compiler);
         println!("  entries   {} and {}", old.entries.len(), new.entries.len());
         println!("  bytes     {} and {}", old.text.len(), new.text.len());
         if same {
-            println!("  sources and entries are the same; build it again to take the new compiler");
+            println!("  the sources and the entries are the same; build it again to use the present compiler");
         }
+    }
+    if !same {
+        // The command `build` does not look at the target of the file.
+        let target = target.map_or_else(|| format!(" --target {}", old.target), |_| String::new());
+        println!("to bring it up to date: {update}{target}");
     }
     Ok(same)
 }

@@ -1,4 +1,4 @@
-//! PTX text, its header, and what is checked about it.
+//! PTX text, its header, and the checks of it.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::error::IoContext;
 
 /// PTX and how it was made.
 ///
-/// The text begins with comment lines that the other fields are read from:
+/// The text begins with comment lines. All other fields but `entries` are read from them:
 ///
 /// ```text
 /// // Made from Rust by thalweg-ptx-builder. Do not edit: change the sources and build again.
@@ -19,16 +19,17 @@ use crate::error::IoContext;
 /// // entry: saxpy__u32_f32_rf32_xf32 blas-kernels 0.1.0 blas_kernels::level1
 /// ```
 ///
-/// Each `entry` line names a kernel that `kernel!` declares and where it is declared: package, version and
-/// module. A launcher of `thalweg` accepts an entry from its own declaration only.
+/// Each `entry` line names a kernel that `kernel!` declares, and the package, its version and the
+/// module of the declaration. A launcher of `thalweg` accepts only the entry that was made from its
+/// own declaration.
 ///
-/// Each `source` line is the fingerprint of a file and its path relative to the crate. The files are
-/// those that the compiler read for this target, of the crate and of its path dependencies, and their
-/// manifests. The fingerprint is FNV-1a, 128 bits, over the file's bytes with `\r\n` taken as `\n`. It
-/// is there to notice a change, and no protection against someone who wants to hide one.
+/// Each `source` line has the fingerprint of a file and its path relative to the crate. The files
+/// are those of the crate and its path dependencies that the compiler read for this target, and
+/// their manifests. The fingerprint is the 128-bit FNV-1a of the file's bytes, where `\r\n` counts
+/// as `\n`. It reveals a change, but it does not protect against someone who wants to hide one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ptx {
-    /// The whole file, header included.
+    /// The whole file with its header.
     pub text: String,
     /// The names of the kernels, in the order of the text.
     pub entries: Vec<String>,
@@ -36,20 +37,20 @@ pub struct Ptx {
     pub origins: Vec<(String, String)>,
     /// The compiler, with the versions of rustc, LLVM and cargo.
     pub compiler: String,
-    /// The oldest GPU it is for, as `sm_75`.
+    /// The oldest GPU that the PTX is for, such as `sm_75`.
     pub target: String,
-    /// Flags and profile, on one line.
+    /// The flags, the profile and the features, on one line.
     pub flags: String,
-    /// The files it was made from.
+    /// The files that the PTX was made from.
     pub sources: Vec<Source>,
 }
 
 /// A file that PTX was made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its path relative to the directory of the crate, with `/`.
+    /// The path relative to the directory of the crate, with `/` between components.
     pub path: String,
-    /// FNV-1a of its contents, with `\r\n` taken as `\n`.
+    /// The 128-bit FNV-1a of the contents, where `\r\n` counts as `\n`.
     pub fingerprint: u128,
 }
 
@@ -61,7 +62,7 @@ impl Source {
 }
 
 impl Ptx {
-    /// Checks what the compiler made, and heads it.
+    /// Checks the compiler's output and adds the header.
     pub(crate) fn checked(
         body: &str,
         compiler: &str,
@@ -101,8 +102,8 @@ impl Ptx {
         Ok(ptx)
     }
 
-    /// Reads the header and the names of the entries from a file's text. Fields that PTX from elsewhere
-    /// lacks are left empty.
+    /// Reads the header and the names of the entries from a file's text. PTX from other tools has
+    /// no such header, so the fields that come from it are empty.
     #[must_use]
     pub fn parse(text: String) -> Self {
         let header = || text.lines().map_while(|line| line.strip_prefix("// "));
@@ -143,8 +144,8 @@ impl Ptx {
         Ok(Self::parse(text.replace("\r\n", "\n")))
     }
 
-    /// Writes the text, header included, beside `path` and then renames it, so that a reader finds the
-    /// old file or the new one.
+    /// Writes the text with its header to a file beside `path` and renames it to `path`. So a
+    /// reader finds either the old file or the new one.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -159,8 +160,9 @@ impl Ptx {
     }
 }
 
-/// Takes out of PTX what `kernel!` put there for the header: beside each entry, bytes in a variable
-/// `ENTRY__thalweg_origin` that say where the kernel is declared. No kernel reads them.
+/// Removes from PTX what `kernel!` put there for the header, and returns it with the rest. For each
+/// entry it is a variable `ENTRY__thalweg_origin` whose bytes say where the kernel is declared. No
+/// kernel reads it.
 fn take_origins(body: &str) -> (Vec<(String, String)>, String) {
     let mut origins = Vec::new();
     let mut rest = String::with_capacity(body.len());
@@ -176,7 +178,8 @@ fn take_origins(body: &str) -> (Vec<(String, String)>, String) {
     (origins, rest)
 }
 
-/// `.visible .global .align 1 .b8 ENTRY__thalweg_origin[3] = {97, 98, 99};` as the entry and the text.
+/// Reads the entry and the text from a line such as
+/// `.visible .global .align 1 .b8 ENTRY__thalweg_origin[3] = {97, 98, 99};`.
 fn origin(line: &str) -> Option<(String, String)> {
     let (declared, bytes) = line.trim().strip_suffix("};")?.split_once(" = {")?;
     let name = declared.rsplit(' ').next()?.split('[').next()?;
@@ -185,7 +188,7 @@ fn origin(line: &str) -> Option<(String, String)> {
     Some((entry.into(), String::from_utf8(bytes).ok()?))
 }
 
-/// FNV-1a, 128 bits, of `bytes` with `\r\n` taken as `\n`.
+/// Computes the 128-bit FNV-1a of `bytes`, where `\r\n` counts as `\n`.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     for (i, &byte) in bytes.iter().enumerate() {
@@ -197,8 +200,9 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
     hash
 }
 
-/// The names of the device functions that `PREFIX .func` declares or defines. The name is the last word
-/// before the list of parameters; a return value in parentheses may come before it.
+/// Returns the names of the device functions that `PREFIX .func` declares or defines. The name is
+/// the last word before the list of parameters. A return value in parentheses may come before the
+/// name.
 fn functions(ptx: &str, prefix: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in ptx.lines() {
@@ -279,7 +283,7 @@ mod tests {
 
     #[test]
     fn fingerprints_are_fnv_1a_and_ignore_the_kind_of_line_end() {
-        // Test vectors of the FNV reference implementation.
+        // These are test vectors of the FNV reference implementation.
         assert_eq!(fingerprint(b""), 0x6c62272e07bb014262b821756295c58d);
         assert_eq!(fingerprint(b"a"), 0xd228cb696f1a8caf78912b704e4a8964);
         assert_eq!(fingerprint(b"foobar"), 0x343e1662793c64bf6f0d3597ba446f18);

@@ -1,5 +1,5 @@
-//! Builds the crate in `tests/fixture`, and variations of it. These tests need a compiler, and fail with
-//! the hint what to install where there is none.
+//! Builds the crate in `tests/fixture` and variations of it. These tests need a compiler with the
+//! sources of `core`. If there is none, they fail and say what to install.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::{Command, Output};
 
 use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
 
-/// A copy of the fixture, and the place for its PTX.
+/// A directory with a copy of the fixture and a place for its PTX.
 struct Fixture {
     dir: PathBuf,
 }
 
 impl Fixture {
-    /// Each test gives another name, and may give a directory of its own.
+    /// Makes a fresh copy in the directory `name`. Each test uses other names.
     fn new(name: &str) -> Self {
         let dir = tmp().join(name);
         _ = fs::remove_dir_all(&dir);
@@ -46,14 +46,15 @@ impl Fixture {
         fs::write(&path, edit(fs::read_to_string(&path).unwrap())).unwrap();
     }
 
-    /// `thalweg-ptx COMMAND krate ptx/kernels.ptx`, without a network.
+    /// Runs `thalweg-ptx COMMAND krate ptx/kernels.ptx` without a network.
     fn command(&self, command: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_thalweg-ptx"))
             .args([command, "krate", "ptx/kernels.ptx", "--work-dir"])
             .arg(tmp().join("work"))
             .current_dir(&self.dir)
             .env("CARGO_NET_OFFLINE", "true")
-            // What the cargo of a build script would hand down; each would break the build.
+            // The cargo of a build script hands down variables such as these. Each would break the
+            // build.
             .env("RUSTFLAGS", "-Ctarget-cpu=native")
             .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-cpu=native")
             .env("RUSTC_WRAPPER", "/nonexistent")
@@ -83,7 +84,7 @@ fn ptx_has_entries_and_a_header_and_does_not_depend_on_the_directory() {
     for text in [".target sm_75", "fma.rn.f32", "bar.sync", "red.shared", "shfl.sync.bfly", "lg2.approx.ftz"] {
         assert!(ptx.text.contains(text), "{text}");
     }
-    // Names of crates are in the names of functions and tables, and the fixture has both.
+    // The names of functions and tables contain names of crates, and the fixture has both.
     assert!(ptx.text.contains("stays_a_function") && ptx.text.contains("SQUARES"));
 
     let elsewhere = Fixture::new("another directory/with spaces");
@@ -111,7 +112,7 @@ fn staleness_is_seen_without_a_compiler() {
     fs::remove_file(fixture.krate().join("src/lib.rs")).unwrap();
     assert_eq!(changes(), ["dep/src/lib.rs", "src/lib.rs"]);
     assert!(fixture.builder().target("sm_80").changes(&ptx)[0].contains("flags"));
-    // A checkout with other line ends holds the same PTX.
+    // A checkout with other line ends has the same PTX.
     let text = fs::read_to_string(fixture.ptx()).unwrap();
     fs::write(fixture.ptx(), text.replace('\n', "\r\n")).unwrap();
     assert_eq!(Ptx::read(fixture.ptx()).unwrap(), ptx);
@@ -132,12 +133,15 @@ fn the_command_builds_and_checks_without_a_network() {
 
     fs::write(fixture.ptx(), text.replace("// compiler: rustc", "// compiler: another")).unwrap();
     let moved = fixture.command("check");
-    assert!(moved.status.success() && shown(&moved).contains("MOVED"), "{}", shown(&moved));
+    assert!(moved.status.success() && shown(&moved).contains("ANOTHER COMPILER"), "{}", shown(&moved));
 
     fixture.edit("src/lib.rs", |text| text.replace("fn sort(", "fn sort2("));
     let stale = fixture.command("check");
     assert_eq!(stale.status.code(), Some(1));
-    for text in ["src/lib.rs", "has sort,", "lacks sort2"] {
+    // The command that it names has the options of this one.
+    let work = tmp().join("work");
+    let update = format!("thalweg-ptx build krate ptx/kernels.ptx --work-dir {} --target sm_75", work.display());
+    for text in ["src/lib.rs", "has sort,", "lacks sort2", &update] {
         assert!(shown(&stale).contains(text), "{}", shown(&stale));
     }
     assert_eq!(fixture.command("frobnicate").status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! The context on `nvptx64`: every method is an instruction or two.
+//! The context on `nvptx64`. Most methods are one or two instructions.
 
 use core::arch::{asm, global_asm, nvptx};
 use core::marker::PhantomData;
@@ -10,10 +10,12 @@ use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 pub struct Gpu(());
 
 impl Gpu {
-    /// The context of the calling thread; for the entries that [`kernel!`](crate::kernel) declares.
+    /// Returns the context of the calling thread. The entries that [`kernel!`](crate::kernel)
+    /// declares call it.
     ///
     /// # Safety
-    /// The caller is a kernel entry whose launch holds what the declaration promises.
+    /// The caller is a kernel entry. Its launch passed the `require` clause and has the grid, block
+    /// and shared memory of the declaration.
     #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn new() -> Self {
@@ -23,7 +25,7 @@ impl Gpu {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: `trap` ends the kernel with an error that the host sees.
+    // SAFETY: `trap` has no precondition. It ends the kernel with an error that the host sees.
     unsafe { nvptx::trap() }
 }
 
@@ -55,7 +57,7 @@ const FULL: u32 = u32::MAX;
 impl Simt for Gpu {
     #[inline(always)]
     fn thread_idx(self) -> Dim3 {
-        // SAFETY: reads of special registers.
+        // SAFETY: The intrinsics only read special registers.
         unsafe {
             Dim3 {
                 x: nvptx::_thread_idx_x() as u32,
@@ -66,21 +68,21 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     fn block_idx(self) -> Dim3 {
-        // SAFETY: reads of special registers.
+        // SAFETY: The intrinsics only read special registers.
         unsafe {
             Dim3 { x: nvptx::_block_idx_x() as u32, y: nvptx::_block_idx_y() as u32, z: nvptx::_block_idx_z() as u32 }
         }
     }
     #[inline(always)]
     fn block_dim(self) -> Dim3 {
-        // SAFETY: reads of special registers.
+        // SAFETY: The intrinsics only read special registers.
         unsafe {
             Dim3 { x: nvptx::_block_dim_x() as u32, y: nvptx::_block_dim_y() as u32, z: nvptx::_block_dim_z() as u32 }
         }
     }
     #[inline(always)]
     fn grid_dim(self) -> Dim3 {
-        // SAFETY: reads of special registers.
+        // SAFETY: The intrinsics only read special registers.
         unsafe {
             Dim3 { x: nvptx::_grid_dim_x() as u32, y: nvptx::_grid_dim_y() as u32, z: nvptx::_grid_dim_z() as u32 }
         }
@@ -96,7 +98,7 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     fn sqrt_approx(self, x: f32) -> f32 {
-        // SAFETY: arithmetic.
+        // SAFETY: The intrinsic only computes with its argument.
         unsafe { sqrt_approx(x) }
     }
     #[inline(always)]
@@ -105,24 +107,24 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     fn log2(self, x: f32) -> f32 {
-        // SAFETY: arithmetic.
+        // SAFETY: The intrinsic only computes with its argument.
         unsafe { lg2_approx(x) }
     }
     #[inline(always)]
     fn exp2(self, x: f32) -> f32 {
-        // SAFETY: arithmetic.
+        // SAFETY: The intrinsic only computes with its argument.
         unsafe { ex2_approx(x) }
     }
     #[inline(always)]
     fn recip(self, x: f32) -> f32 {
-        // SAFETY: arithmetic.
+        // SAFETY: The intrinsic only computes with its argument.
         unsafe { rcp_approx(x) }
     }
 
     #[inline(always)]
     fn sub_sat(self, a: f32, b: f32) -> f32 {
         let difference;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "sub.sat.f32 {0}, {1}, {2};",
@@ -135,7 +137,7 @@ impl Simt for Gpu {
     #[inline(always)]
     fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
         let sum;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "dp2a.lo.u32.u32 {0}, {1}, {2}, {3};",
@@ -148,7 +150,7 @@ impl Simt for Gpu {
     #[inline(always)]
     fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
         let sum;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "dp2a.hi.u32.u32 {0}, {1}, {2}, {3};",
@@ -161,7 +163,7 @@ impl Simt for Gpu {
     #[inline(always)]
     fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
         let sum;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "dp4a.u32.u32 {0}, {1}, {2}, {3};",
@@ -173,19 +175,21 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     fn scale(self, v: u32, scale: f32) -> f32 {
-        // Or-ed into the mantissa of 2^23, `v` is the float 2^23 + v; the product and what is taken from it are exact,
-        // so one rounding is left. A conversion would take the pipe of the roots and exponentials.
+        // With `v` in the mantissa of 2^23, the bits are the float 2^23 + v. `fma` computes
+        // (2^23 + v) * scale - 2^23 * scale. The constant term is exact, so only the result is
+        // rounded. A conversion from integer to float would use the pipe that computes roots and
+        // exponentials.
         self.fma(f32::from_bits(v | 0x4b00_0000), scale, -8_388_608.0 * scale)
     }
     #[inline(always)]
     fn nearest(self, v: f32, scale: f32) -> u32 {
-        // The last place of the sum is 1, and it is rounded once.
+        // The last place of the sum with 2^23 is worth 1, and `fma` rounds once.
         self.fma(v, scale, 8_388_608.0).to_bits() & 0x7f_ffff
     }
     #[inline(always)]
     fn to_f16_bits(self, v: f32) -> u16 {
         let bits;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "cvt.rn.f16.f32 {0}, {1};",
@@ -197,7 +201,7 @@ impl Simt for Gpu {
     #[inline(always)]
     fn to_f16_pair(self, low: f32, high: f32) -> u32 {
         let pair;
-        // SAFETY: arithmetic.
+        // SAFETY: The instructions only compute with the given registers.
         unsafe {
             asm!(
                 "{{ .reg .b16 l, h; cvt.rn.f16.f32 l, {1}; cvt.rn.f16.f32 h, {2}; mov.b32 {0}, {{l, h}}; }}",
@@ -209,20 +213,24 @@ impl Simt for Gpu {
 
     #[inline(always)]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller promises that `p` is aligned and points to an element of device
+        // memory.
         unsafe { *p }
     }
     #[inline(always)]
     unsafe fn store<T: Element>(self, p: *mut T, v: T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller promises that `p` is aligned and points to an element of device
+        // memory.
         unsafe { *p = v }
     }
 
     #[inline(always)]
     unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
         let (a, b, c, d): (u32, u32, u32, u32);
-        // SAFETY: aligned and readable by the caller's promise, and nobody writes there. A plain
-        // 16-byte load comes out of LLVM as two 8-byte ones.
+        // The type of `p` promises only 4-byte alignment, for which LLVM would make four loads.
+        // Assembly makes one, which may use the read-only cache (`nc`).
+        // SAFETY: The caller promises that `p` is 16-byte aligned and valid for reads of 16 bytes,
+        // and that no thread of the grid writes there.
         unsafe {
             asm!(
                 "ld.global.nc.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];",
@@ -234,7 +242,8 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     unsafe fn store4<T: Word>(self, p: *mut T, v: [T; 4]) {
-        // SAFETY: aligned and writable by the caller's promise.
+        // SAFETY: The caller promises that `p` is 16-byte aligned and points to four words of
+        // device memory.
         unsafe {
             asm!(
                 "st.global.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
@@ -246,7 +255,8 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     unsafe fn store4_streaming<T: Word>(self, p: *mut T, v: [T; 4]) {
-        // SAFETY: aligned and writable by the caller's promise.
+        // SAFETY: The caller promises that `p` is 16-byte aligned and points to four words of
+        // device memory.
         unsafe {
             asm!(
                 "st.global.cs.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
@@ -258,7 +268,8 @@ impl Simt for Gpu {
     }
     #[inline(always)]
     unsafe fn store2_streaming<T: Word>(self, p: *mut T, v: [T; 2]) {
-        // SAFETY: aligned and writable by the caller's promise.
+        // SAFETY: The caller promises that `p` is 8-byte aligned and points to two words of device
+        // memory.
         unsafe {
             asm!(
                 "st.global.cs.v2.u32 [{0}], {{{1}, {2}}};",
@@ -270,7 +281,7 @@ impl Simt for Gpu {
     #[inline(always)]
     unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
         let old;
-        // SAFETY: aligned and valid by the caller's promise.
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
         unsafe {
             asm!("atom.global.add.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
         }
@@ -279,7 +290,7 @@ impl Simt for Gpu {
     #[inline(always)]
     unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
         let old;
-        // SAFETY: aligned and valid by the caller's promise.
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
         unsafe {
             asm!("atom.global.max.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
         }
@@ -288,7 +299,7 @@ impl Simt for Gpu {
     #[inline(always)]
     unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
         let old;
-        // SAFETY: aligned and valid by the caller's promise.
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
         unsafe {
             asm!("atom.global.min.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
         }
@@ -296,12 +307,13 @@ impl Simt for Gpu {
     }
 }
 
-/// The five steps of a butterfly over the warp.
+/// Reduces over the warp in five steps of a butterfly. Every lane gets the result.
 #[inline(always)]
 fn butterfly<T: Word>(mut v: T, op: impl Fn(T, T) -> T) -> T {
     let mut mask = 16;
     while mask > 0 {
-        // SAFETY: every lane is here, by the contract of cooperative kernels.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         let other = unsafe { shfl_bfly(FULL, v.to_word(), mask, 31) };
         v = op(v, T::from_word(other));
         mask /= 2;
@@ -312,33 +324,39 @@ fn butterfly<T: Word>(mut v: T, op: impl Fn(T, T) -> T) -> T {
 impl Cooperative for Gpu {
     #[inline(always)]
     fn barrier(self) {
-        // SAFETY: every thread of the block is here, by the contract of cooperative kernels.
+        // SAFETY: All threads of the block execute this: the author of a cooperative kernel
+        // promises it (see `kernel!`).
         unsafe { nvptx::_syncthreads() }
     }
 
     #[inline(always)]
     fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T {
-        // SAFETY: every lane is here, by the contract of cooperative kernels; so below.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         T::from_word(unsafe { shfl_bfly(FULL, v.to_word(), mask, 31) })
     }
     #[inline(always)]
     fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T {
-        // SAFETY: as in `shuffle_xor`.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         T::from_word(unsafe { shfl_up(FULL, v.to_word(), delta, 0) })
     }
     #[inline(always)]
     fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T {
-        // SAFETY: as in `shuffle_xor`.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         T::from_word(unsafe { shfl_down(FULL, v.to_word(), delta, 31) })
     }
     #[inline(always)]
     fn shuffle<T: Word>(self, v: T, source: u32) -> T {
-        // SAFETY: as in `shuffle_xor`.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         T::from_word(unsafe { shfl_idx(FULL, v.to_word(), source, 31) })
     }
     #[inline(always)]
     fn ballot(self, p: bool) -> u32 {
-        // SAFETY: as in `shuffle_xor`.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         unsafe { vote_ballot(FULL, p) }
     }
 
@@ -362,15 +380,17 @@ impl Cooperative for Gpu {
     #[inline(always)]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
         let base: u32;
-        // SAFETY: takes an address.
+        // SAFETY: The instruction only reads an address.
         unsafe { asm!("mov.u32 {0}, thalweg_shared;", out(reg32) base, options(pure, nomem, nostack)) };
         Shared { start: base + byte_offset, element: PhantomData }
     }
     #[inline(always)]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
         let at = s.start + i * size_of::<T>() as u32;
-        // SAFETY: inside the block's shared memory by the caller's promise. Not `pure`: another
-        // thread may have stored there since.
+        // The assembly is not `pure`, because another thread may store there between two loads.
+        // SAFETY: The callers of `shared` and of this function promise that the element is inside
+        // the block's shared memory and aligned. Each arm loads as many bytes as the element has,
+        // and every bit pattern is a valid `Element`.
         unsafe {
             match size_of::<T>() {
                 1 => {
@@ -399,8 +419,8 @@ impl Cooperative for Gpu {
     #[inline(always)]
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
         let at = s.start + i * size_of::<T>() as u32;
-        // SAFETY: inside the block's shared memory by the caller's promise; each arm copies exactly
-        // the element's bytes.
+        // SAFETY: The callers of `shared` and of this function promise that the element is inside
+        // the block's shared memory and aligned. Each arm stores as many bytes as the element has.
         unsafe {
             match size_of::<T>() {
                 1 => {
@@ -425,7 +445,8 @@ impl Cooperative for Gpu {
     #[inline(always)]
     unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
         let (a, b, c, d): (u32, u32, u32, u32);
-        // SAFETY: aligned and inside the block's shared memory by the caller's promise.
+        // SAFETY: The caller promises that the four words are inside the window and start at a
+        // multiple of 16 bytes.
         unsafe {
             asm!(
                 "ld.shared.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];",
@@ -437,7 +458,8 @@ impl Cooperative for Gpu {
     }
     #[inline(always)]
     unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
-        // SAFETY: as in `shared_get4`.
+        // SAFETY: The caller promises that the four words are inside the window and start at a
+        // multiple of 16 bytes.
         unsafe {
             asm!(
                 "st.shared.v4.u32 [{0}], {{{1}, {2}, {3}, {4}}};",
@@ -449,27 +471,30 @@ impl Cooperative for Gpu {
     }
     #[inline(always)]
     fn warp_barrier(self) {
-        // SAFETY: every lane is here, by the contract of cooperative kernels.
+        // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
+        // (see `kernel!`).
         unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
     }
     #[inline(always)]
     unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
-        // A dot product takes the byte out, scales it and adds the address, all in one.
+        // One dot product extracts the byte, multiplies it by 4 and adds the address.
         let start = self.dot4(4 << (8 * k), v, table.start);
-        // SAFETY: inside the window by the caller's promise.
+        // SAFETY: `start` is the address of an element whose index is a byte, so at most 255. The
+        // caller promises that the window has 256 elements.
         unsafe { self.shared_get(Shared { start, element: PhantomData }, 0) }
     }
     #[inline(always)]
     unsafe fn shared_count(self, counts: Shared<u32>, v: u32, k: u32) {
         let start = self.dot4(4 << (8 * k), v, counts.start);
-        // SAFETY: inside the window by the caller's promise.
+        // SAFETY: `start` is the address of an element whose index is a byte, so at most 255. The
+        // caller promises that the window has 256 elements.
         unsafe { self.shared_add(Shared { start, element: PhantomData }, 0, 1) };
     }
     #[inline(always)]
     unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
         let old;
-        // SAFETY: inside the block's shared memory by the caller's promise. ptxas drops the result
-        // and emits a reduction where `old` is unused.
+        // If `old` is unused, ptxas drops the result and emits a reduction.
+        // SAFETY: The caller promises that word `i` is inside the window.
         unsafe {
             asm!(
                 "atom.shared.add.u32 {0}, [{1}], {2};",

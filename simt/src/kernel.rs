@@ -1,6 +1,9 @@
 //! The declaration of a kernel.
 
-/// Declares a kernel: its `nvptx64` entry, its CPU entry and its typed host launcher, from one text.
+/// Declares a kernel: one text makes its `nvptx64` entry, its CPU entry and its typed host
+/// launcher.
+///
+/// # Grammar
 ///
 /// ```text
 /// kernel! {
@@ -12,36 +15,80 @@
 /// }
 /// ```
 ///
-/// - The context is `impl Simt`, or `impl Cooperative` where threads of a block meet.
-/// - Parameters are numbers (`u8` to `u64`, `i8` to `i64`, `f32`, `f64`) and buffers
-///   ([`In`](crate::In), [`Out`](crate::Out), [`InOut`](crate::InOut) of an [`Element`](crate::Element)); at most 32.
-/// - In `require`, `grid`, `block` and `shared` natural numbers are widened to `u128` and integers to `i128`, so that a
-///   product of four `u32`, or of two `u64`, cannot overflow; for more factors use `checked_mul`, for a difference `checked_sub`.
-///   A buffer `x` has `x.len()` and `x.is_aligned(bytes)`. Predicates are
-///   checked at every launch; the first that fails becomes a typed error that shows all arguments.
-///   A grid with a zero extent launches nothing.
-/// - `require` and `shared` may be left out, `grid` and `block` have one to three extents. Without a body the
-///   declaration describes an entry of PTX made elsewhere, whose name must be [`NAME__u32_rf32_wf32`](crate#).
-/// - The crate's root says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
+/// - The context `cx` is `impl Simt`, or `impl Cooperative` if the threads of a block wait for each
+///   other.
+/// - `require` and `shared` are optional. `grid` and `block` have one to three extents.
+/// - A declaration without a context and without a body describes an entry of PTX that was made
+///   elsewhere. The name of the entry must be [as below](#what-it-makes).
+/// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
 ///
-/// On the host this makes the function
-/// `NAME(on: &impl Launch<S>, n: u32, x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, f32>) -> Result<(), _>`.
+/// # Parameters
 ///
-/// `unsafe` stands at the declaration, not at the call: whoever declares promises that for **every** argument
-/// list that passes `require`, the body stays inside its buffers (and shared memory), no two threads touch the same
-/// element where one of them stores without an atomic or a barrier between, and barriers and warp
-/// operations are reached by all threads of the block or warp. At a barrier or warp operation the body holds no value with a
-/// destructor and lends nothing of its stack to others: where threads diverge, the CPU device abandons it there.
+/// A kernel has at most 32 parameters. Each is one of these:
 ///
-/// The body stands in an `unsafe` block. **`#![forbid(unsafe_code)]` does not see it**: rustc does not apply that lint
-/// inside macros of other crates. To find the kernels of a crate, search for `unsafe fn` in its text.
+/// - a number: `u8` to `u64`, `i8` to `i64`, `f32` or `f64`;
+/// - a buffer of an [`Element`](crate::Element): [`In`](crate::In), [`Out`](crate::Out) or
+///   [`InOut`](crate::InOut).
 ///
-/// A launcher reaches the entry that was made from its own declaration and no other: it searches the PTX of its own crate
-/// only, and there an entry of its own name, signature and module. Other crates can declare kernels of the same name.
+/// # `require`, `grid`, `block` and `shared`
+///
+/// The launcher evaluates these clauses on the host, at every launch.
+///
+/// - Unsigned parameters are widened to `u128` and signed ones to `i128`, so a product of four
+///   `u32` or of two `u64` cannot overflow. For more factors use `checked_mul`, for a difference
+///   `checked_sub`. Extents and `shared` are `u128`.
+/// - A buffer `x` has `x.len()`, `x.is_empty()` and `x.is_aligned(bytes)`.
+/// - If a predicate of `require` is false, the launcher returns
+///   [`LaunchError::Requirement`](crate::host::LaunchError::Requirement), which names the first
+///   such predicate and shows all arguments.
+/// - If the grid, the block or the shared memory is outside the limits of a launch, it returns
+///   [`LaunchError::Shape`](crate::host::LaunchError::Shape). A grid with an extent of 0 is
+///   allowed, and its launch does nothing.
+///
+/// # What it makes
+///
+/// On the host, the declaration above makes this function:
+///
+/// ```text
+/// pub fn NAME<S, L: Launch<S>>(
+///     on: &L,
+///     n: u32,
+///     x: &DeviceSlice<S, f32>,
+///     y: &mut DeviceSlice<S, f32>,
+/// ) -> Result<(), L::Error>
+/// ```
+///
+/// On `nvptx64` it makes the entry `NAME__u32_rf32_wf32`: the name, two underscores and the
+/// parameters, separated by underscores. A buffer is written as `r` for `In`, `w` for `Out` or `x`
+/// for `InOut`, and its element.
+///
+/// A launcher reaches only the entry that was made from its own declaration. It searches only the
+/// PTX of its own crate, for an entry with its own name and signature. PTX that thalweg-ptx-builder
+/// made also records the package, its version and the module of each declaration, and they must be
+/// the launcher's. So other crates can declare kernels with the same name.
+///
+/// # What the author promises
+///
+/// The keyword `unsafe` is at the declaration and not at the call. With it, the author of the
+/// kernel promises the following for **every** list of arguments that passes `require`:
+///
+/// - The body accesses only elements of its buffers and bytes of its shared memory.
+/// - If a thread stores to an element, no other thread accesses the same element, unless both use
+///   atomic operations or a barrier separates the accesses.
+/// - All threads of the block reach each barrier, and all threads of the warp reach each warp
+///   operation.
+/// - At a barrier or a warp operation, the body holds no value with a destructor and has lent no
+///   part of its stack to others. If the threads diverge, the CPU device abandons the body there.
+///
+/// # What `#![forbid(unsafe_code)]` does not see
+///
+/// The macro puts the body into an `unsafe` block, so the body may call unsafe functions.
+/// **`#![forbid(unsafe_code)]` does not report it**, because rustc does not apply that lint inside
+/// macros of other crates. To find the kernels of a crate, search its text for `unsafe fn`.
 #[macro_export]
 macro_rules! kernel {
     ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
-        $crate::__core::compile_error!("a kernel is declared `unsafe fn`: a promise that its body stays inside its buffers");
+        $crate::__core::compile_error!("a kernel is declared as `unsafe fn`: with `unsafe` you promise that its body stays inside its buffers");
     };
     (
         $(#[$meta:meta])*
@@ -60,14 +107,17 @@ macro_rules! kernel {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
             unsafe fn __thalweg_body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
-                // SAFETY: promised by the declaration.
+                // SAFETY: The author of the declaration promises that the body is sound for every
+                // list of arguments that passes `require` (see `kernel!`).
                 unsafe { $body }
             }
-            // SAFETY: this is the kernel's entry, its arguments are what the launcher checked.
+            // SAFETY: This is the kernel's entry. Its launcher checked the arguments against
+            // `require` and computed the shape, and the buffers' addresses come from device slices.
             unsafe { __thalweg_body($crate::Gpu::new(), $($crate::__parameter!(from $arg $kind $(<$element>)?)),*) }
         }
 
-        // Read, and taken out of the PTX, by thalweg-ptx-builder: which declaration the entry was made from.
+        // This says which declaration the entry was made from. thalweg-ptx-builder reads it and
+        // removes it from the PTX.
         #[cfg(target_arch = "nvptx64")]
         const _: () = {
             #[unsafe(export_name = $crate::__core::concat!(
@@ -85,17 +135,21 @@ macro_rules! kernel {
                     unsafe fn __thalweg_body(
                         $cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
                     ) {
-                        // SAFETY: promised by the declaration.
+                        // SAFETY: The author of the declaration promises that the body is sound for
+                        // every list of arguments that passes `require` (see `kernel!`).
                         unsafe { $body }
                     }
                     #[allow(unused_variables)]
                     unsafe fn __thalweg_block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
                         let mut slots = slots.iter().copied();
-                        // SAFETY: the launcher filled one slot for each parameter, in this order.
+                        // SAFETY: The launcher made one slot for each parameter, in this order,
+                        // with `Argument::slot`.
                         $(let $arg: $crate::__parameter!(body $kind $(<$element>)?) = unsafe {
                             $crate::host::Parameter::from_slot(slots.next().unwrap_or_default())
                         };)*
-                        // SAFETY: promised by the declaration, for the body and for how it waits.
+                        // SAFETY: The author of the declaration promises that the body is sound for
+                        // every list of arguments that passes `require`, and that it holds no value
+                        // with a destructor and lends no part of its stack while it waits.
                         #[allow(unused_unsafe)]
                         unsafe {
                             $crate::__run!($context block, |cx| __thalweg_body(cx, $($arg),*))
@@ -127,7 +181,7 @@ macro_rules! kernel {
     };
 }
 
-/// The host side of a declaration.
+/// Makes the host side of a declaration.
 #[doc(hidden)]
 #[expect(clippy::crate_in_macro_def, reason = "`crate::PTX` is the one of the crate that declares the kernel")]
 #[macro_export]
@@ -180,15 +234,16 @@ macro_rules! __launcher {
                     [$($crate::host::extent($shared),)? 0][0],
                 )?
             };
-            // SAFETY: whoever declared the kernel promises that it is sound for arguments that pass
-            // `require`, which they did; the slots are in the order of the parameters that the
-            // entry's name spells; the slices are ordered by the launcher's stream.
+            // SAFETY: The author of the declaration promises that the kernel is sound for arguments
+            // that pass `require`, and they passed it above. There is one slot for each parameter,
+            // in the order of the declaration. `on` launches on buffers that `__S` orders, and the
+            // slices have this tag.
             unsafe { on.launch(&__KERNEL, shape, &slots) }
         }
     };
 }
 
-/// A parameter as the host, the entry and the body see it.
+/// Makes the type of a parameter as the host, the entry or the body sees it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __parameter {
@@ -206,7 +261,8 @@ macro_rules! __parameter {
     (from $arg:ident $t:ident) => { $arg };
 }
 
-/// `NAME__u32_rf32_wf32_xu8`: `r` for `In`, `w` for `Out`, `x` for `InOut`.
+/// Makes the name of an entry, such as `NAME__u32_rf32_wf32_xu8`. `r` stands for `In`, `w` for
+/// `Out` and `x` for `InOut`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __entry_name {
@@ -219,7 +275,8 @@ macro_rules! __entry_name {
     (@ $t:ident) => { $crate::__core::concat!("_", $crate::__core::stringify!($t)) };
 }
 
-/// Which declarations these are: package, version and module, as `saxpy-kernels 0.1.0 saxpy_kernels::blas`.
+/// Makes a text that says where a kernel is declared: package, version and module, such as
+/// `saxpy-kernels 0.1.0 saxpy_kernels::blas`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __origin {
@@ -234,7 +291,7 @@ macro_rules! __origin {
     };
 }
 
-/// Whether the threads of a block meet.
+/// Says whether the threads of a block may wait for each other.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cooperative {
@@ -246,7 +303,7 @@ macro_rules! __cooperative {
     };
 }
 
-/// Runs a block on the CPU.
+/// Runs a block on the CPU device.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __run {
@@ -258,50 +315,7 @@ macro_rules! __run {
     };
 }
 
-/// Says where the PTX of a crate's kernels is. It stands once, in the root of a crate that declares kernels.
-///
-/// ```text
-/// ptx! { unsafe "kernels" }      // $OUT_DIR/kernels.ptx, which the build script made with thalweg-ptx-builder
-/// ptx! {}                        // none: the kernels of this crate run on the CPU device only
-/// ptx! { unsafe = TEXT }         // a constant `&'static str`: PTX made elsewhere, for declarations without a body
-/// ```
-///
-/// Several names, separated by commas and each with attributes such as `#[cfg(feature = "blas")]` if need be, are
-/// several files. No entry may be in two of them.
-///
-/// It declares `PTX`, private to the crate, which every [`kernel!`](crate::kernel) of the crate refers to. A launcher therefore
-/// finds entries in its own crate's PTX only, whatever other crates are called and contain. A device loads a file when
-/// the first kernel in it is launched there.
-///
-/// # Safety
-/// `unsafe` is the promise that every entry in the files whose name is that of a [`kernel!`](crate::kernel) declaration
-/// in this crate does what the declaration promises. It holds for PTX that thalweg-ptx-builder made from this crate. The builder
-/// writes into the file which declaration an entry comes from, and a launch on a GPU checks that.
-#[macro_export]
-macro_rules! ptx {
-    () => {
-        $crate::ptx! { @ }
-    };
-    (unsafe = $text:expr) => {
-        $crate::ptx! { @ [] $text, }
-    };
-    (unsafe $($(#[$attribute:meta])* $file:literal),+ $(,)?) => {
-        $crate::ptx! { @ $(
-            [$(#[$attribute])*] $crate::__core::include_str!($crate::__core::concat!($crate::__core::env!("OUT_DIR"), "/", $file, ".ptx")),
-        )+ }
-    };
-    (@ $([$(#[$attribute:meta])*] $text:expr,)*) => {
-        #[cfg(not(target_arch = "nvptx64"))]
-        #[allow(dead_code)]
-        pub(crate) static PTX: $crate::host::Ptx = {
-            // SAFETY: Whoever wrote `unsafe` in `ptx!` promises that the entries do what the crate's declarations say.
-            #[allow(unused_unsafe)]
-            unsafe { $crate::host::Ptx::new(&[$($(#[$attribute])* $text),*]) }
-        };
-    };
-}
-
-/// The bytes of `text`, which has `N` of them.
+/// Returns the bytes of `text`. It has `N` of them.
 #[doc(hidden)]
 #[must_use]
 pub const fn __bytes<const N: usize>(text: &str) -> [u8; N] {

@@ -1,10 +1,14 @@
 //! The SIMT context of thalweg: what a kernel body may ask of the machine it runs on.
 //!
-//! A kernel is written once, as a function over [`Simt`] (or [`Cooperative`], when the threads of a
-//! block work together), and declared once, with [`kernel!`]. Compiled for `nvptx64` the context is
-//! `Gpu`, a zero-sized type whose methods are single instructions; compiled for the host it is
-//! [`cpu::CpuThread`], and the block runs as a loop or, where its threads meet at barriers, as
-//! coroutines. There is no `cfg` inside a body.
+//! You write a kernel once, with [`kernel!`]. Its body is generic over [`Simt`], or over
+//! [`Cooperative`] if the threads of a block work together.
+//!
+//! - Compiled for `nvptx64`, the context is `Gpu`, a zero-sized type. Its methods are inlined, and
+//!   most of them are one or two instructions.
+//! - Compiled for the host, the context is [`cpu::CpuThread`]. A block runs as a loop over its
+//!   threads. If the threads meet at barriers, each thread is a coroutine.
+//!
+//! A body needs no `cfg` for the two machines.
 //!
 //! ```
 //! use thalweg_simt::{kernel, ptx};
@@ -27,14 +31,29 @@
 //! }
 //! ```
 //!
-//! On `nvptx64` the declaration becomes the entry `saxpy__u32_f32_rf32_wf32`: the signature is spelled
-//! in the name, so that a launcher and an entry that disagree cannot meet. On the host it becomes the
-//! launcher `saxpy(&stream, n, a, &x, &mut y)`, which checks the `require` clause and carries the CPU
-//! entry for devices without a GPU.
+//! On `nvptx64` the declaration becomes the entry `saxpy__u32_f32_rf32_xf32`. The name contains the
+//! signature, so a launcher never finds an entry with another signature. On the host the
+//! declaration becomes the launcher `saxpy(&stream, n, a, &x, &mut y)`, which checks the `require`
+//! clause. The launcher also carries the body for the CPU device.
 //!
 //! A crate of kernels starts with
-//! `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`. Its build script turns it into PTX with
-//! `thalweg-ptx-builder`, and [`ptx!`] embeds the file.
+//! `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`. Its build script compiles the
+//! crate to PTX with `thalweg-ptx-builder`, and [`ptx!`] embeds the file.
+//!
+//! # Modules
+//!
+//! Each file uses only files above it in this list.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `element` | the types that kernels load and store |
+//! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
+//! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
+//! | `gpu` | the context on `nvptx64` |
+//! | [`cpu`], without `run` | the context on the host |
+//! | [`host`] | what a launcher takes and what it gives to a stream |
+//! | `cpu::run` | [`cpu::run_block`], which runs a block of a declared kernel |
+//! | `kernel`, `ptx` | the macros |
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -45,9 +64,11 @@
 #[doc(hidden)]
 pub use core as __core;
 
+mod buffer;
 mod context;
 mod element;
 mod kernel;
+mod ptx;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -56,8 +77,9 @@ mod gpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod host;
 
+pub use buffer::{In, InOut, Out};
 pub use context::{Cooperative, Dim3, Shared, Simt};
-pub use element::{Element, In, InOut, Out, Word};
+pub use element::{Element, Word};
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Blocks on the host, declared and launched as users do.
+//! Blocks on the host, declared and launched as users declare and launch them.
 #![allow(missing_docs)]
 
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use thalweg_simt::cpu::{BlockError, Fault, Workspace, run_block};
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
 
-/// Runs a grid here and now, in order.
+/// Runs the blocks of a launch at once, in order, on the calling thread.
 #[derive(Default)]
 struct Here(RefCell<Workspace>);
 
@@ -39,7 +39,9 @@ impl Launch<()> for Here {
         let [gx, gy, gz] = shape.grid;
         for i in 0..gx * gy * gz {
             let idx = [i % gx, i / gx % gy, i / (gx * gy)];
-            // SAFETY: the caller's promise; nothing else runs.
+            // SAFETY: The caller of `launch` promises that `slots` and `shape` are the kernel's.
+            // The helpers below expose the provenance of the vectors, and nothing else runs that
+            // could access them.
             unsafe { run_block(kernel, shape, idx, slots, &mut self.0.borrow_mut()) }.map_err(Failed::Block)?;
         }
         Ok(())
@@ -48,17 +50,19 @@ impl Launch<()> for Here {
 
 fn slice<T>(v: &mut [T]) -> &DeviceSlice<(), T> {
     let addr = v.as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: borrowed for as long as the result, and used by `Here` only.
+    // SAFETY: The result borrows the vector. Only `Here` uses the memory, and its launches are done
+    // when they return.
     unsafe { DeviceSlice::from_raw(addr, v.len()) }
 }
 
 fn slice_mut<T>(v: &mut [T]) -> &mut DeviceSlice<(), T> {
     let addr = v.as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: as above, exclusively.
+    // SAFETY: The result borrows the vector exclusively. Only `Here` uses the memory, and its
+    // launches are done when they return.
     unsafe { DeviceSlice::from_raw_mut(addr, v.len()) }
 }
 
-/// A small generator, so that the values are the same everywhere.
+/// Returns a small generator of numbers that are the same on every machine.
 fn noise(seed: u32) -> impl FnMut() -> u32 {
     let mut state = u64::from(seed) + 1;
     move || {
@@ -142,7 +146,7 @@ fn every_thread_of_every_block_runs_once_at_its_place() {
 }
 
 kernel! {
-    /// Reverses 96 elements, three times.
+    /// Reverses 96 elements three times.
     unsafe fn reverse(cx: impl Cooperative, data: InOut<u16>)
     require { data.len() == 96 }
     grid(1) block(96) shared(192)
@@ -166,7 +170,8 @@ fn barriers_order_shared_memory() {
 }
 
 kernel! {
-    /// Each thread reads what its neighbour stored, without a barrier between, and once more after one.
+    /// In each of two rounds, every thread reads what its neighbour stores, without a barrier
+    /// between.
     unsafe fn forgets_a_barrier(cx: impl Cooperative, out: Out<u32>)
     grid(1) block(64) shared(256)
     {
@@ -189,7 +194,7 @@ fn a_forgotten_barrier_shows() {
 }
 
 kernel! {
-    /// Shared memory before anyone stores there.
+    /// Reads shared memory before any thread stores there.
     unsafe fn fresh(cx: impl Cooperative, out: Out<u64>)
     grid(2) block(32) shared(256)
     {
@@ -208,7 +213,7 @@ fn shared_memory_starts_poisoned_in_every_block() {
 }
 
 kernel! {
-    /// Counts how often each of 8 values occurs, in shared memory, then in device memory.
+    /// Counts how often each of 8 values occurs, first in shared memory and then in device memory.
     unsafe fn histogram(cx: impl Cooperative, values: In<u8>, bins: InOut<u32>, extremes: InOut<u32>)
     require { values.len() == 512, bins.len() == 8, extremes.len() == 2 }
     grid(4) block(128) shared(32)
@@ -242,7 +247,7 @@ fn atomics_count() {
 }
 
 kernel! {
-    /// Twelve results of every thread, after one another.
+    /// Writes twelve results of each thread, one after another.
     unsafe fn warp_operations(cx: impl Cooperative, x: In<f32>, k: In<u32>, out: Out<u32>)
     require { x.len() == 64, k.len() == 64, out.len() == 12 * 64 }
     grid(1) block(64)
@@ -283,7 +288,8 @@ fn warp_operations_agree_with_a_scalar_model() {
             let (xs, ks) = (&x[base..base + 32], &k[base..base + 32]);
             let at = |from: Option<usize>| from.filter(|l| *l < 32).unwrap_or(lane);
             let (own, argument) = (lane, ks[lane] as usize);
-            // The sum as a tree: pairs 16 apart, then 8, 4, 2, 1; every lane gets the same.
+            // The sum is a tree: it adds pairs that are 16 apart, then 8, 4, 2 and 1. Every lane
+            // gets the same sum.
             let mut tree = xs.to_vec();
             for half in [16, 8, 4, 2, 1] {
                 tree = (0..half).map(|l| tree[l] + tree[l + half]).collect();
@@ -343,7 +349,8 @@ kernel! {
     }
 }
 
-/// Every half and bfloat16, and what lies in the middle between it and the next, and right beside that.
+/// Rounds every half and bfloat16, the middle between it and the next one, and the two values
+/// beside this middle.
 #[test]
 fn halves_are_the_nearest() {
     let half = |bits: u32| match (bits >> 10, bits & 1023) {
@@ -358,7 +365,7 @@ fn halves_are_the_nearest() {
         };
         (0..last).flat_map(case).collect()
     };
-    // Up to infinity, which rounding treats as the next power of two.
+    // The last case goes to infinity, which rounding treats as the next power of two.
     let mut f16 = cases(0x7c00, &|bits| half(bits).into());
     f16.extend([(f32::INFINITY, 0x7c00), (f32::MAX, 0x7c00)]);
     let bf16 = cases(0x7f7f, &|bits| f32::from_bits(bits << 16).into());
@@ -423,7 +430,8 @@ kernel! {
     }
 }
 
-/// Around every half of the numbers that allocation rounds, where a product rounded first would go wrong; in f64 it is exact.
+/// Rounds values around every half, where a product that is rounded first gives a wrong integer.
+/// The expected product in f64 is exact.
 #[test]
 fn nearest_rounds_the_exact_product() {
     let mut noise = noise(10);
@@ -445,7 +453,7 @@ fn nearest_rounds_the_exact_product() {
 }
 
 kernel! {
-    /// Threads from `n` on return before the barrier.
+    /// In the last block, threads with a rank of `n` or more return without the barrier.
     unsafe fn early_return(cx: impl Cooperative, n: u32)
     grid(3) block(64)
     {
@@ -456,7 +464,7 @@ kernel! {
 }
 
 kernel! {
-    /// Half of the first warp waits at the barrier, half in an operation.
+    /// The first `n` threads wait at the barrier, the others in a warp operation.
     unsafe fn barrier_or_ballot(cx: impl Cooperative, n: u32)
     grid(1) block(32)
     {
@@ -512,7 +520,7 @@ fn divergence_says_who_waits_where() {
     assert_eq!(diverged(barrier_or_ballot(&here, 1)), "thread 0 at `barrier`, threads 1 to 31 in `ballot`");
     assert_eq!(diverged(two_shuffles(&here, 0)), "thread 0 in `shuffle_up`, threads 1 to 31 in `shuffle_down`");
     assert_eq!(diverged(half_a_warp_sums(&here, 31)), "threads 32 to 62 in `warp_sum`, thread 63 returned");
-    // The workspace that saw all this is as good as new.
+    // The workspace still works after all these faults.
     half_a_warp_sums(&here, 32).unwrap();
 }
 

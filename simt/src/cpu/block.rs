@@ -1,0 +1,83 @@
+//! A block of a running kernel, as its CPU entry sees it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::thread;
+
+use super::error::Fault;
+use super::fibers;
+use super::place::Place;
+use super::thread::CpuThread;
+use super::workspace::FiberSpace;
+use crate::Dim3;
+
+/// A block of a running kernel.
+pub struct CpuBlock<'a> {
+    place: Place,
+    fibers: RefCell<&'a mut FiberSpace>,
+    /// The rank of the independent thread that panicked.
+    thread: Cell<u32>,
+    fault: Cell<Option<Fault>>,
+}
+
+impl fmt::Debug for CpuBlock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuBlock").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// Records which thread panicked. It costs nothing if no thread panics.
+struct OnUnwind<'a>(&'a Cell<u32>, u32);
+
+impl Drop for OnUnwind<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
+impl<'a> CpuBlock<'a> {
+    pub(super) fn new(place: Place, fibers: &'a mut FiberSpace) -> Self {
+        Self { place, fibers: RefCell::new(fibers), thread: Cell::new(0), fault: Cell::new(None) }
+    }
+
+    /// Runs the threads one after another. The entries of bodies over [`Simt`](crate::Simt) call
+    /// it.
+    #[inline(always)]
+    pub fn run_independent(&self, body: impl Fn(CpuThread<'_>)) {
+        // This is a copy that no store of the body can change, so it can stay in registers.
+        let place = self.place;
+        let mut rank = 0;
+        for z in 0..place.dim.z {
+            for y in 0..place.dim.y {
+                for x in 0..place.dim.x {
+                    let guard = OnUnwind(&self.thread, rank);
+                    body(CpuThread { place: &place, idx: Dim3 { x, y, z }, rank, fiber: None });
+                    std::mem::forget(guard);
+                    rank += 1;
+                }
+            }
+        }
+    }
+
+    /// Runs the threads as coroutines that wait for each other. The entries of bodies over
+    /// [`Cooperative`](crate::Cooperative) call it.
+    ///
+    /// If the threads diverge, this abandons those that wait: it does not unwind their stacks.
+    ///
+    /// # Safety
+    /// While a thread waits, its body holds no value with a destructor and has lent no part of its
+    /// stack to others.
+    pub unsafe fn run_cooperative(&self, body: impl Fn(CpuThread<'_>)) {
+        // SAFETY: The caller promises what `fibers::run` requires of the body.
+        let outcome = unsafe { fibers::run(&self.place, &mut self.fibers.borrow_mut(), body) };
+        self.fault.set(outcome.err());
+    }
+
+    /// Returns what went wrong in a block whose entry returned or unwound with `outcome`.
+    pub(super) fn fault(&self, outcome: thread::Result<()>) -> Option<Fault> {
+        match outcome {
+            Ok(()) => self.fault.take(),
+            Err(payload) => Some(Fault::of_panic(payload, &self.place, self.thread.get())),
+        }
+    }
+}

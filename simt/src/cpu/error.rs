@@ -1,0 +1,101 @@
+//! What can go wrong in a block.
+
+use std::any::Any;
+use std::fmt;
+
+use super::place::{Place, Violation};
+use crate::Dim3;
+use crate::host::counted;
+
+/// A block that did not run to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockError {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// The block's position in the grid.
+    pub block: [u32; 3],
+    /// What happened.
+    pub fault: Fault,
+}
+
+/// What ended a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A thread panicked.
+    Panicked {
+        /// The thread's position in the block.
+        thread: [u32; 3],
+        /// The panic's message.
+        message: String,
+    },
+    /// Threads wait for others that returned or that wait somewhere else, so they would wait for
+    /// ever.
+    Diverged {
+        /// Where each thread is, by rank in the block. `x` varies fastest.
+        threads: String,
+    },
+    /// A thread used shared memory outside the bytes of the declaration, or misaligned.
+    SharedMemory {
+        /// The thread's position in the block.
+        thread: [u32; 3],
+        /// What it accessed.
+        access: String,
+        /// The number of bytes of shared memory that the declaration asks for.
+        shared: u32,
+    },
+    /// The operating system gave no memory for the stacks of the block's threads.
+    Stacks {
+        /// The number of threads in the block.
+        threads: usize,
+        /// The operating system's message.
+        reason: String,
+    },
+}
+
+impl Fault {
+    /// Returns the fault of the thread `rank`, whose body panicked with `payload`.
+    #[cold]
+    pub(super) fn of_panic(payload: Box<dyn Any + Send>, place: &Place, rank: u32) -> Self {
+        let Dim3 { x, y, z } = place.thread(rank);
+        let thread = [x, y, z];
+        let payload = match payload.downcast::<Violation>() {
+            Ok(violation) => return Self::SharedMemory { thread, access: violation.0, shared: place.shared_len },
+            Err(payload) => payload,
+        };
+        let message = match payload.downcast::<String>() {
+            Ok(message) => *message,
+            Err(payload) => {
+                let message = payload.downcast_ref::<&str>().map_or_else(|| "(no message)".into(), |s| (*s).into());
+                // Dropping a payload of another type could panic again.
+                std::mem::forget(payload);
+                message
+            }
+        };
+        Self::Panicked { thread, message }
+    }
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, block, fault } = self;
+        write!(f, "kernel `{kernel}`, block {block:?}: ")?;
+        match fault {
+            Fault::Panicked { thread, message } => write!(f, "thread {thread:?} panicked: {message}"),
+            Fault::Diverged { threads } => write!(
+                f,
+                "its threads diverged: {threads} (a barrier must be reached by every thread of the block, a warp \
+                 operation by all 32 threads of the warp)"
+            ),
+            Fault::SharedMemory { thread, access, shared } => {
+                let shared = counted(*shared, "byte");
+                write!(f, "thread {thread:?} accessed {access}; the kernel declares {shared} of shared memory")
+            }
+            Fault::Stacks { threads, reason } => {
+                let threads = counted(*threads, "cooperating thread");
+                write!(f, "there is no memory for the stacks of {threads}: {reason}")
+            }
+        }
+    }
+}
+impl std::error::Error for BlockError {}

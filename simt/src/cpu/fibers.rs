@@ -1,0 +1,117 @@
+//! The threads of a cooperative block as coroutines, and their scheduler. The module [`cpu`](super)
+//! describes how it works.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use super::error::Fault;
+use super::place::Place;
+use super::thread::{CpuThread, Fiber};
+use super::warp::{self, At, Lane, WARP};
+use super::workspace::FiberSpace;
+
+/// The size of a coroutine's stack in bytes. A guard page lies below it. Pages that are never
+/// touched cost only address space. Even a small body needs more than 8 KiB: the standard library's
+/// panic hook overflows so small a stack when it prints a backtrace.
+const STACK: usize = 128 << 10;
+
+/// A thread of a cooperative block.
+type Thread<'a> = Coroutine<(), (), Result<(), Fault>, &'a mut DefaultStack>;
+
+/// Runs every thread of a block to its end.
+///
+/// # Safety
+/// While a thread waits, its body holds no value with a destructor and has lent no part of its
+/// stack to others.
+pub(super) unsafe fn run(place: &Place, space: &mut FiberSpace, body: impl Fn(CpuThread<'_>)) -> Result<(), Fault> {
+    let FiberSpace { stacks, lanes } = space;
+    let threads = (place.dim.x * place.dim.y * place.dim.z) as usize;
+    while stacks.len() < threads {
+        let stack = DefaultStack::new(STACK).map_err(|e| Fault::Stacks { threads, reason: e.to_string() })?;
+        stacks.push(stack);
+    }
+    lanes.clear();
+    lanes.resize_with(threads, Lane::default);
+    let lanes = &lanes[..];
+
+    let start = |(rank, stack)| {
+        let (body, lane) = (&body, &lanes[rank]);
+        let rank = rank as u32;
+        let main = move |yielder: &Yielder<(), ()>, ()| {
+            let cx = CpuThread { place, idx: place.thread(rank), rank, fiber: Some(Fiber { yielder, lane }) };
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(cx)));
+            lane.at.set(At::Returned);
+            outcome.map_err(|payload| Fault::of_panic(payload, place, rank))
+        };
+        // SAFETY: What `main` borrows must live until the coroutine is done or dropped. It borrows
+        // `place`, `body` and `lanes`. All three live longer than `fibers`, which is declared
+        // below, and dropping `fibers` ends every coroutine.
+        unsafe { Coroutine::with_stack_unchecked(stack, main) }
+    };
+    let mut fibers = Fibers(stacks.iter_mut().take(threads).enumerate().map(start).collect());
+
+    let mut descending = false;
+    loop {
+        run_phase(&mut fibers.0, lanes, descending)?;
+        descending = !descending;
+        if lanes.iter().all(|lane| lane.at.get() == At::Returned) {
+            return Ok(());
+        }
+        if !lanes.iter().all(|lane| lane.at.get() == At::Barrier) {
+            return Err(Fault::Diverged { threads: warp::describe(lanes, 0) });
+        }
+        lanes.iter().for_each(|lane| lane.at.set(At::Running));
+    }
+}
+
+/// Runs every thread up to the next barrier or to its end.
+fn run_phase(threads: &mut [Thread<'_>], lanes: &[Lane], descending: bool) -> Result<(), Fault> {
+    let warps = lanes.len().div_ceil(WARP);
+    for turn in 0..warps {
+        let first = WARP * if descending { warps - 1 - turn } else { turn };
+        let warp = &lanes[first..lanes.len().min(first + WARP)];
+        loop {
+            for turn in 0..warp.len() {
+                let lane = if descending { warp.len() - 1 - turn } else { turn };
+                if warp[lane].at.get() == At::Running
+                    && let CoroutineResult::Return(outcome) = threads[first + lane].resume(())
+                {
+                    outcome?;
+                }
+            }
+            let at = warp[0].at.get();
+            if warp.len() == WARP && at.is_warp_operation() && warp.iter().all(|lane| lane.at.get() == at) {
+                warp::complete(at, warp);
+            } else if warp.iter().any(|lane| lane.at.get().is_warp_operation()) {
+                return Err(Fault::Diverged { threads: warp::describe(warp, first) });
+            } else {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The threads of a block. Dropping it abandons those that have not returned.
+struct Fibers<'a>(Vec<Thread<'a>>);
+
+impl Drop for Fibers<'_> {
+    fn drop(&mut self) {
+        for fiber in &mut self.0 {
+            // `force_reset` abandons the coroutine's stack without running destructors. Dropping a
+            // suspended coroutine would abort the process, because corosensei is built without its
+            // feature `unwind` here.
+            // SAFETY: `force_reset` requires that no object on the stack needs its destructor. A
+            // coroutine that has not started holds references only. A suspended coroutine is in
+            // `CpuThread::meet`. Its other frames are `main` and `catch_unwind`, which hold
+            // references and no result yet, and the frames of the kernel's body. The caller of
+            // `run` promises that the body holds no value with a destructor there and lends nothing
+            // of its stack. A function of `core` between the body and `meet`, such as `array::map`
+            // around a shuffle, may hold a guard, but the guard only drops elements that are
+            // `Copy`.
+            unsafe { fiber.force_reset() };
+        }
+    }
+}

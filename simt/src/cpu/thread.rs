@@ -1,0 +1,245 @@
+//! A thread of a block: the context of a kernel's body on the host.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use corosensei::Yielder;
+
+use super::place::Place;
+use super::warp::{At, Lane};
+use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
+
+/// One thread of a block on the host.
+#[derive(Clone, Copy)]
+pub struct CpuThread<'a> {
+    pub(super) place: &'a Place,
+    pub(super) idx: Dim3,
+    pub(super) rank: u32,
+    /// The coroutine, if the thread is cooperative.
+    pub(super) fiber: Option<Fiber<'a>>,
+}
+
+impl fmt::Debug for CpuThread<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuThread").field("block", &self.place.idx).field("idx", &self.idx).finish()
+    }
+}
+
+/// The means by which a cooperative thread waits: its coroutine and its lane.
+#[derive(Clone, Copy)]
+pub(super) struct Fiber<'a> {
+    pub(super) yielder: &'a Yielder<(), ()>,
+    pub(super) lane: &'a Lane,
+}
+
+impl CpuThread<'_> {
+    /// Waits for the other threads and returns this thread's result.
+    #[inline]
+    fn meet(self, at: At, value: u32, argument: u32) -> u32 {
+        let Some(Fiber { yielder, lane }) = self.fiber else {
+            panic!("a kernel over `Simt` cannot wait for other threads: declare it over `Cooperative`");
+        };
+        lane.value.set(value);
+        lane.argument.set(argument);
+        lane.at.set(at);
+        yielder.suspend(());
+        lane.value.get()
+    }
+}
+
+impl Simt for CpuThread<'_> {
+    #[inline(always)]
+    fn thread_idx(self) -> Dim3 {
+        self.idx
+    }
+    #[inline(always)]
+    fn block_idx(self) -> Dim3 {
+        self.place.idx
+    }
+    #[inline(always)]
+    fn block_dim(self) -> Dim3 {
+        self.place.dim
+    }
+    #[inline(always)]
+    fn grid_dim(self) -> Dim3 {
+        self.place.grid
+    }
+
+    #[inline(always)]
+    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
+        // If the target lacks the instruction, `mul_add` is a slow library call.
+        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { a * b + c }
+    }
+    #[inline(always)]
+    fn sqrt(self, x: f32) -> f32 {
+        x.sqrt()
+    }
+    #[inline(always)]
+    fn log2(self, x: f32) -> f32 {
+        x.log2()
+    }
+    #[inline(always)]
+    fn exp2(self, x: f32) -> f32 {
+        x.exp2()
+    }
+    #[inline(always)]
+    fn recip(self, x: f32) -> f32 {
+        x.recip()
+    }
+
+    #[inline(always)]
+    unsafe fn load<T: Element>(self, p: *const T) -> T {
+        // SAFETY: The caller promises that `p` is aligned and points to an element of device
+        // memory.
+        unsafe { T::load_relaxed(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<T: Element>(self, p: *mut T, v: T) {
+        // SAFETY: The caller promises that `p` is aligned and points to an element of device
+        // memory.
+        unsafe { T::store_relaxed(p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
+        debug_assert!(p.addr().is_multiple_of(16), "load4 at {p:?}, which is not 16-byte aligned");
+        // SAFETY: The caller promises that `p` is 16-byte aligned and valid for reads of 16 bytes,
+        // and that no thread of the grid writes there. So an ordinary read does not race. An atomic
+        // load would need memory that is also valid for writes, and bodies load constants here too.
+        unsafe { p.cast::<[T; 4]>().read() }
+    }
+    #[inline(always)]
+    unsafe fn store4<T: Word>(self, p: *mut T, v: [T; 4]) {
+        debug_assert!(p.addr().is_multiple_of(16), "store4 at {p:?}, which is not 16-byte aligned");
+        for (i, v) in v.into_iter().enumerate() {
+            // SAFETY: The caller promises that `p` is aligned and points to four words of device
+            // memory, and `i` is at most 3.
+            unsafe { T::store_relaxed(p.add(i), v) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn store4_streaming<T: Word>(self, p: *mut T, v: [T; 4]) {
+        // SAFETY: `store4` requires the same of `p` as this function.
+        unsafe { self.store4(p, v) };
+    }
+
+    #[inline(always)]
+    unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
+        // which is valid for reads and writes. Where one thread of the grid uses an atomic
+        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
+        // `load4` requires that nobody writes.
+        unsafe { AtomicU32::from_ptr(p) }.fetch_add(v, Relaxed)
+    }
+    #[inline(always)]
+    unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
+        // which is valid for reads and writes. Where one thread of the grid uses an atomic
+        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
+        // `load4` requires that nobody writes.
+        unsafe { AtomicU32::from_ptr(p) }.fetch_max(v, Relaxed)
+    }
+    #[inline(always)]
+    unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
+        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
+        // which is valid for reads and writes. Where one thread of the grid uses an atomic
+        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
+        // `load4` requires that nobody writes.
+        unsafe { AtomicU32::from_ptr(p) }.fetch_min(v, Relaxed)
+    }
+}
+
+impl Cooperative for CpuThread<'_> {
+    #[inline]
+    fn barrier(self) {
+        self.meet(At::Barrier, 0, 0);
+    }
+    #[inline(always)]
+    fn rank(self) -> u32 {
+        self.rank
+    }
+
+    #[inline]
+    fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T {
+        T::from_word(self.meet(At::ShuffleXor, v.to_word(), mask))
+    }
+    #[inline]
+    fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T {
+        T::from_word(self.meet(At::ShuffleUp, v.to_word(), delta))
+    }
+    #[inline]
+    fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T {
+        T::from_word(self.meet(At::ShuffleDown, v.to_word(), delta))
+    }
+    #[inline]
+    fn shuffle<T: Word>(self, v: T, source: u32) -> T {
+        T::from_word(self.meet(At::Shuffle, v.to_word(), source))
+    }
+    #[inline]
+    fn ballot(self, p: bool) -> u32 {
+        self.meet(At::Ballot, u32::from(p), 0)
+    }
+
+    #[inline]
+    fn warp_sum(self, v: f32) -> f32 {
+        f32::from_bits(self.meet(At::WarpSum, v.to_bits(), 0))
+    }
+    #[inline]
+    fn warp_max(self, v: f32) -> f32 {
+        f32::from_bits(self.meet(At::WarpMax, v.to_bits(), 0))
+    }
+    #[inline]
+    fn warp_min(self, v: f32) -> f32 {
+        f32::from_bits(self.meet(At::WarpMin, v.to_bits(), 0))
+    }
+    #[inline]
+    fn warp_sum_u32(self, v: u32) -> u32 {
+        self.meet(At::WarpSumU32, v, 0)
+    }
+
+    #[inline]
+    unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
+        Place::window(byte_offset)
+    }
+    #[inline]
+    unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+        // SAFETY: `shared_at` checked that the element is inside the buffer, which `run_block`
+        // initialised. The element is aligned: the buffer is, and `Place::window` checked the
+        // window's start. Only this OS thread uses the buffer. Every bit pattern is a valid `T`.
+        unsafe { self.place.shared_at(s, i).read() }
+    }
+    #[inline]
+    unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+        // SAFETY: `shared_at` checked that the element is inside the buffer. The element is
+        // aligned: the buffer is, and `Place::window` checked the window's start. Only this OS
+        // thread uses the buffer.
+        unsafe { self.place.shared_at(s, i).write(v) };
+    }
+    #[inline]
+    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
+        // SAFETY: `shared_at4` checked that the four words are inside the buffer, which `run_block`
+        // initialised, and that they start at a multiple of 16 bytes. Only this OS thread uses the
+        // buffer. Every bit pattern is a valid `T`.
+        unsafe { self.place.shared_at4(s, i).read() }
+    }
+    #[inline]
+    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
+        // SAFETY: `shared_at4` checked that the four words are inside the buffer and that they
+        // start at a multiple of 16 bytes. Only this OS thread uses the buffer.
+        unsafe { self.place.shared_at4(s, i).write(v) };
+    }
+    #[inline]
+    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
+        let p = self.place.shared_at(s, i);
+        // No atomic operation is needed, because the threads of the block take turns on one OS
+        // thread.
+        // SAFETY: `shared_at` checked that the word is inside the buffer, which `run_block`
+        // initialised. The word is aligned: the buffer is, and `Place::window` checked the window's
+        // start.
+        unsafe {
+            let old = p.read();
+            p.write(old.wrapping_add(v));
+            old
+        }
+    }
+}

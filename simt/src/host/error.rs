@@ -1,0 +1,63 @@
+//! Why a launch is refused.
+
+use std::fmt::{self, Debug};
+
+use super::counted::counted;
+use super::kernel::Kernel;
+
+/// The dynamic shared memory that every supported GPU grants without opting in, in bytes.
+pub(super) const MAX_SHARED: u128 = 48 << 10;
+
+/// A launch whose arguments the declaration does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A predicate of `require` is false.
+    Requirement {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The predicate's text.
+        requirement: &'static str,
+        /// The arguments of the launch.
+        arguments: String,
+    },
+    /// The grid, the block or the shared memory is outside the limits of a launch.
+    Shape {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The extents of the grid.
+        grid: Vec<u128>,
+        /// The extents of a block.
+        block: Vec<u128>,
+        /// The bytes of shared memory.
+        shared: u128,
+    },
+}
+
+impl LaunchError {
+    #[doc(hidden)]
+    #[cold]
+    pub fn requirement(kernel: &Kernel, requirement: &'static str, arguments: &[(&str, &dyn Debug)]) -> Self {
+        let arguments = arguments.iter().map(|(name, v)| format!("{name} = {v:?}")).collect::<Vec<_>>().join(", ");
+        Self::Requirement { kernel: kernel.name(), requirement, arguments }
+    }
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requirement { kernel, requirement, arguments } => {
+                write!(f, "kernel `{kernel}` requires `{requirement}`, but was given {arguments}")
+            }
+            Self::Shape { kernel, grid, block, shared } => write!(
+                f,
+                "kernel `{kernel}` cannot be launched as grid {grid:?}, block {block:?}, {} of shared memory \
+                 (a grid is at most [2147483647, 65535, 65535]; a block has 1 to 1024 threads, at most 64 of them in \
+                 its third extent, and a multiple of 32 if its threads cooperate; shared memory is at most \
+                 {MAX_SHARED} bytes)",
+                counted(*shared, "byte")
+            ),
+        }
+    }
+}
+impl std::error::Error for LaunchError {}

@@ -1,0 +1,119 @@
+//! A declared kernel and the PTX of its crate.
+
+use std::sync::atomic::AtomicPtr;
+
+use crate::cpu::CpuBlock;
+
+/// The function that runs one block of a kernel on the CPU. [`kernel!`](crate::kernel) makes it.
+///
+/// It is sound to call if the second argument holds one value for each parameter and the kernel is
+/// sound for these arguments and for the shape of the block. [`run_block`](crate::cpu::run_block)
+/// says this in full.
+pub type CpuEntry = unsafe fn(&CpuBlock<'_>, &[u64]);
+
+/// The number of devices for which a kernel remembers its function. Other devices look the function
+/// up at each launch.
+pub const CACHED_DEVICES: usize = 16;
+
+/// The PTX of a crate's kernels, which [`ptx!`](crate::ptx) declares.
+#[derive(Debug)]
+pub struct Ptx {
+    texts: &'static [&'static str],
+}
+
+impl Ptx {
+    /// Makes the PTX for the kernels that a crate declares.
+    ///
+    /// # Safety
+    /// Every entry in `texts` whose name is that of a declaration of the crate does what that
+    /// declaration promises, as [`ptx!`](crate::ptx) says.
+    #[doc(hidden)]
+    pub const unsafe fn new(texts: &'static [&'static str]) -> Self {
+        Self { texts }
+    }
+
+    /// Returns the texts of the files.
+    pub fn texts(&self) -> &'static [&'static str] {
+        self.texts
+    }
+}
+
+/// A declared kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    ptx: &'static Ptx,
+    origin: &'static str,
+    name: &'static str,
+    entry: &'static str,
+    cpu: Option<CpuEntry>,
+    cooperative: bool,
+    functions: [AtomicPtr<()>; CACHED_DEVICES],
+}
+
+impl Kernel {
+    #[doc(hidden)]
+    pub const fn new(
+        ptx: &'static Ptx,
+        origin: &'static str,
+        name: &'static str,
+        entry: &'static str,
+        cpu: Option<CpuEntry>,
+        cooperative: bool,
+    ) -> Self {
+        Self {
+            ptx,
+            origin,
+            name,
+            entry,
+            cpu,
+            cooperative,
+            functions: [const { AtomicPtr::new(std::ptr::null_mut()) }; CACHED_DEVICES],
+        }
+    }
+
+    /// Returns the PTX of the declaring crate.
+    ///
+    /// # Safety
+    /// The caller does not declare a kernel with it. Only kernels of the declaring crate may refer
+    /// to it.
+    #[doc(hidden)]
+    pub unsafe fn ptx(&self) -> &'static Ptx {
+        self.ptx
+    }
+
+    /// Returns where the kernel is declared: the package, its version and the module path,
+    /// separated by spaces.
+    pub fn origin(&self) -> &'static str {
+        self.origin
+    }
+
+    /// Returns the name in the declaration.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the name of the PTX entry, which consists of the name and the signature.
+    pub fn entry(&self) -> &'static str {
+        self.entry
+    }
+
+    /// Returns the entry for the CPU device if the declaration has a body.
+    pub fn cpu(&self) -> Option<CpuEntry> {
+        self.cpu
+    }
+
+    /// Returns whether the kernel is declared over [`Cooperative`](crate::Cooperative), so that the
+    /// threads of a block may wait for each other.
+    pub fn cooperative(&self) -> bool {
+        self.cooperative
+    }
+
+    /// Returns the loaded functions that the host crate remembers, one slot for each device.
+    ///
+    /// # Safety
+    /// The caller stores nothing in a slot but this kernel's function on the slot's device.
+    #[doc(hidden)]
+    pub unsafe fn functions(&self) -> &[AtomicPtr<()>; CACHED_DEVICES] {
+        &self.functions
+    }
+}

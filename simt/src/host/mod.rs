@@ -1,0 +1,30 @@
+//! The host side of a declaration: what a launcher takes and what it gives to a stream.
+//!
+//! A crate of kernels does not know the streams of the host crate. So the launcher that
+//! [`kernel!`](crate::kernel) makes is generic over [`Launch`], which the host crate implements for
+//! its streams.
+
+mod argument;
+mod counted;
+mod error;
+mod kernel;
+mod launch;
+mod range;
+mod shape;
+mod slice;
+
+pub use argument::Extent;
+#[doc(hidden)]
+pub use argument::{Argument, Parameter, slots};
+#[doc(hidden)]
+pub use counted::counted;
+pub use error::LaunchError;
+pub use kernel::{CACHED_DEVICES, CpuEntry, Kernel, Ptx};
+pub use launch::Launch;
+pub use range::RangeError;
+#[doc(hidden)]
+pub use range::resolve;
+pub use shape::LaunchShape;
+#[doc(hidden)]
+pub use shape::extent;
+pub use slice::{DeviceSlice, HostSlice};
