@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use thalweg::{Device, DeviceBuffer, Error, Event, On, stream_tags};
-use thalweg_vision::kernels;
+use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, Event, On, stream_tags};
+use thalweg_vision::kernels::{self, Batch, RelevanceMut};
 
 /// Counts allocations, so that "none on the steady path" is seen and not believed.
 struct Counting;
@@ -162,7 +162,11 @@ fn main() -> Result<(), Error> {
     let features = a.alloc_zeroed::<f32>(13)?;
     let entropy = a.alloc_zeroed::<f32>(1)?;
     let (mut salience, mut relevance) = (a.alloc_zeroed::<f32>(1)?, a.alloc_zeroed::<f32>(1)?);
-    kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)?;
+    let launch = |salience: &mut DeviceSlice<A, f32>, relevance: &mut DeviceSlice<A, f32>| {
+        let batch = Batch { images: 1, patches: 1, largest: 1, table: &table };
+        kernels::relevance(&a, &batch, 0.0, [0.5, 0.5], &features, &entropy, RelevanceMut { salience, relevance })
+    };
+    launch(&mut salience, &mut relevance)?;
     assert_eq!(a.read_blocking(&relevance)?, [1.0]);
     let (f, e, t) = (features.device_ptr(), entropy.device_ptr(), table.device_ptr());
     let (s, r) = (salience.device_ptr(), relevance.device_ptr());
@@ -188,8 +192,7 @@ fn main() -> Result<(), Error> {
         });
     };
     rows.push(compare("launch, 11 parameters", settle, raw_launch, || {
-        kernels::relevance(&a, 1, 1, 1, 0.0, 0.5, 0.5, &table, &features, &entropy, &mut salience, &mut relevance)
-            .expect("the device works");
+        launch(&mut salience, &mut relevance).expect("the device works");
     }));
 
     // Replay: a graph of as many launches as a pipeline has.
@@ -205,8 +208,10 @@ fn main() -> Result<(), Error> {
     }
     let bundle = (table, features, entropy, salience, relevance);
     let (mut graph, bundle) = a.capture(bundle, |s, (table, features, entropy, salience, relevance)| {
-        let launch = |_| kernels::relevance(s, 1, 1, 1, 0.0, 0.5, 0.5, table, features, entropy, salience, relevance);
-        (0..LAUNCHES).try_for_each(launch)
+        (0..LAUNCHES).try_for_each(|_| {
+            let batch = Batch { images: 1, patches: 1, largest: 1, table };
+            kernels::relevance(s, &batch, 0.0, [0.5, 0.5], features, entropy, RelevanceMut { salience, relevance })
+        })
     })?;
     assert_eq!(graph.len(), LAUNCHES);
     let mut bundle = Some(bundle);

@@ -12,7 +12,10 @@ use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
 use support::run::wide;
 use support::{assert_close, cases};
 use thalweg::{Stream, StreamTag};
-use thalweg_vision::kernels::{self, Layout};
+use thalweg_vision::kernels::{
+    self, Batch, Budget, Layout, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
+    TokensMut,
+};
 
 /// What a batch is made with.
 #[derive(Clone, Debug)]
@@ -76,20 +79,9 @@ fn run<S: StreamTag>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
     let rgb = Fenced::new(stream, rgb, shift);
     let mut features = Fenced::room(stream, PLANES * patches, 0);
     let mut entropy = Fenced::room(stream, patches, 1);
-    kernels::analyze(
-        stream,
-        images,
-        n,
-        bytes,
-        patch,
-        fy,
-        fx,
-        table.slice(),
-        rgb.slice(),
-        features.slice_mut(),
-        entropy.slice_mut(),
-    )
-    .unwrap();
+    let batch = Batch { images, patches: n, largest, table: table.slice() };
+    let pixels = Pixels { rgb: rgb.slice(), bytes, patch, fixation: [fy, fx] };
+    kernels::analyze(stream, &batch, &pixels, features.slice_mut(), entropy.slice_mut()).unwrap();
 
     let mut participatory = Fenced::room(stream, patches, 0);
     let mut mix = Fenced::room(stream, 3 * b, 0);
@@ -98,54 +90,25 @@ fn run<S: StreamTag>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
     if let Some((coupling, predictor)) = &setup.query {
         let (coupling, predictor) = (Fenced::new(stream, coupling, 0), Fenced::new(stream, predictor, 0));
         let mut summaries = Fenced::room(stream, 12 * (patches / 64 + b), 0);
-        kernels::participatory(
-            stream,
-            images,
-            n,
-            kernels::EDGE,
-            0.0,
-            foveal_bias,
-            table.slice(),
-            features.slice(),
-            entropy.slice(),
-            coupling.slice(),
-            participatory.slice_mut(),
-            salience.slice_mut(),
-            summaries.slice_mut(),
-        )
-        .unwrap();
-        let (summaries, weights) = (summaries.slice(), mix.slice_mut());
-        kernels::balance(stream, images, n, table.slice(), summaries, predictor.slice(), weights).unwrap();
-        kernels::relevance_with_query(
-            stream,
-            images,
-            n,
-            largest,
-            table.slice(),
-            entropy.slice(),
-            participatory.slice(),
-            summaries,
-            mix.slice(),
-            salience.slice_mut(),
-            relevance.slice_mut(),
-        )
-        .unwrap();
+        let how = Salience { edge: kernels::EDGE, least_peak: 0.0, foveal_bias };
+        let out = ParticipatoryMut {
+            participatory: participatory.slice_mut(),
+            salience: salience.slice_mut(),
+            summaries: summaries.slice_mut(),
+        };
+        kernels::participatory(stream, &batch, how, features.slice(), entropy.slice(), coupling.slice(), out).unwrap();
+        kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), mix.slice_mut()).unwrap();
+        let scores = Scores {
+            entropy: entropy.slice(),
+            participatory: participatory.slice(),
+            summaries: summaries.slice(),
+            mix: mix.slice(),
+        };
+        let out = RelevanceMut { salience: salience.slice_mut(), relevance: relevance.slice_mut() };
+        kernels::relevance_with_query(stream, &batch, &scores, out).unwrap();
     } else {
-        kernels::relevance(
-            stream,
-            images,
-            n,
-            largest,
-            foveal_bias,
-            0.25,
-            0.75,
-            table.slice(),
-            features.slice(),
-            entropy.slice(),
-            salience.slice_mut(),
-            relevance.slice_mut(),
-        )
-        .unwrap();
+        let out = RelevanceMut { salience: salience.slice_mut(), relevance: relevance.slice_mut() };
+        kernels::relevance(stream, &batch, foveal_bias, [0.25, 0.75], features.slice(), entropy.slice(), out).unwrap();
     }
 
     let gains = Fenced::new(stream, &kernels::gains(lo, hi, focus), 0);
@@ -154,71 +117,33 @@ fn run<S: StreamTag>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
     let (mut cu_seqlens, mut patch_id) = (Fenced::room(stream, room + 1, 0), Fenced::room(stream, room, 1));
     let mut counts = Fenced::room(stream, 2, 0);
     let (mut tokens_of, mut selected_of) = (Fenced::room(stream, b + 1, 0), Fenced::room(stream, b + 1, 0));
-    kernels::allocate(
-        stream,
-        images,
-        n,
-        largest,
-        lo,
-        hi,
-        budget,
-        table.slice(),
-        relevance.slice(),
-        gains.slice(),
-        sides.slice_mut(),
-        cu_seqlens.slice_mut(),
-        patch_id.slice_mut(),
-        counts.slice_mut(),
-        tokens_of.slice_mut(),
-        selected_of.slice_mut(),
-    )
-    .unwrap();
+    let out = SelectionMut {
+        sides: sides.slice_mut(),
+        cu_seqlens: cu_seqlens.slice_mut(),
+        patch_id: patch_id.slice_mut(),
+        counts: counts.slice_mut(),
+        image_cu_seqlens: tokens_of.slice_mut(),
+        image_cu_patches: selected_of.slice_mut(),
+    };
+    let shares = Budget { lo, hi, tokens: budget };
+    kernels::allocate(stream, &batch, shares, relevance.slice(), gains.slice(), out).unwrap();
 
     let capacity = (b * budget as usize).min(patches * (hi * hi) as usize);
     let (mut tokens, mut position) =
         (Fenced::room(stream, PLANES * capacity, 0), Fenced::room(stream, 2 * capacity, 0));
-    kernels::compress_fused(
-        stream,
-        images,
-        n,
-        bytes,
-        patch,
-        room as u32,
-        capacity as u32,
-        fy,
-        fx,
-        table.slice(),
-        rgb.slice(),
-        sides.slice(),
-        cu_seqlens.slice(),
-        patch_id.slice(),
-        counts.slice(),
-        tokens.slice_mut(),
-        position.slice_mut(),
-    )
-    .unwrap();
+    let selection = Selection {
+        sides: sides.slice(),
+        cu_seqlens: cu_seqlens.slice(),
+        patch_id: patch_id.slice(),
+        counts: counts.slice(),
+        most: room as u32,
+    };
+    let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: capacity as u32 };
+    kernels::compress_fused(stream, &batch, &pixels, &selection, out).unwrap();
     let (mut halves, mut other) = (Fenced::room(stream, PLANES * capacity, 0), Fenced::room(stream, 2 * capacity, 0));
     let compress = if budget % 2 == 0 { kernels::compress_fused_f16 } else { kernels::compress_fused_bf16 };
-    compress(
-        stream,
-        images,
-        n,
-        bytes,
-        patch,
-        room as u32,
-        capacity as u32,
-        fy,
-        fx,
-        table.slice(),
-        rgb.slice(),
-        sides.slice(),
-        cu_seqlens.slice(),
-        patch_id.slice(),
-        counts.slice(),
-        halves.slice_mut(),
-        other.slice_mut(),
-    )
-    .unwrap();
+    let out = TokensMut { tokens: halves.slice_mut(), position: other.slice_mut(), capacity: capacity as u32 };
+    compress(stream, &batch, &pixels, &selection, out).unwrap();
     let (position, other) = (position.read(), other.read());
     assert!(position.iter().zip(&other).all(|(a, b)| same(a, b)));
     for input in [rgb.read().len() as u32 - bytes, table.read().len() as u32 - 4 * (images + 1)] {
@@ -340,22 +265,10 @@ fn check_reference<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[Im
             let counts = stream.upload_blocking(&[(t1 - t0) as u32, want.patch_id.len() as u32]).unwrap();
             let mut twin = stream.alloc(PLANES * (t1 - t0)).unwrap();
             let mut position = stream.alloc(2 * (t1 - t0)).unwrap();
-            kernels::compress(
-                stream,
-                height,
-                width,
-                patch,
-                room,
-                (t1 - t0) as u32,
-                &planes,
-                &sides,
-                &cu_seqlens,
-                &patch_id,
-                &counts,
-                &mut twin,
-                &mut position,
-            )
-            .unwrap();
+            let selection =
+                Selection { sides: &sides, cu_seqlens: &cu_seqlens, patch_id: &patch_id, counts: &counts, most: room };
+            let out = TokensMut { tokens: &mut twin, position: &mut position, capacity: (t1 - t0) as u32 };
+            kernels::compress(stream, height, width, patch, &planes, &selection, out).unwrap();
             assert_close("tokens", tokens, &wide(&stream.read_blocking(&twin).unwrap()), 3e-6);
             same_bits("position", &batch.position[2 * t0..2 * t1], &stream.read_blocking(&position).unwrap());
         }
@@ -566,25 +479,16 @@ fn allocations_are_those_of_the_reference() {
             let (mut cu_seqlens, mut patch_id) = (Fenced::room(stream, room + 1, 0), Fenced::room(stream, room, 0));
             let mut counts_of = Fenced::room(stream, 2, 0);
             let (mut tokens, mut selected) = (Fenced::room(stream, 129, 0), Fenced::room(stream, 129, 0));
-            kernels::allocate(
-                stream,
-                128,
-                patches as u32,
-                layout.largest(),
-                lo,
-                hi,
-                budget,
-                table.slice(),
-                map.slice(),
-                gains.slice(),
-                sides.slice_mut(),
-                cu_seqlens.slice_mut(),
-                patch_id.slice_mut(),
-                counts_of.slice_mut(),
-                tokens.slice_mut(),
-                selected.slice_mut(),
-            )
-            .unwrap();
+            let shares = Budget { lo, hi, tokens: budget };
+            let out = SelectionMut {
+                sides: sides.slice_mut(),
+                cu_seqlens: cu_seqlens.slice_mut(),
+                patch_id: patch_id.slice_mut(),
+                counts: counts_of.slice_mut(),
+                image_cu_seqlens: tokens.slice_mut(),
+                image_cu_patches: selected.slice_mut(),
+            };
+            kernels::allocate(stream, &layout.batch(table.slice()), shares, map.slice(), gains.slice(), out).unwrap();
             let (sides, tokens) = (sides.read(), tokens.read());
             for b in 0..128 {
                 let range = layout.patch_range(b);

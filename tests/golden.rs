@@ -126,10 +126,11 @@ fn compress(
         let (cu_seqlens, patch_id) = (s.upload_blocking(&packed.cu_seqlens)?, s.upload_blocking(&packed.patch_id)?);
         let counts = s.upload_blocking(&[count as u32, packed.patch_id.len() as u32])?;
         let (mut tokens, mut position) = (s.alloc(PLANES * count)?, s.alloc(2 * count)?);
-        let selected = packed.patch_id.len() as u32;
-        let (t, p) = (&mut tokens, &mut position);
-        let room = count as u32;
-        kernels::compress(s, h, w, patch, selected, room, &planes, &sides, &cu_seqlens, &patch_id, &counts, t, p)?;
+        let most = packed.patch_id.len() as u32;
+        let selection =
+            kernels::Selection { sides: &sides, cu_seqlens: &cu_seqlens, patch_id: &patch_id, counts: &counts, most };
+        let out = kernels::TokensMut { tokens: &mut *tokens, position: &mut *position, capacity: count as u32 };
+        kernels::compress(s, h, w, patch, &planes, &selection, out)?;
         Ok::<_, thalweg::Error>((s.read_blocking(&tokens)?, s.read_blocking(&position)?))
     });
     compress.unwrap().unwrap()

@@ -20,7 +20,7 @@ use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, On, PinnedBuffer, PinnedPool, Resource,
     Stream, StreamTag, kernel, stream_tags,
 };
-use thalweg_vision::kernels::relevance;
+use thalweg_vision::kernels::{Batch, RelevanceMut, relevance};
 
 // --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -162,9 +162,11 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
         // The PTX of ours is on no GPU; this one is built in.
         _ => {
             let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
-            // Of one image the table is not read.
+            // The table of a single image is not read.
             let (n, table) = (n as u32, frame.planes.slice(..8)?.cast());
-            relevance(s, 1, n, n, f32::from(v) / 256.0, 0.5, 0.5, table, &frame.planes, entropy, salience, out)
+            let batch = Batch { images: 1, patches: n, largest: n, table };
+            let out = RelevanceMut { salience, relevance: out };
+            relevance(s, &batch, f32::from(v) / 256.0, [0.5, 0.5], &frame.planes, entropy, out)
         }
     }
 }
@@ -564,7 +566,9 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
         let (salience, rest) = y.split_at_mut(PATCHES)?;
         let (n, out) = (PATCHES as u32, rest.slice_mut(..PATCHES)?);
         let (table, planes) = (z.slice(..8)?.cast(), z.slice(..PLANES * PATCHES)?);
-        relevance(s, 1, n, n, 0.5, 0.5, 0.5, table, planes, x.slice(..PATCHES)?, salience, out)?;
+        let batch = Batch { images: 1, patches: n, largest: n, table };
+        let out = RelevanceMut { salience, relevance: out };
+        relevance(s, &batch, 0.5, [0.5, 0.5], planes, x.slice(..PATCHES)?, out)?;
         s.copy_to_host(y, host)
     }
 
@@ -745,7 +749,9 @@ fn a_launch_that_its_declaration_rules_out_fails_at_the_capture() {
                 .capture(frame, |s, frame| {
                     let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
                     let table = frame.planes.slice(..8)?.cast();
-                    relevance(s, 1, 63, 63, 0.5, 0.5, 0.5, table, &frame.planes, entropy, salience, out)
+                    let batch = Batch { images: 1, patches: 63, largest: 63, table };
+                    let out = RelevanceMut { salience, relevance: out };
+                    relevance(s, &batch, 0.5, [0.5, 0.5], &frame.planes, entropy, out)
                 })
                 .err()
                 .unwrap();

@@ -14,7 +14,7 @@ use support::reference::{self, Image, PLANES, relevance_error};
 use support::run::{check_planes, wide};
 use support::{assert_close, cases};
 use thalweg::{Error, Stream, StreamTag};
-use thalweg_vision::kernels;
+use thalweg_vision::kernels::{self, Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 
 /// What features, scores, tokens and positions may be off where their inputs are exact: a tenth of the error allowed for the
 /// pipeline, whose planes are off too.
@@ -248,21 +248,9 @@ fn run_relevance<S: StreamTag>(
     let mut salience = Fenced::room(stream, n, shift);
     let mut relevance = Fenced::room(stream, n, shift);
     let table = stream.alloc_zeroed(8).unwrap();
-    kernels::relevance(
-        stream,
-        1,
-        n as u32,
-        n as u32,
-        bias,
-        mix[0],
-        mix[1],
-        &table,
-        features.slice(),
-        entropy.slice(),
-        salience.slice_mut(),
-        relevance.slice_mut(),
-    )
-    .unwrap();
+    let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: &table };
+    let out = RelevanceMut { salience: salience.slice_mut(), relevance: relevance.slice_mut() };
+    kernels::relevance(stream, &batch, bias, mix, features.slice(), entropy.slice(), out).unwrap();
     (salience.read(), relevance.read())
 }
 
@@ -389,25 +377,17 @@ fn run_allocate<S: StreamTag>(stream: &Stream<S>, demand: &Demand, gains: &[u32]
     let mut counts = Fenced::room(stream, 2, shift);
     let table = stream.alloc_zeroed(8).unwrap();
     let (mut tokens, mut selected) = (Fenced::room(stream, 2, shift), Fenced::room(stream, 2, shift));
-    kernels::allocate(
-        stream,
-        1,
-        n as u32,
-        n as u32,
-        lo,
-        hi,
-        budget,
-        &table,
-        relevance.slice(),
-        gains.slice(),
-        sides.slice_mut(),
-        cu_seqlens.slice_mut(),
-        patch_id.slice_mut(),
-        counts.slice_mut(),
-        tokens.slice_mut(),
-        selected.slice_mut(),
-    )
-    .unwrap();
+    let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: &table };
+    let out = SelectionMut {
+        sides: sides.slice_mut(),
+        cu_seqlens: cu_seqlens.slice_mut(),
+        patch_id: patch_id.slice_mut(),
+        counts: counts.slice_mut(),
+        image_cu_seqlens: tokens.slice_mut(),
+        image_cu_patches: selected.slice_mut(),
+    };
+    let budget = Budget { lo, hi, tokens: budget };
+    kernels::allocate(stream, &batch, budget, relevance.slice(), gains.slice(), out).unwrap();
     relevance.read();
     gains.read();
     assert_eq!(
@@ -524,22 +504,16 @@ fn run_compress<S: StreamTag>(
     let counts = Fenced::new(stream, &packing.counts, shift);
     let mut tokens = Fenced::room(stream, PLANES * packing.capacity, shift);
     let mut position = Fenced::room(stream, 2 * packing.capacity, shift);
-    kernels::compress(
-        stream,
-        h as u32,
-        w as u32,
-        patch as u32,
-        packing.cu_seqlens.len() as u32 - 1,
-        packing.capacity as u32,
-        planes.slice(),
-        sides.slice(),
-        cu_seqlens.slice(),
-        patch_id.slice(),
-        counts.slice(),
-        tokens.slice_mut(),
-        position.slice_mut(),
-    )
-    .unwrap();
+    let selection = Selection {
+        sides: sides.slice(),
+        cu_seqlens: cu_seqlens.slice(),
+        patch_id: patch_id.slice(),
+        counts: counts.slice(),
+        most: packing.cu_seqlens.len() as u32 - 1,
+    };
+    let out =
+        TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: packing.capacity as u32 };
+    kernels::compress(stream, h as u32, w as u32, patch as u32, planes.slice(), &selection, out).unwrap();
     (tokens.read(), position.read())
 }
 
@@ -742,14 +716,16 @@ fn refused_launches_say_why() {
         let entropy = stream.alloc_zeroed::<f32>(1).unwrap();
         let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let (one, two) = scores.split_at_mut(1).unwrap();
-        let message =
-            refused(kernels::relevance(stream, 1, 0, 0, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        let mut relevance = |patches, largest| {
+            let batch = Batch { images: 1, patches, largest, table: &table };
+            let out = RelevanceMut { salience: one, relevance: two };
+            kernels::relevance(stream, &batch, 0.0, [0.5, 0.5], &features, &entropy, out)
+        };
+        let message = refused(relevance(0, 0));
         assert!(message.contains("`relevance` requires `(1..=268435456).contains(&patches)`"), "{message}");
-        let message =
-            refused(kernels::relevance(stream, 1, 2, 2, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        let message = refused(relevance(2, 2));
         assert!(message.contains("requires `features.len() == 13 * patches`"), "{message}");
-        let message =
-            refused(kernels::relevance(stream, 1, 1, 2, 0.0, 0.5, 0.5, &table, &features, &entropy, one, two));
+        let message = refused(relevance(1, 2));
         assert!(message.contains("requires `(1..=patches).contains(&largest)`"), "{message}");
 
         let map = stream.alloc_zeroed::<f32>(4).unwrap();
@@ -760,9 +736,16 @@ fn refused_launches_say_why() {
         let mut counts = stream.alloc::<u32>(2).unwrap();
         let (mut tokens, mut selected) = (stream.alloc::<i32>(2).unwrap(), stream.alloc::<i32>(2).unwrap());
         let mut allocate = |n, lo, hi, budget| {
-            let (cu, id) = (&mut cu_seqlens, &mut patch_id);
-            let (c, t, k) = (&mut counts, &mut tokens, &mut selected);
-            kernels::allocate(stream, 1, n, n, lo, hi, budget, &table, &map, &gains, &mut sides, cu, id, c, t, k)
+            let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+            let out = SelectionMut {
+                sides: &mut sides,
+                cu_seqlens: &mut cu_seqlens,
+                patch_id: &mut patch_id,
+                counts: &mut counts,
+                image_cu_seqlens: &mut tokens,
+                image_cu_patches: &mut selected,
+            };
+            kernels::allocate(stream, &batch, Budget { lo, hi, tokens: budget }, &map, &gains, out)
         };
         allocate(4, 2, 3, 11).unwrap();
         for (n, lo, hi, budget, requirement) in [
@@ -790,9 +773,10 @@ fn refused_launches_say_why() {
         let sides = stream.alloc_zeroed::<i32>(6).unwrap();
         let (cu, id) = (stream.alloc_zeroed::<i32>(3).unwrap(), stream.alloc_zeroed::<i32>(2).unwrap());
         let counts = stream.alloc_zeroed::<u32>(2).unwrap();
-        let mut compress = |patch, selected, capacity| {
-            let (t, p) = (&mut tokens, &mut position);
-            kernels::compress(stream, 2, 3, patch, selected, capacity, &planes, &sides, &cu, &id, &counts, t, p)
+        let mut compress = |patch, most, capacity| {
+            let selection = Selection { sides: &sides, cu_seqlens: &cu, patch_id: &id, counts: &counts, most };
+            let out = TokensMut { tokens: &mut tokens, position: &mut position, capacity };
+            kernels::compress(stream, 2, 3, patch, &planes, &selection, out)
         };
         compress(1, 2, 5).unwrap();
         for (patch, selected, capacity, requirement) in [

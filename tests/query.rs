@@ -14,6 +14,7 @@ use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
 use support::run::wide;
 use support::{assert_close, cases, max_error};
 use thalweg::{Device, Error, Stream, StreamTag};
+use thalweg_vision::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience};
 use thalweg_vision::{Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
 
 /// Half a unit in the last place of an f32 just below 1, and a little.
@@ -326,8 +327,8 @@ fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
     // As of images of one row of patches of a pixel.
     let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
     let layout = kernels::Layout::new(&sizes, 1).unwrap();
-    let (images, n) = (layout.images(), layout.patches());
-    let (count, pieces) = (n as usize, n as usize / 64 + counts.len());
+    let count = layout.patches() as usize;
+    let pieces = count / 64 + counts.len();
     let table = Fenced::new(stream, layout.table(), 0);
     let features = Fenced::new(stream, &inputs.features, shift);
     let entropy = Fenced::new(stream, &inputs.entropy, shift);
@@ -338,39 +339,24 @@ fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
     let mut summaries = Fenced::room(stream, 12 * pieces, shift);
     let mut mix = Fenced::room(stream, 3 * counts.len(), shift);
     let mut relevance = Fenced::room(stream, count, shift);
-    kernels::participatory(
-        stream,
-        images,
-        n,
-        edge,
-        least_peak,
-        bias,
-        table.slice(),
-        features.slice(),
-        entropy.slice(),
-        coupling.slice(),
-        participatory.slice_mut(),
-        salience.slice_mut(),
-        summaries.slice_mut(),
-    )
-    .unwrap();
+    let batch = layout.batch(table.slice());
+    let how = Salience { edge, least_peak, foveal_bias: bias };
+    let out = ParticipatoryMut {
+        participatory: participatory.slice_mut(),
+        salience: salience.slice_mut(),
+        summaries: summaries.slice_mut(),
+    };
+    kernels::participatory(stream, &batch, how, features.slice(), entropy.slice(), coupling.slice(), out).unwrap();
     let salient = salience.read();
-    let weights = mix.slice_mut();
-    kernels::balance(stream, images, n, table.slice(), summaries.slice(), predictor.slice(), weights).unwrap();
-    kernels::relevance_with_query(
-        stream,
-        images,
-        n,
-        layout.largest(),
-        table.slice(),
-        entropy.slice(),
-        participatory.slice(),
-        summaries.slice(),
-        mix.slice(),
-        salience.slice_mut(),
-        relevance.slice_mut(),
-    )
-    .unwrap();
+    kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), mix.slice_mut()).unwrap();
+    let scores = kernels::Scores {
+        entropy: entropy.slice(),
+        participatory: participatory.slice(),
+        summaries: summaries.slice(),
+        mix: mix.slice(),
+    };
+    let out = RelevanceMut { salience: salience.slice_mut(), relevance: relevance.slice_mut() };
+    kernels::relevance_with_query(stream, &batch, &scores, out).unwrap();
     Scores {
         participatory: participatory.read(),
         salient,
@@ -766,8 +752,10 @@ fn refused_launches_say_why() {
         let mut summaries = stream.alloc_zeroed::<f32>(12).unwrap();
         let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let mut couple = |n, edge, coupling| {
-            let (s, m) = (&mut summaries, &mut a);
-            kernels::participatory(stream, 1, n, edge, 0.0, 0.0, &table, &features, &maps, coupling, m, &mut b, s)
+            let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+            let how = Salience { edge, least_peak: 0.0, foveal_bias: 0.0 };
+            let out = ParticipatoryMut { participatory: &mut a, salience: &mut b, summaries: &mut summaries };
+            kernels::participatory(stream, &batch, how, &features, &maps, coupling, out)
         };
         let message = |result: thalweg::Result<()>| match result {
             Err(error @ Error::Launch(_)) => error.to_string(),

@@ -2,7 +2,9 @@
 //! reference profile.
 
 use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
-use thalweg_vision::kernels::{self, Layout};
+use thalweg_vision::kernels::{
+    self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+};
 use thalweg_vision::{Head, Layer, Params, Pipeline, Query, allocate_blocking, arr_coc_0_1};
 
 use crate::Result;
@@ -208,59 +210,37 @@ impl<S: StreamTag> Work<S> {
     }
 
     fn relevance(&mut self, stream: &Stream<S>) -> Result {
-        Ok(kernels::relevance(
-            stream,
-            self.layout.images(),
-            self.layout.patches(),
-            self.layout.largest(),
-            0.0,
-            0.5,
-            0.5,
-            &self.table,
-            &self.features,
-            &self.entropy,
-            &mut self.salience,
-            &mut self.relevance,
-        )?)
+        let batch = self.layout.batch(&self.table);
+        let out = RelevanceMut { salience: &mut self.salience, relevance: &mut self.relevance };
+        Ok(kernels::relevance(stream, &batch, 0.0, [0.5, 0.5], &self.features, &self.entropy, out)?)
     }
 
     fn participatory(&mut self, stream: &Stream<S>) -> Result {
-        Ok(kernels::participatory(
-            stream,
-            self.layout.images(),
-            self.layout.patches(),
-            kernels::EDGE,
-            0.0,
-            0.0,
-            &self.table,
-            &self.features,
-            &self.entropy,
-            &self.coupling,
-            &mut self.participatory,
-            &mut self.salience,
-            &mut self.summaries,
-        )?)
+        let batch = self.layout.batch(&self.table);
+        let how = Salience { edge: kernels::EDGE, least_peak: 0.0, foveal_bias: 0.0 };
+        let out = ParticipatoryMut {
+            participatory: &mut self.participatory,
+            salience: &mut self.salience,
+            summaries: &mut self.summaries,
+        };
+        Ok(kernels::participatory(stream, &batch, how, &self.features, &self.entropy, &self.coupling, out)?)
     }
 
     fn balance(&mut self, stream: &Stream<S>) -> Result {
-        let (images, patches) = (self.layout.images(), self.layout.patches());
-        Ok(kernels::balance(stream, images, patches, &self.table, &self.summaries, &self.predictor, &mut self.mix)?)
+        let batch = self.layout.batch(&self.table);
+        Ok(kernels::balance(stream, &batch, &self.summaries, &self.predictor, &mut self.mix)?)
     }
 
     fn relevance_with_query(&mut self, stream: &Stream<S>) -> Result {
-        Ok(kernels::relevance_with_query(
-            stream,
-            self.layout.images(),
-            self.layout.patches(),
-            self.layout.largest(),
-            &self.table,
-            &self.entropy,
-            &self.participatory,
-            &self.summaries,
-            &self.mix,
-            &mut self.salience,
-            &mut self.relevance,
-        )?)
+        let batch = self.layout.batch(&self.table);
+        let scores = Scores {
+            entropy: &self.entropy,
+            participatory: &self.participatory,
+            summaries: &self.summaries,
+            mix: &self.mix,
+        };
+        let out = RelevanceMut { salience: &mut self.salience, relevance: &mut self.relevance };
+        Ok(kernels::relevance_with_query(stream, &batch, &scores, out)?)
     }
 
     /// The three of a query.
@@ -271,47 +251,32 @@ impl<S: StreamTag> Work<S> {
     }
 
     fn allocate(&mut self, stream: &Stream<S>) -> Result {
-        Ok(kernels::allocate(
-            stream,
-            self.layout.images(),
-            self.layout.patches(),
-            self.layout.largest(),
-            *self.params.sides.start(),
-            *self.params.sides.end(),
-            self.params.budget,
-            &self.table,
-            &self.relevance,
-            &self.gains,
-            &mut self.sides,
-            &mut self.cu_seqlens,
-            &mut self.patch_id,
-            &mut self.counts,
-            &mut self.image_cu_seqlens,
-            &mut self.image_cu_patches,
-        )?)
+        let batch = self.layout.batch(&self.table);
+        let sides = &self.params.sides;
+        let budget = Budget { lo: *sides.start(), hi: *sides.end(), tokens: self.params.budget };
+        let out = SelectionMut {
+            sides: &mut self.sides,
+            cu_seqlens: &mut self.cu_seqlens,
+            patch_id: &mut self.patch_id,
+            counts: &mut self.counts,
+            image_cu_seqlens: &mut self.image_cu_seqlens,
+            image_cu_patches: &mut self.image_cu_patches,
+        };
+        Ok(kernels::allocate(stream, &batch, budget, &self.relevance, &self.gains, out)?)
     }
 
     fn compress_fused(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result {
         let [selected, tokens] = self.capacity;
-        Ok(kernels::compress_fused(
-            stream,
-            self.layout.images(),
-            self.layout.patches(),
-            self.layout.bytes(),
-            self.layout.patch(),
-            selected as u32,
-            tokens as u32,
-            FIXATION,
-            FIXATION,
-            &self.table,
-            rgb,
-            &self.sides,
-            &self.cu_seqlens,
-            &self.patch_id,
-            &self.counts,
-            &mut self.tokens,
-            &mut self.position,
-        )?)
+        let (batch, pixels) = (self.layout.batch(&self.table), self.layout.pixels(rgb, [FIXATION; 2]));
+        let selection = Selection {
+            sides: &self.sides,
+            cu_seqlens: &self.cu_seqlens,
+            patch_id: &self.patch_id,
+            counts: &self.counts,
+            most: selected as u32,
+        };
+        let out = TokensMut { tokens: &mut self.tokens, position: &mut self.position, capacity: tokens as u32 };
+        Ok(kernels::compress_fused(stream, &batch, &pixels, &selection, out)?)
     }
 
     /// Everything from images to their tokens, without a query.

@@ -1,7 +1,7 @@
 //! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
 
 use thalweg::{DeviceSlice, Stream, StreamTag};
-use thalweg_vision::kernels::{self, Layout};
+use thalweg_vision::kernels::{self, Layout, TokensMut};
 
 use crate::Result;
 use crate::batch;
@@ -232,9 +232,8 @@ pub(crate) fn analyze_into<S: StreamTag>(
     features: &mut DeviceSlice<S, f32>,
     entropy: &mut DeviceSlice<S, f32>,
 ) -> Result {
-    let (images, patches, bytes) = (layout.images(), layout.patches(), layout.bytes());
-    let (patch, gaze) = (layout.patch(), FIXATION);
-    Ok(kernels::analyze(stream, images, patches, bytes, patch, gaze, gaze, table, rgb, features, entropy)?)
+    let pixels = layout.pixels(rgb, [FIXATION; 2]);
+    Ok(kernels::analyze(stream, &layout.batch(table), &pixels, features, entropy)?)
 }
 
 /// Selected patches, as `allocate` would leave them.
@@ -278,47 +277,20 @@ fn compress(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>
         }
         let Selection { sides, cu_seqlens, patch_id, counts, selected } =
             &Selection::new(stream, scene.patches(), side)?;
+        let selection = kernels::Selection { sides, cu_seqlens, patch_id, counts, most: *selected };
         let (mut tokens, mut position) = (stream.alloc_zeroed(13 * TOKENS)?, stream.alloc_zeroed(2 * TOKENS)?);
         let fused = bench.time(1, |i| {
-            Ok(kernels::compress_fused(
-                &stream,
-                1,
-                scene.layout.patches(),
-                scene.layout.bytes(),
-                PATCH,
-                *selected,
-                TOKENS as u32,
-                FIXATION,
-                FIXATION,
-                &scene.table,
-                scene.batch(i),
-                sides,
-                cu_seqlens,
-                patch_id,
-                counts,
-                &mut tokens,
-                &mut position,
-            )?)
+            let (batch, pixels) =
+                (scene.layout.batch(&scene.table), scene.layout.pixels(scene.batch(i), [FIXATION; 2]));
+            let out = TokensMut { tokens: &mut tokens, position: &mut position, capacity: TOKENS as u32 };
+            Ok(kernels::compress_fused(&stream, &batch, &pixels, &selection, out)?)
         })?;
         let got = [stream.read_blocking(&tokens)?, stream.read_blocking(&position)?];
         stream.zero(&mut tokens)?;
         stream.zero(&mut position)?;
         let materialised = bench.time(1, |_| {
-            Ok(kernels::compress(
-                &stream,
-                height,
-                width,
-                PATCH,
-                *selected,
-                TOKENS as u32,
-                planes,
-                sides,
-                cu_seqlens,
-                patch_id,
-                counts,
-                &mut tokens,
-                &mut position,
-            )?)
+            let out = TokensMut { tokens: &mut tokens, position: &mut position, capacity: TOKENS as u32 };
+            Ok(kernels::compress(&stream, height, width, PATCH, planes, &selection, out)?)
         })?;
         compare("tokens", &got[0], &stream.read_blocking(&tokens)?, 3e-6)?;
         compare("position", &got[1], &stream.read_blocking(&position)?, 0.0)?;

@@ -1,6 +1,7 @@
 //! An image on its way from pixels to tokens, step by step.
 
 use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, Plain, Resource, Result, Stream, StreamTag};
+use thalweg_vision::kernels::{Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 use thalweg_vision::{PLANES, kernels};
 
 const PATCH: u32 = 32;
@@ -76,8 +77,9 @@ pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
     let patches = entropy.len() as u32;
-    let (table, features) = (&slot.table, &slot.features);
-    kernels::relevance(s, 1, patches, patches, 0.0, 0.5, 0.5, table, features, entropy, salience, map)
+    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let out = RelevanceMut { salience, relevance: map };
+    kernels::relevance(s, &batch, 0.0, [0.5, 0.5], &slot.features, entropy, out)
 }
 
 /// Tokens by relevance, and back to the host.
@@ -85,42 +87,15 @@ pub fn allocation<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<(
     let ([height, width], map) = (slot.size, &slot.scores[2]);
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
     let (patches, [lo, hi]) = (map.len() as u32, SIDES);
-    let [images, selections] = &mut slot.totals;
-    kernels::allocate(
-        s,
-        1,
-        patches,
-        patches,
-        lo,
-        hi,
-        BUDGET as u64,
-        &slot.table,
-        map,
-        &slot.gains,
-        sides,
-        cu_seqlens,
-        patch_id,
-        counts,
-        images,
-        selections,
-    )?;
+    let [image_cu_seqlens, image_cu_patches] = &mut slot.totals;
+    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let budget = Budget { lo, hi, tokens: BUDGET as u64 };
+    let out = SelectionMut { sides, cu_seqlens, patch_id, counts, image_cu_seqlens, image_cu_patches };
+    kernels::allocate(s, &batch, budget, map, &slot.gains, out)?;
+    let selection = Selection { sides, cu_seqlens, patch_id, counts, most: patches.min(BUDGET as u32 / (lo * lo)) };
     let (tokens, position) = &mut slot.packed;
-    let (selected, capacity) = (patches.min(BUDGET as u32 / (lo * lo)), BUDGET as u32);
-    kernels::compress(
-        s,
-        height,
-        width,
-        PATCH,
-        selected,
-        capacity,
-        &slot.planes,
-        sides,
-        cu_seqlens,
-        patch_id,
-        counts,
-        tokens,
-        position,
-    )?;
+    let out = TokensMut { tokens, position, capacity: BUDGET as u32 };
+    kernels::compress(s, height, width, PATCH, &slot.planes, &selection, out)?;
     s.copy_to_host(tokens, &mut slot.tokens)?;
     s.copy_to_host(counts, &mut slot.counts)
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use thalweg_kernels::stream::probe;
 use thalweg_kernels::vision::{
-    Layout, allocate, analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy,
-    features, participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16,
-    top,
+    Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
+    analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
+    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16, top,
 };
 use thalweg_simt::Element;
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
@@ -37,6 +37,14 @@ fn out<'a, T: Element>(len: usize) -> &'a mut DeviceSlice<(), T> {
     unsafe { DeviceSlice::from_raw_mut(1 << 20, len) }
 }
 
+fn selection<'a>(patches: usize, most: usize) -> Selection<'a, ()> {
+    Selection { sides: of(patches), cu_seqlens: of(most + 1), patch_id: of(most), counts: of(2), most: most as u32 }
+}
+
+fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
+    TokensMut { tokens: out(13 * capacity), position: out(2 * capacity), capacity: capacity as u32 }
+}
+
 fn main() -> Result<(), LaunchError> {
     let on = Notes::default();
     let (height, width) = (2160, 3840);
@@ -45,69 +53,32 @@ fn main() -> Result<(), LaunchError> {
     for patch in [64, 32] {
         // Two images, since `allocate` packs the lists of more than one.
         let layout = Layout::new(&[[height, width]; 2], patch).expect("a legal batch");
-        let (images, n, largest, bytes) = (layout.images(), layout.patches(), layout.largest(), layout.bytes());
-        let (table, patches) = (|| of::<u32>(layout.table().len()), n as usize);
-        analyze(&on, images, n, bytes, patch, 0.5, 0.5, table(), of(bytes as usize), out(13 * patches), out(patches))?;
-        let pieces = 12 * (n / 64 + images) as usize;
-        participatory(
-            &on,
-            images,
-            n,
-            8,
-            1.0,
-            0.1,
-            table(),
-            of(13 * patches),
-            of(patches),
-            of(3400),
-            out(patches),
-            out(patches),
-            out(pieces),
-        )?;
-        balance(&on, images, n, table(), of(pieces), of(18179), out(6))?;
-        let (features, maps) = (of(13 * patches), || out(patches));
-        relevance(&on, images, n, largest, 0.1, 0.5, 0.5, table(), features, of(patches), maps(), maps())?;
-        relevance_with_query(
-            &on,
-            images,
-            n,
-            largest,
-            table(),
-            of(patches),
-            of(patches),
-            of(pieces),
-            of(6),
-            out(patches),
-            out(patches),
-        )?;
-        let (budget, selected) = (10_000, 2 * 10_000 / 64);
-        let ints = |len: usize| out::<i32>(len);
-        allocate(
-            &on,
-            images,
-            n,
-            largest,
-            8,
-            20,
-            budget,
-            table(),
-            of(patches),
-            of(13),
-            ints(patches),
-            ints(selected + 1),
-            ints(selected),
-            out(2),
-            ints(3),
-            ints(3),
-        )?;
-        let capacity = 20_000;
+        let (n, bytes) = (layout.patches() as usize, layout.bytes() as usize);
+        let (batch, pixels) = (layout.batch(of(layout.table().len())), layout.pixels(of(bytes), [0.5, 0.5]));
+        analyze(&on, &batch, &pixels, out(13 * n), out(n))?;
+        let pieces = 12 * (n / 64 + 2);
+        let how = Salience { edge: 8, least_peak: 1.0, foveal_bias: 0.1 };
+        let scores = ParticipatoryMut { participatory: out(n), salience: out(n), summaries: out(pieces) };
+        participatory(&on, &batch, how, of(13 * n), of(n), of(3400), scores)?;
+        balance(&on, &batch, of(pieces), of(18179), out(6))?;
+        let maps = || RelevanceMut { salience: out(n), relevance: out(n) };
+        relevance(&on, &batch, 0.1, [0.5, 0.5], of(13 * n), of(n), maps())?;
+        let scores = Scores { entropy: of(n), participatory: of(n), summaries: of(pieces), mix: of(6) };
+        relevance_with_query(&on, &batch, &scores, maps())?;
+        let (tokens, selected) = (10_000, 2 * 10_000 / 64);
+        let lists = SelectionMut {
+            sides: out(n),
+            cu_seqlens: out(selected + 1),
+            patch_id: out(selected),
+            counts: out(2),
+            image_cu_seqlens: out(3),
+            image_cu_patches: out(3),
+        };
+        allocate(&on, &batch, Budget { lo: 8, hi: 20, tokens }, of(n), of(13), lists)?;
+        let selection = selection(n, selected);
         macro_rules! fused {
             ($($kernel:ident)*) => {$(
-                $kernel(
-                    &on, images, n, bytes, patch, selected as u32, capacity, 0.5, 0.5,
-                    table(), of(bytes as usize), of(patches), of(selected + 1), of(selected), of(2),
-                    out(13 * capacity as usize), out(2 * capacity as usize),
-                )?;
+                $kernel(&on, &batch, &pixels, &selection, tokens_mut(20_000))?;
             )*};
         }
         fused!(compress_fused compress_fused_f16 compress_fused_bf16);
@@ -117,21 +88,7 @@ fn main() -> Result<(), LaunchError> {
     textures_f16(&on, height, width, 0.5, 0.5, of(3 * pixels), out(13 * pixels))?;
     features(&on, height, width, 32, of(13 * pixels), out(13 * patches))?;
     entropy(&on, height, width, 32, of(3 * pixels), out(patches))?;
-    compress(
-        &on,
-        height,
-        width,
-        32,
-        100,
-        10_000,
-        of(13 * pixels),
-        of(patches),
-        of(101),
-        of(100),
-        of(2),
-        out(13 * 10_000),
-        out(2 * 10_000),
-    )?;
+    compress(&on, height, width, 32, of(13 * pixels), &selection(patches, 100), tokens_mut(10_000))?;
     profile_sample(&on, 1, 3, of(3), of(3), out(13 * 1024))?;
     profile_scale(&on, 1, out(13 * 1024), out(13 * 1024), out(1024))?;
     top(&on, 1, 1024, 200, of(1024), out(200))?;

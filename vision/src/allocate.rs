@@ -3,6 +3,7 @@
 use thalweg::{Error, Result, Stream, StreamTag};
 
 use crate::Params;
+use crate::kernels::{self, Batch, Budget, SelectionMut};
 
 /// The buffers an allocation needs, known before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,32 +83,25 @@ pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], pa
     let (lo, hi) = params.side_bounds();
     let capacity = Capacity::new(params, 1, relevance.len(), relevance.len())?;
     let relevance = stream.upload_blocking(relevance)?;
-    let gains = stream.upload_blocking(&thalweg_kernels::vision::gains(lo, hi, params.focus))?;
+    let gains = stream.upload_blocking(&kernels::gains(lo, hi, params.focus))?;
     let mut sides = stream.alloc(capacity.patches)?;
     let mut cu_seqlens = stream.alloc(capacity.selected + 1)?;
     let mut patch_id = stream.alloc(capacity.selected)?;
     let mut counts = stream.alloc(2)?;
     let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
-    // One image, so that the table is not looked at.
+    // The kernel does not read the table of a single image.
     let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
-    thalweg_kernels::vision::allocate(
-        stream,
-        1,
-        n,
-        n,
-        lo,
-        hi,
-        capacity.budget,
-        &table,
-        &relevance,
-        &gains,
-        &mut sides,
-        &mut cu_seqlens,
-        &mut patch_id,
-        &mut counts,
-        &mut tokens,
-        &mut selected,
-    )?;
+    let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+    let budget = Budget { lo, hi, tokens: capacity.budget };
+    let out = SelectionMut {
+        sides: &mut sides,
+        cu_seqlens: &mut cu_seqlens,
+        patch_id: &mut patch_id,
+        counts: &mut counts,
+        image_cu_seqlens: &mut tokens,
+        image_cu_patches: &mut selected,
+    };
+    kernels::allocate(stream, &batch, budget, &relevance, &gains, out)?;
     let selected = stream.read_blocking(&counts)?[1] as usize;
     Ok(Allocation {
         sides: stream.read_blocking(&sides)?,

@@ -21,6 +21,7 @@
 
 use thalweg::{AnyStream, Device, DeviceBuffer, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream, StreamTag};
 
+use crate::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience, Scores};
 use crate::{Head, Image, PLANES, Query, kernels};
 use thalweg::DeviceSlice;
 
@@ -230,42 +231,20 @@ impl Profile {
         let n = PATCHES as u32;
         let DeviceMapsOn { information, perspectival, participatory, relevance, mix, topk, .. } = maps;
         let (textures, features, summaries) = (&mut maps.textures, &mut maps.features, &mut maps.summaries);
-        let (all, layout) = (images * n, &maps.layout);
+        let batch = Batch { images, patches: images * n, largest: n, table: &maps.layout };
         kernels::profile_sample(stream, images, rgb.len() as u32, table, rgb, textures)?;
         kernels::profile_scale(stream, images, textures, features, information)?;
         // The score is scaled already: a peak of 1 leaves it as it is.
         let coupling = stream.read(&self.coupling)?;
-        kernels::participatory(
-            stream,
-            images,
-            all,
-            EDGE,
-            1.0,
-            0.0,
-            layout,
-            features,
-            information,
-            &coupling,
-            participatory,
-            perspectival,
-            summaries,
-        )?;
+        let how = Salience { edge: EDGE, least_peak: 1.0, foveal_bias: 0.0 };
+        let out = ParticipatoryMut { participatory, salience: perspectival, summaries };
+        kernels::participatory(stream, &batch, how, features, information, &coupling, out)?;
         if let Some(predictor) = &self.predictor {
-            kernels::balance(stream, images, all, layout, summaries, &stream.read(predictor)?, mix)?;
+            kernels::balance(stream, &batch, summaries, &stream.read(predictor)?, mix)?;
         }
-        kernels::relevance_with_query(
-            stream,
-            images,
-            all,
-            n,
-            layout,
-            information,
-            participatory,
-            summaries,
-            mix,
-            perspectival,
-            relevance,
-        )?;
+        let scores = Scores { entropy: information, participatory, summaries, mix };
+        let out = RelevanceMut { salience: perspectival, relevance };
+        kernels::relevance_with_query(stream, &batch, &scores, out)?;
         kernels::top(stream, images, n, SELECTED as u32, relevance, topk)
     }
 

@@ -9,7 +9,9 @@ use thalweg::simt::Element;
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, Resource, Result, Stream, StreamTag};
 
 use crate::allocate::Capacity;
-use crate::kernels::{self, Layout};
+use crate::kernels::{
+    self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+};
 use crate::{PLANES, Params};
 
 /// How the numbers of a token are stored.
@@ -229,9 +231,7 @@ impl<S: Brand> WorkspaceOn<S> {
         mut mark: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         let plan = &*self.plan;
-        let (layout, params, capacity) = (&plan.layout, &plan.params, &plan.capacity);
-        let (images, patches, bytes, patch) = (layout.images(), layout.patches(), layout.bytes(), params.patch);
-        let ([lo, hi], [y, x]) = (params.side_bounds().into(), params.fixation);
+        let (params, capacity) = (&plan.params, &plan.capacity);
         let [table, gains, weights, predictor] =
             plan.constants.each_ref().map(|range| self.constants.slice(range.clone()));
         let (table, gains, weights, predictor) = (table?, gains?, weights?.cast(), predictor?.cast());
@@ -251,106 +251,45 @@ impl<S: Brand> WorkspaceOn<S> {
             position,
             tokens,
         ] = plan.split(&mut self.results);
-        let [features, entropy, relevance] = [features, entropy, relevance].map(DeviceSlice::cast_mut);
-        kernels::analyze(stream, images, patches, bytes, patch, y, x, table, rgb, features, entropy)?;
+        let (batch, pixels) = (plan.layout.batch(table), plan.layout.pixels(rgb, params.fixation));
+        let [features, entropy, relevance, salience] =
+            [features, entropy, relevance, salience].map(DeviceSlice::cast_mut);
+        kernels::analyze(stream, &batch, &pixels, features, entropy)?;
         mark()?;
 
-        let (largest, bias, salience) = (layout.largest(), params.foveal_bias, salience.cast_mut());
         if plan.coupled {
             let (participatory, mix, summaries) = (participatory.cast_mut(), mix.cast_mut(), &mut *self.summaries);
-            kernels::participatory(
-                stream,
-                images,
-                patches,
-                kernels::EDGE,
-                0.0,
-                bias,
-                table,
-                features,
-                entropy,
-                weights,
-                participatory,
-                salience,
-                summaries,
-            )?;
+            let how = Salience { edge: kernels::EDGE, least_peak: 0.0, foveal_bias: params.foveal_bias };
+            let out = ParticipatoryMut { participatory, salience, summaries };
+            kernels::participatory(stream, &batch, how, features, entropy, weights, out)?;
             if plan.balanced {
-                kernels::balance(stream, images, patches, table, summaries, predictor, mix)?;
+                kernels::balance(stream, &batch, summaries, predictor, mix)?;
             }
-            kernels::relevance_with_query(
-                stream,
-                images,
-                patches,
-                largest,
-                table,
-                entropy,
-                participatory,
-                summaries,
-                mix,
-                salience,
-                relevance,
-            )?;
+            let scores = Scores { entropy, participatory, summaries, mix };
+            kernels::relevance_with_query(stream, &batch, &scores, RelevanceMut { salience, relevance })?;
         } else {
             let [by_entropy, by_salience, _] = params.mix.unwrap_or([0.5, 0.5, 0.0]);
-            kernels::relevance(
-                stream,
-                images,
-                patches,
-                largest,
-                bias,
-                by_entropy,
-                by_salience,
-                table,
-                features,
-                entropy,
-                salience,
-                relevance,
-            )?;
+            let (mix, out) = ([by_entropy, by_salience], RelevanceMut { salience, relevance });
+            kernels::relevance(stream, &batch, params.foveal_bias, mix, features, entropy, out)?;
         }
         mark()?;
 
-        let [sides, cu_seqlens, patch_id] = [sides, cu_seqlens, patch_id].map(DeviceSlice::cast_mut);
-        kernels::allocate(
-            stream,
-            images,
-            patches,
-            largest,
-            lo,
-            hi,
-            capacity.budget,
-            table,
-            relevance,
-            gains,
-            sides,
-            cu_seqlens,
-            patch_id,
-            counts,
-            image_cu_seqlens.cast_mut(),
-            image_cu_patches.cast_mut(),
-        )?;
+        let [sides, cu_seqlens, patch_id, image_cu_seqlens, image_cu_patches] =
+            [sides, cu_seqlens, patch_id, image_cu_seqlens, image_cu_patches].map(DeviceSlice::cast_mut);
+        let (lo, hi) = params.side_bounds();
+        let budget = Budget { lo, hi, tokens: capacity.budget };
+        let out = SelectionMut { sides, cu_seqlens, patch_id, counts, image_cu_seqlens, image_cu_patches };
+        kernels::allocate(stream, &batch, budget, relevance, gains, out)?;
         mark()?;
 
+        let selection = Selection { sides, cu_seqlens, patch_id, counts, most: capacity.selected as u32 };
+        let position = position.cast_mut();
         macro_rules! compress {
-            ($kernel:ident) => {
-                kernels::$kernel(
-                    stream,
-                    images,
-                    patches,
-                    bytes,
-                    patch,
-                    capacity.selected as u32,
-                    capacity.tokens as u32,
-                    y,
-                    x,
-                    table,
-                    rgb,
-                    sides,
-                    cu_seqlens,
-                    patch_id,
-                    counts,
-                    numbers(tokens, capacity.tokens)?,
-                    position.cast_mut(),
-                )
-            };
+            ($kernel:ident) => {{
+                let tokens = numbers(tokens, capacity.tokens)?;
+                let out = TokensMut { tokens, position, capacity: capacity.tokens as u32 };
+                kernels::$kernel(stream, &batch, &pixels, &selection, out)
+            }};
         }
         match plan.precision {
             Precision::F32 => compress!(compress_fused),

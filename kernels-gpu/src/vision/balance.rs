@@ -37,7 +37,7 @@ kernel! {
     /// `images`, `patches` and `table` are those of the batch's [`Layout`](crate::vision::Layout); `summaries` are as
     /// [`participatory`](crate::vision::participatory) leaves them; `predictor` is a balancer and a query as
     /// [`predictor`](crate::vision::predictor) packs them.
-    pub unsafe fn balance(
+    pub(super) unsafe fn balance(
         cx: impl Cooperative, images: u32, patches: u32,
         table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
     )

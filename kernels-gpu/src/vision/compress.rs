@@ -31,7 +31,7 @@ kernel! {
     ///
     /// `sides` \[N\], `cu_seqlens`, `patch_id` and `counts` are as [`allocate`](crate::vision::allocate) leaves them, with
     /// room for `selected` patches. `tokens` and `position` have `capacity` rows; those from T on are left alone.
-    pub unsafe fn compress(
+    pub(super) unsafe fn compress(
         cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
         planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
         tokens: Out<f32>, position: Out<f32>,

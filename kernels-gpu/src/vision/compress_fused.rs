@@ -33,7 +33,7 @@ macro_rules! compress_fused {
     ($(#[$doc:meta])* $name:ident $element:ident $put:expr) => {
         kernel! {
             $(#[$doc])*
-            pub unsafe fn $name(
+            pub(super) unsafe fn $name(
                 cx: impl Simt, images: u32, patches: u32, bytes: u32, patch: u32, selected: u32, capacity: u32,
                 fixation_y: f32, fixation_x: f32,
                 table: In<u32>, rgb: In<u8>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,

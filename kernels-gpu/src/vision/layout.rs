@@ -155,6 +155,9 @@ mod host {
     use std::fmt;
     use std::ops::Range;
 
+    use thalweg_simt::host::DeviceSlice;
+
+    use crate::vision::arguments::{Batch, Pixels};
     use crate::vision::{MAX_EXTENT, MAX_IMAGES, MAX_PATCHES};
 
     /// Bytes that images start at a multiple of, so that rows of the fast path start on words.
@@ -245,6 +248,17 @@ mod host {
         /// Patches of the image that has most.
         pub fn largest(&self) -> u32 {
             self.largest
+        }
+
+        /// What kernels are told about the batch; `table` is [`table`](Self::table) on the device.
+        pub fn batch<'a, S>(&self, table: &'a DeviceSlice<S, u32>) -> Batch<'a, S> {
+            Batch { images: self.images(), patches: self.patches(), largest: self.largest, table }
+        }
+
+        /// What kernels are told about the pixels of the batch: `rgb` holds the images, and `fixation` is (y, x) in units of an
+        /// image's height and width.
+        pub fn pixels<'a, S>(&self, rgb: &'a DeviceSlice<S, u8>, fixation: [f32; 2]) -> Pixels<'a, S> {
+            Pixels { rgb, bytes: self.bytes(), patch: self.patch, fixation }
         }
 
         /// Height and width of image `b`.

@@ -40,11 +40,15 @@
 
 mod allocate;
 mod analyze;
+#[cfg(not(target_arch = "nvptx64"))]
+mod arguments;
 mod balance;
 mod compress;
 mod compress_fused;
 mod entropy;
 mod features;
+#[cfg(not(target_arch = "nvptx64"))]
+mod launch;
 mod layout;
 mod participatory;
 mod patch;
@@ -53,25 +57,28 @@ mod relevance;
 mod texel;
 mod textures;
 
-#[cfg(not(target_arch = "nvptx64"))]
-pub use allocate::{allocate, gains};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use analyze::analyze;
-pub use balance::balance;
-#[cfg(not(target_arch = "nvptx64"))]
-pub use balance::predictor;
-pub use compress::compress;
-pub use compress_fused::{compress_fused, compress_fused_bf16, compress_fused_f16};
 pub use entropy::entropy;
 pub use features::features;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use layout::{Layout, LayoutError};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use participatory::coupling;
-pub use participatory::participatory;
+pub use host::*;
 pub use profile::{profile_sample, profile_scale, top};
-pub use relevance::{relevance, relevance_with_query};
 pub use textures::{textures, textures_f16};
+
+/// What only the host names.
+#[cfg(not(target_arch = "nvptx64"))]
+mod host {
+    pub use super::allocate::gains;
+    pub use super::arguments::{
+        Batch, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    };
+    pub use super::balance::predictor;
+    pub use super::launch::{
+        allocate, analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, participatory,
+        relevance, relevance_with_query,
+    };
+    pub use super::layout::{Layout, LayoutError};
+    pub use super::participatory::coupling;
+}
 
 /// Planes of a texture array.
 pub const PLANES: u32 = 13;

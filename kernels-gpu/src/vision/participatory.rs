@@ -60,7 +60,7 @@ kernel! {
     /// images] receives, for entropy, salience, participatory score and feature `edge`, the sum, the sum of squared
     /// deviations from the mean, and the maximum of every 64 patches of an image, those of image b from its first patch / 64 + b on;
     /// the last maximum is at least `least_peak`.
-    pub unsafe fn participatory(
+    pub(super) unsafe fn participatory(
         cx: impl Cooperative, images: u32, patches: u32, edge: u32, least_peak: f32, foveal_bias: f32,
         table: In<u32>, features: In<f32>, entropy: In<f32>, coupling: In<f32>,
         participatory: Out<f32>, salience: Out<f32>, summaries: Out<f32>,

@@ -43,7 +43,7 @@ kernel! {
     /// `images`, `patches` (N), `largest` and `table` are those of the batch's [`Layout`](crate::vision::Layout).
     /// `mix_entropy` and `mix_salience` are the weights of the two scores, 0.5 each unless something balances
     /// them; `foveal_bias` in [0, 1] lowers salience away from the fixation.
-    pub unsafe fn relevance(
+    pub(super) unsafe fn relevance(
         cx: impl Cooperative, images: u32, patches: u32, largest: u32, foveal_bias: f32, mix_entropy: f32, mix_salience: f32,
         table: In<u32>, features: In<f32>, entropy: In<f32>, salience: InOut<f32>, relevance: InOut<f32>,
     )
@@ -117,7 +117,7 @@ kernel! {
     /// `images`, `patches` (N), `largest` and `table` are those of the batch's [`Layout`](crate::vision::Layout).
     /// `salience` and `summaries` are as [`participatory`](crate::vision::participatory) leaves them; `salience` is
     /// divided by its peak.
-    pub unsafe fn relevance_with_query(
+    pub(super) unsafe fn relevance_with_query(
         cx: impl Cooperative, images: u32, patches: u32, largest: u32,
         table: In<u32>, entropy: In<f32>, participatory: In<f32>, summaries: In<f32>,
         mix: In<f32>, salience: InOut<f32>, relevance: InOut<f32>,

@@ -1,8 +1,8 @@
 //! The fused path and halves: against the oracle, and against the materialised path.
 
 use thalweg_kernels::vision::{
-    analyze, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features, gains, textures,
-    textures_f16,
+    Batch, Layout, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16,
+    compress_fused_f16, entropy, features, gains, textures, textures_f16,
 };
 
 use super::device::{Buffer, Cpu, Error, Random};
@@ -31,9 +31,10 @@ fn run_analyze(
     out: &mut Buffer<f32>,
     bits: &mut Buffer<f32>,
 ) -> Result<(), Error> {
-    let (n, bytes) = (patches(height, width, patch) as u32, 3 * height * width);
+    let layout = Layout::new(&[[height, width]], patch).unwrap();
     let table = single(height, width, patch);
-    analyze(cpu, 1, n, bytes, patch, fy, fx, table.slice(), rgb.slice(), out.slice_mut(), bits.slice_mut())
+    let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [fy, fx]) };
+    analyze(cpu, &layout.batch(table.slice()), &pixels, out.slice_mut(), bits.slice_mut())
 }
 
 /// Features and entropy, and those of the materialised path, in units that were all written.
@@ -112,8 +113,9 @@ fn analysis_refuses_what_would_not_fit() {
     let (rgb, table) = (Buffer::new(&[0u8; 3 * 64], 0, 0), Buffer::new(&[8, 8, 0, 0, 0, 0, 192, 1, 0], 0, 0));
     let (mut out, mut bits) = (Buffer::floats(13), Buffer::floats(1));
     let mut run = |images, patches, bytes, patch, table| {
-        let (out, bits) = (out.slice_mut(), bits.slice_mut());
-        analyze(&cpu, images, patches, bytes, patch, 0.5, 0.5, table, rgb.slice(), out, bits)
+        let batch = Batch { images, patches, largest: patches, table };
+        let pixels = Pixels { rgb: rgb.slice(), bytes, patch, fixation: [0.5; 2] };
+        analyze(&cpu, &batch, &pixels, out.slice_mut(), bits.slice_mut())
     };
     let whole = table.slice().slice(..8).unwrap();
     assert!(run(1, 1, 192, 8, whole).is_ok() && run(1, 1, 192, 100, whole).is_ok());
@@ -172,43 +174,21 @@ fn fused_tokens_are_those_of_planes() {
 
             let (rows, n) = (capacity as usize, 13 * capacity as usize);
             let (mut twin, mut twin_position) = (Buffer::floats(n), Buffer::floats(2 * rows));
-            compress(
-                &cpu,
-                height,
-                width,
-                patch,
-                selected,
-                capacity,
-                planes.slice(),
-                sides.slice(),
-                cu_seqlens.slice(),
-                patch_id.slice(),
-                counts.slice(),
-                twin.slice_mut(),
-                twin_position.slice_mut(),
-            )
-            .unwrap();
+            let selection = Selection {
+                sides: sides.slice(),
+                cu_seqlens: cu_seqlens.slice(),
+                patch_id: patch_id.slice(),
+                counts: counts.slice(),
+                most: selected,
+            };
+            let out = TokensMut { tokens: twin.slice_mut(), position: twin_position.slice_mut(), capacity };
+            compress(&cpu, height, width, patch, planes.slice(), &selection, out).unwrap();
             let (mut tokens, mut position) = (Buffer::floats(n), Buffer::floats(2 * rows));
-            compress_fused(
-                &cpu,
-                1,
-                patches(height, width, patch) as u32,
-                3 * height * width,
-                patch,
-                selected,
-                capacity,
-                fy,
-                fx,
-                single(height, width, patch).slice(),
-                rgb.slice(),
-                sides.slice(),
-                cu_seqlens.slice(),
-                patch_id.slice(),
-                counts.slice(),
-                tokens.slice_mut(),
-                position.slice_mut(),
-            )
-            .unwrap();
+            let (layout, table) = (Layout::new(&[[height, width]], patch).unwrap(), single(height, width, patch));
+            let batch = layout.batch(table.slice());
+            let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [fy, fx]) };
+            let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity };
+            compress_fused(&cpu, &batch, &pixels, &selection, out).unwrap();
             worst = worst.max(apart(tokens.read(), twin.read()));
             assert_eq!(position.read(), twin_position.read());
 
@@ -216,26 +196,8 @@ fn fused_tokens_are_those_of_planes() {
             for bf16 in [false, true] {
                 let mut halves = Buffer::filled(n, 0xabcd);
                 let run = if bf16 { compress_fused_bf16 } else { compress_fused_f16 };
-                run(
-                    &cpu,
-                    1,
-                    patches(height, width, patch) as u32,
-                    3 * height * width,
-                    patch,
-                    selected,
-                    capacity,
-                    fy,
-                    fx,
-                    single(height, width, patch).slice(),
-                    rgb.slice(),
-                    sides.slice(),
-                    cu_seqlens.slice(),
-                    patch_id.slice(),
-                    counts.slice(),
-                    halves.slice_mut(),
-                    position.slice_mut(),
-                )
-                .unwrap();
+                let out = TokensMut { tokens: halves.slice_mut(), position: position.slice_mut(), capacity };
+                run(&cpu, &batch, &pixels, &selection, out).unwrap();
                 let rounded = if bf16 { oracle::is_bfloat_of } else { oracle::is_half_of };
                 assert!(halves.read()[..used].iter().zip(tokens.read()).all(|(half, v)| rounded(*half, *v)));
                 assert!(halves.read()[used..].iter().all(|v| *v == 0xabcd), "rows past the last token are left alone");
@@ -264,26 +226,18 @@ fn fused_compression_survives_any_contents() {
         let (cu_seqlens, patch_id) = (Buffer::new(&noise(8), 0, 1), Buffer::new(&noise(7), 0, 1));
         let counts: Vec<u32> = noise(2).iter().map(|v| *v as u32).collect();
         let (mut tokens, mut position) = (Buffer::floats(13 * 40), Buffer::floats(2 * 40));
-        compress_fused(
-            &cpu,
-            1,
-            patches(height, width, patch) as u32,
-            3 * height * width,
-            patch,
-            7,
-            40,
-            0.5,
-            0.5,
-            single(height, width, patch).slice(),
-            rgb.slice(),
-            sides.slice(),
-            cu_seqlens.slice(),
-            patch_id.slice(),
-            Buffer::new(&counts, 0, 1).slice(),
-            tokens.slice_mut(),
-            position.slice_mut(),
-        )
-        .unwrap();
+        let (layout, table) = (Layout::new(&[[height, width]], patch).unwrap(), single(height, width, patch));
+        let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [0.5; 2]) };
+        let counts = Buffer::new(&counts, 0, 1);
+        let selection = Selection {
+            sides: sides.slice(),
+            cu_seqlens: cu_seqlens.slice(),
+            patch_id: patch_id.slice(),
+            counts: counts.slice(),
+            most: 7,
+        };
+        let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: 40 };
+        compress_fused(&cpu, &layout.batch(table.slice()), &pixels, &selection, out).unwrap();
         position.read();
         for token in tokens.read().chunks(13) {
             let written = token.iter().all(|v| (-1.0..=1.0).contains(v)) && token[0] == 0.0;

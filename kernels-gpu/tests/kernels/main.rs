@@ -5,7 +5,10 @@ mod fused;
 mod oracle;
 
 use device::{Buffer, Cpu, Error, Random};
-use thalweg_kernels::vision::{Layout, allocate, compress, entropy, features, gains, relevance, textures};
+use thalweg_kernels::vision::{
+    Batch, Budget, Layout, RelevanceMut, Selection, SelectionMut, TokensMut, allocate, compress, entropy, features,
+    gains, relevance, textures,
+};
 use thalweg_simt::host::LaunchError;
 
 /// Heights and widths that hurt: 1, and one beside what a thread, a warp or a block covers.
@@ -192,21 +195,10 @@ fn relevance_balances_and_scales() {
                 }
             }
             let (mut salience, mut scaled) = (Buffer::floats(n), Buffer::floats(n));
-            relevance(
-                &cpu,
-                1,
-                n as u32,
-                n as u32,
-                bias,
-                mix.0,
-                mix.1,
-                line(n).slice(),
-                Buffer::new(&f, 0, 1e30).slice(),
-                Buffer::new(&e, 0, 1e30).slice(),
-                salience.slice_mut(),
-                scaled.slice_mut(),
-            )
-            .unwrap();
+            let (table, features, entropy) = (line(n), Buffer::new(&f, 0, 1e30), Buffer::new(&e, 0, 1e30));
+            let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: table.slice() };
+            let out = RelevanceMut { salience: salience.slice_mut(), relevance: scaled.slice_mut() };
+            relevance(&cpu, &batch, bias, [mix.0, mix.1], features.slice(), entropy.slice(), out).unwrap();
             let (s, r, range) = oracle::relevance(&f, &e, bias.into(), (mix.0.into(), mix.1.into()));
             worst = worst.max(distance(salience.read(), &s));
             worst_scaled = worst_scaled.max(distance(scaled.read(), &r) * range);
@@ -247,25 +239,18 @@ fn run_allocate(cpu: &Cpu, scores: &[f32], gains: &[u32], lo: u32, budget: u64) 
     let (mut cu_seqlens, mut patch_id) = (Buffer::filled(most + 1, -5), Buffer::filled(most, -5));
     let mut counts = Buffer::filled(2, 5u32);
     let (mut tokens, mut selected) = (Buffer::filled(2, -5), Buffer::filled(2, -5));
-    allocate(
-        cpu,
-        1,
-        n as u32,
-        n as u32,
-        lo,
-        lo + gains.len() as u32 - 1,
-        budget,
-        line(n).slice(),
-        Buffer::new(scores, 0, 1e30).slice(),
-        Buffer::new(gains, 0, 1).slice(),
-        sides.slice_mut(),
-        cu_seqlens.slice_mut(),
-        patch_id.slice_mut(),
-        counts.slice_mut(),
-        tokens.slice_mut(),
-        selected.slice_mut(),
-    )
-    .unwrap();
+    let (table, scores) = (line(n), Buffer::new(scores, 0, 1e30));
+    let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: table.slice() };
+    let budget = Budget { lo, hi: lo + gains.len() as u32 - 1, tokens: budget };
+    let out = SelectionMut {
+        sides: sides.slice_mut(),
+        cu_seqlens: cu_seqlens.slice_mut(),
+        patch_id: patch_id.slice_mut(),
+        counts: counts.slice_mut(),
+        image_cu_seqlens: tokens.slice_mut(),
+        image_cu_patches: selected.slice_mut(),
+    };
+    allocate(cpu, &batch, budget, scores.slice(), Buffer::new(gains, 0, 1).slice(), out).unwrap();
     assert_eq!((tokens.read()[0], tokens.read()[1] as u32), (0, counts.read()[0]));
     assert_eq!((selected.read()[0], selected.read()[1] as u32), (0, counts.read()[1]));
     Allocation {
@@ -424,22 +409,20 @@ fn tokens_are_the_means_of_their_cells() {
             let a = run_allocate(&cpu, &scores, &gains, lo, budget);
             let (capacity, selected) = (budget as usize, a.patch_id.len());
             let (mut tokens, mut position) = (Buffer::floats(13 * capacity), Buffer::floats(2 * capacity));
-            compress(
-                &cpu,
-                height,
-                width,
-                patch,
-                selected as u32,
-                capacity as u32,
-                Buffer::new(&values, 0, 1e30).slice(),
-                Buffer::new(&a.sides, 0, 1).slice(),
-                Buffer::new(&a.cu_seqlens, 0, 1).slice(),
-                Buffer::new(&a.patch_id, 0, 1).slice(),
-                Buffer::new(&a.counts, 0, 1).slice(),
-                tokens.slice_mut(),
-                position.slice_mut(),
-            )
-            .unwrap();
+            let [sides, cu_seqlens, patch_id] =
+                [&a.sides, &a.cu_seqlens, &a.patch_id].map(|elements| Buffer::new(elements, 0, 1));
+            let counts = Buffer::new(&a.counts, 0, 1);
+            let selection = Selection {
+                sides: sides.slice(),
+                cu_seqlens: cu_seqlens.slice(),
+                patch_id: patch_id.slice(),
+                counts: counts.slice(),
+                most: selected as u32,
+            };
+            let out =
+                TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: capacity as u32 };
+            let planes = Buffer::new(&values, 0, 1e30);
+            compress(&cpu, height, width, patch, planes.slice(), &selection, out).unwrap();
 
             let patches = oracle::patches(h, w, patch as usize);
             let mut t = 0;
@@ -485,22 +468,16 @@ fn compression_survives_any_contents() {
         let (cu_seqlens, patch_id) = (Buffer::new(&noise(8), 0, 1), Buffer::new(&noise(7), 0, 1));
         let counts: Vec<u32> = noise(2).iter().map(|v| *v as u32).collect();
         let (mut tokens, mut position) = (Buffer::floats(13 * 40), Buffer::floats(2 * 40));
-        compress(
-            &cpu,
-            height,
-            width,
-            patch,
-            7,
-            40,
-            planes.slice(),
-            sides.slice(),
-            cu_seqlens.slice(),
-            patch_id.slice(),
-            Buffer::new(&counts, 0, 1).slice(),
-            tokens.slice_mut(),
-            position.slice_mut(),
-        )
-        .unwrap();
+        let counts = Buffer::new(&counts, 0, 1);
+        let selection = Selection {
+            sides: sides.slice(),
+            cu_seqlens: cu_seqlens.slice(),
+            patch_id: patch_id.slice(),
+            counts: counts.slice(),
+            most: 7,
+        };
+        let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: 40 };
+        compress(&cpu, height, width, patch, planes.slice(), &selection, out).unwrap();
         assert!(tokens.read().iter().all(|v| *v == -777.0 || (0.0..=1.0).contains(v)), "a pixel from nowhere");
         position.read();
     }
@@ -541,24 +518,16 @@ fn launchers_refuse_what_would_not_fit() {
     let mut counts = Buffer::filled(2, 0u32);
     let (mut tokens, mut selected, table) = (Buffer::filled(2, 0), Buffer::filled(2, 0), line(4));
     let mut run = |lo, hi, budget| {
-        allocate(
-            &cpu,
-            1,
-            4,
-            4,
-            lo,
-            hi,
-            budget,
-            table.slice(),
-            scores.slice(),
-            steps.slice(),
-            sides.slice_mut(),
-            cu_seqlens.slice_mut(),
-            patch_id.slice_mut(),
-            counts.slice_mut(),
-            tokens.slice_mut(),
-            selected.slice_mut(),
-        )
+        let batch = Batch { images: 1, patches: 4, largest: 4, table: table.slice() };
+        let out = SelectionMut {
+            sides: sides.slice_mut(),
+            cu_seqlens: cu_seqlens.slice_mut(),
+            patch_id: patch_id.slice_mut(),
+            counts: counts.slice_mut(),
+            image_cu_seqlens: tokens.slice_mut(),
+            image_cu_patches: selected.slice_mut(),
+        };
+        allocate(&cpu, &batch, Budget { lo, hi, tokens: budget }, scores.slice(), steps.slice(), out)
     };
     assert!(run(2, 3, 11).is_ok());
     assert_eq!(refused(run(0, 1, 8)), "1 <= lo");

@@ -1,0 +1,136 @@
+//! Groups of arguments, so that a call names what would otherwise be a row of numbers and of buffers of one type.
+//!
+//! A group only borrows, and nothing in it is checked when it is made: the kernel's declaration checks each launch.
+
+use thalweg_simt::host::DeviceSlice;
+
+/// The images of a batch as rows of patches, which every kernel of the fused path is given. [`Layout::batch`] makes it.
+///
+/// [`Layout::batch`]: crate::vision::Layout::batch
+#[derive(Debug)]
+pub struct Batch<'a, S> {
+    /// Number of images, B.
+    pub images: u32,
+    /// Patches of all images, N.
+    pub patches: u32,
+    /// Patches of the image that has most.
+    pub largest: u32,
+    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. It is not read if there is only one image, but for
+    /// kernels that read pixels.
+    pub table: &'a DeviceSlice<S, u32>,
+}
+
+/// The pixels of a batch, and how they are looked at. [`Layout::pixels`] makes it.
+///
+/// [`Layout::pixels`]: crate::vision::Layout::pixels
+#[derive(Debug)]
+pub struct Pixels<'a, S> {
+    /// The images, one after another as the table of the batch says.
+    pub rgb: &'a DeviceSlice<S, u8>,
+    /// Length of `rgb`.
+    pub bytes: u32,
+    /// Side of a patch in pixels.
+    pub patch: u32,
+    /// The fixation (y, x) in units of an image's height and width; (0.5, 0.5) is the centre.
+    pub fixation: [f32; 2],
+}
+
+/// How [`participatory`](crate::vision::participatory) makes salience from features.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Salience {
+    /// The feature that is salient; [`EDGE`](crate::vision::EDGE) is the edge magnitude.
+    pub edge: u32,
+    /// The least number by which salience is later divided, if no patch has a larger one.
+    pub least_peak: f32,
+    /// How much salience falls with eccentricity, from 0 to 1.
+    pub foveal_bias: f32,
+}
+
+/// What [`participatory`](crate::vision::participatory) writes.
+#[derive(Debug)]
+pub struct ParticipatoryMut<'a, S> {
+    /// The participatory score of each patch \[N\].
+    pub participatory: &'a mut DeviceSlice<S, f32>,
+    /// The salience of each patch \[N\], not yet divided by its peak.
+    pub salience: &'a mut DeviceSlice<S, f32>,
+    /// Statistics of every 64 patches [4, 3, N / 64 + B].
+    pub summaries: &'a mut DeviceSlice<S, f32>,
+}
+
+/// The scores that [`relevance_with_query`](crate::vision::relevance_with_query) mixes with salience.
+#[derive(Debug)]
+pub struct Scores<'a, S> {
+    /// The entropy of each patch \[N\].
+    pub entropy: &'a DeviceSlice<S, f32>,
+    /// The participatory score of each patch \[N\].
+    pub participatory: &'a DeviceSlice<S, f32>,
+    /// Statistics [4, 3, N / 64 + B], as [`participatory`](crate::vision::participatory) leaves them.
+    pub summaries: &'a DeviceSlice<S, f32>,
+    /// The weights of entropy, salience and participatory score for each image [B, 3].
+    pub mix: &'a DeviceSlice<S, f32>,
+}
+
+/// What [`relevance`](crate::vision::relevance) and [`relevance_with_query`](crate::vision::relevance_with_query) write.
+#[derive(Debug)]
+pub struct RelevanceMut<'a, S> {
+    /// The salience of each patch \[N\].
+    pub salience: &'a mut DeviceSlice<S, f32>,
+    /// The relevance of each patch \[N\].
+    pub relevance: &'a mut DeviceSlice<S, f32>,
+}
+
+/// How many tokens there are for an image, and how few or many a patch can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The least side of a selected patch: it has at least `lo` x `lo` tokens.
+    pub lo: u32,
+    /// The largest side of a patch.
+    pub hi: u32,
+    /// The most tokens of an image.
+    pub tokens: u64,
+}
+
+/// What [`allocate`](crate::vision::allocate) writes.
+///
+/// With K patches selected, T tokens, and C = min(N, B * (tokens of the budget / lo^2)) the most patches that could be selected:
+#[derive(Debug)]
+pub struct SelectionMut<'a, S> {
+    /// The side of each patch \[N\], or 0.
+    pub sides: &'a mut DeviceSlice<S, i32>,
+    /// Where the tokens of each selected patch start [C + 1 or more]: K + 1 offsets, then T up to element C.
+    pub cu_seqlens: &'a mut DeviceSlice<S, i32>,
+    /// The selected patches [C or more]: K indices among the N patches, ascending, then -1 up to element C - 1.
+    pub patch_id: &'a mut DeviceSlice<S, i32>,
+    /// T and K.
+    pub counts: &'a mut DeviceSlice<S, u32>,
+    /// The tokens before each image, and T [B + 1].
+    pub image_cu_seqlens: &'a mut DeviceSlice<S, i32>,
+    /// The selected patches before each image, and K [B + 1].
+    pub image_cu_patches: &'a mut DeviceSlice<S, i32>,
+}
+
+/// The selected patches, as [`allocate`](crate::vision::allocate) left them.
+#[derive(Debug)]
+pub struct Selection<'a, S> {
+    /// The side of each patch \[N\], or 0.
+    pub sides: &'a DeviceSlice<S, i32>,
+    /// Where the tokens of each selected patch start, and their end [`most` + 1 or more].
+    pub cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// The selected patches [`most` or more].
+    pub patch_id: &'a DeviceSlice<S, i32>,
+    /// T and K.
+    pub counts: &'a DeviceSlice<S, u32>,
+    /// The most selected patches that `cu_seqlens` and `patch_id` have room for.
+    pub most: u32,
+}
+
+/// What [`compress`](crate::vision::compress) and its relatives write. Rows from T on are left alone.
+#[derive(Debug)]
+pub struct TokensMut<'a, S, T> {
+    /// The means of the 13 planes for each token [`capacity`, 13].
+    pub tokens: &'a mut DeviceSlice<S, T>,
+    /// The centre (y, x) of each token's cell, as a fraction of the image's height and width [`capacity`, 2].
+    pub position: &'a mut DeviceSlice<S, f32>,
+    /// The most tokens that there is room for.
+    pub capacity: u32,
+}
