@@ -31,13 +31,15 @@ mod params;
 mod pipeline;
 mod query;
 mod slots;
+mod stages;
 mod tokens;
 mod workspace;
 
 pub use allocate::{Allocation, allocate_blocking};
 pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
-pub use pipeline::{Frame, FrameFuture, Pipeline, Stages};
+pub use pipeline::{Frame, FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};
+pub use stages::Stages;
 pub use tokens::{TokenSet, TokenValues, Tokens};
 pub use workspace::{Precision, Workspace, WorkspaceOn};
 

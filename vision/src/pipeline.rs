@@ -16,67 +16,20 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
 
-use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, Error, Event, Graph, PinnedBuffer, Resource, Result, Returned, Stream,
-    StreamTag, TimedEvent,
-};
+use thalweg::{AnyStream, Device, Error, Event, PinnedBuffer, Result, Stream, StreamTag};
 
 use crate::kernels::Layout;
 use crate::lock;
 use crate::params::layout;
-use crate::slots::{Claim, Place, Slots};
+use crate::slots::{Buffers, BuffersOn, Claim, Draft, Run, SlotOn, Slots, Work};
+use crate::stages::Stages;
 use crate::tokens::TokensOn;
-use crate::workspace::{Coupling, Mix, Plan, Precision, Workspace, WorkspaceOn};
+use crate::workspace::{Coupling, Mix, Plan, Precision, WorkspaceOn};
 use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
 
 /// Slots of a pipeline, unless said otherwise: enough to keep both copy engines and the kernels busy beside the host's own work.
 const DEPTH: usize = 4;
-
-/// Device time that each stage took, summed over batches. Batches overlap, so it may pass the time on the clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stages {
-    /// Host to device.
-    pub upload: Duration,
-    /// Features and entropy of every patch.
-    pub analysis: Duration,
-    /// Scores, and their balance.
-    pub relevance: Duration,
-    /// Who gets how many tokens.
-    pub allocation: Duration,
-    /// The tokens.
-    pub compression: Duration,
-    /// The texture array, where it was asked for.
-    pub textures: Duration,
-    /// Device to host.
-    pub download: Duration,
-}
-
-impl Stages {
-    /// The stages in order, with their names.
-    pub fn named(&self) -> [(&'static str, Duration); 7] {
-        [
-            ("upload", self.upload),
-            ("analysis", self.analysis),
-            ("relevance", self.relevance),
-            ("allocation", self.allocation),
-            ("compression", self.compression),
-            ("textures", self.textures),
-            ("download", self.download),
-        ]
-    }
-
-    /// Adds the times between marks, of which there is one before the first stage and one after each.
-    fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
-        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
-        let stages = [upload, analysis, relevance, allocation, compression, textures, download];
-        for (stage, pair) in stages.into_iter().zip(marks.windows(2)) {
-            *stage += pair[1].elapsed(&pair[0])?.unwrap_or_default();
-        }
-        Ok(())
-    }
-}
 
 /// Images to tokens.
 ///
@@ -124,48 +77,6 @@ pub struct Pipeline {
     slots: Arc<Slots>,
 }
 
-/// A batch's memory and stream.
-#[derive(Debug, Resource)]
-pub(crate) struct Slot {
-    images: PinnedBuffer<u8>,
-    buffers: Buffers,
-    #[resource(plain)]
-    lane: Arc<Lane>,
-}
-
-/// The memory of a slot that only its stream writes.
-#[derive(Debug, Resource)]
-struct Buffers {
-    rgb: DeviceBuffer<u8>,
-    workspace: Workspace,
-    results: PinnedBuffer<u32>,
-    planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
-}
-
-/// What a slot has beside memory.
-#[derive(Debug)]
-struct Lane {
-    stream: AnyStream,
-    work: Mutex<Work>,
-    plan: Arc<Plan>,
-    place: Place,
-}
-
-/// What becomes a slot, once it has a place.
-type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
-
-/// How a slot's work is enqueued.
-#[derive(Debug)]
-enum Work {
-    /// Call by call, with a mark after each stage.
-    Measured(Vec<TimedEvent>),
-    /// Call by call, because it may be the only time.
-    First,
-    /// Call by call into a graph, next time.
-    Second,
-    Graph(Graph<Slot>),
-}
-
 /// A batch of images to be written in page-locked memory, before [`Pipeline::submit`]. Dropping it
 /// gives the memory to a later batch.
 #[derive(Debug)]
@@ -173,27 +84,6 @@ pub struct Frame {
     /// `None` once it is submitted.
     draft: Option<Draft>,
     slots: Weak<Slots>,
-}
-
-/// A slot whose images the host may write.
-#[derive(Debug)]
-pub(crate) struct Draft {
-    images: PinnedBuffer<u8>,
-    /// The stream of a new slot may still set them up.
-    buffers: Event<Buffers>,
-    lane: Arc<Lane>,
-}
-
-impl Draft {
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.lane.plan
-    }
-}
-
-impl From<Slot> for Draft {
-    fn from(Slot { images, buffers, lane }: Slot) -> Self {
-        Self { images, buffers: Event::ready(buffers), lane }
-    }
 }
 
 impl Drop for Frame {
@@ -238,82 +128,8 @@ impl Frame {
     }
 }
 
-impl Slot {
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.lane.plan
-    }
-
-    /// What came back.
-    pub(crate) fn results(&self) -> &[u32] {
-        &self.buffers.results
-    }
-
-    /// The texture array of image `i`, where it was asked for.
-    pub(crate) fn planes(&self, i: usize) -> Option<&[f32]> {
-        let (_, host) = self.buffers.planes.as_ref()?;
-        let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
-        let start = PLANES * (0..i).map(pixels).sum::<usize>();
-        Some(&host[start..start + PLANES * pixels(i)])
-    }
-}
-
-impl<S: StreamTag> SlotOn<S> {
-    /// Enqueues a batch, the way that `work` says.
-    fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
-        let sent = match work {
-            Work::Measured(marks) => self.measure(stream, marks),
-            Work::First => self.enqueue(stream, || Ok(())).map(|()| *work = Work::Second),
-            Work::Second => {
-                let (mut graph, slot) = stream.capture(self, |stream, slot| slot.enqueue(stream, || Ok(())))?;
-                let slot = stream.replay(&mut graph, slot)?;
-                *work = Work::Graph(graph);
-                return Ok(slot);
-            }
-            Work::Graph(graph) => return stream.replay(graph, self),
-        };
-        match sent {
-            Ok(()) => Ok(self),
-            Err(error) => Err(Returned { error, value: self }),
-        }
-    }
-
-    fn measure(&mut self, stream: &Stream<S>, marks: &mut Vec<TimedEvent>) -> Result<()> {
-        marks.clear();
-        marks.push(stream.timestamp()?);
-        self.enqueue(stream, || {
-            marks.push(stream.timestamp()?);
-            Ok(())
-        })
-    }
-}
-
-impl<S: Brand> SlotOn<S> {
-    /// Enqueues a batch: upload, all stages, download; calls `mark` after each.
-    fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
-        let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
-        stream.copy_to_device(&self.images, rgb)?;
-        mark()?;
-        workspace.enqueue_marked(stream, rgb, &mut mark)?;
-        if let Some((planes, _)) = planes {
-            let plan = &workspace.plan;
-            let [y, x] = plan.params.fixation;
-            let mut rest = &mut **planes;
-            for i in 0..plan.layout.images() as usize {
-                let [height, width] = plan.layout.size(i);
-                let image = plan.layout.byte_range(i);
-                let (own, others) = rest.split_at_mut(PLANES * image.len() / 3)?;
-                kernels::textures(stream, height, width, y, x, rgb.slice(image)?, own)?;
-                rest = others;
-            }
-        }
-        mark()?;
-        stream.copy_to_host(&workspace.results, results)?;
-        if let Some((planes, host)) = planes {
-            stream.copy_to_host(planes, host)?;
-        }
-        mark()
-    }
-}
+/// What becomes a slot, once it has a place.
+type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
 impl Pipeline {
     /// A pipeline of the default depth, without a query, that makes 32-bit tokens.
@@ -470,7 +286,7 @@ impl Pipeline {
         Ok(Some(self.lend(Draft {
             images,
             buffers,
-            lane: Arc::new(Lane { stream, work: Mutex::new(work), plan, place }),
+            run: Arc::new(Run { stream, work: Mutex::new(work), plan, place }),
         })))
     }
 
@@ -547,14 +363,14 @@ impl Pipeline {
     /// # Errors
     /// The device has failed.
     pub fn submit(&self, mut frame: Frame) -> Result<Event<Tokens>> {
-        let Some(Draft { images, buffers, lane }) = frame.draft.take() else {
+        let Some(Draft { images, buffers, run }) = frame.draft.take() else {
             unreachable!("only this and `drop` take it, by value")
         };
         let home = std::mem::take(&mut frame.slots);
-        let mut work = lock(&lane.work);
-        lane.stream.enter(|stream| {
+        let mut work = lock(&run.work);
+        run.stream.enter(|stream| {
             let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
-            let slot = SlotOn { images, buffers, lane: lane.clone() };
+            let slot = SlotOn { images, buffers, run: run.clone() };
             let (slot, sent) = match slot.send(stream, &mut work) {
                 Ok(slot) => (slot, Ok(())),
                 Err(returned) => (returned.value, Err(returned.error)),
@@ -563,7 +379,7 @@ impl Pipeline {
             // after an error, with what was sent before that.
             let tokens = stream.record(TokensOn { slot })?.on_drop(move |tokens| {
                 if let Some(slots) = home.upgrade() {
-                    slots.give_back(tokens);
+                    slots.give_back(tokens.unzip().slot);
                 }
             });
             sent?;
@@ -575,10 +391,10 @@ impl Pipeline {
     /// pipeline are dropped.
     pub fn recycle(&self, tokens: Tokens) {
         let draft = Draft::from(tokens.slot);
-        if !draft.lane.place.is_of(&self.slots) {
+        if !draft.run.place.is_of(&self.slots) {
             return;
         }
-        if let Work::Measured(marks) = &*lock(&draft.lane.work) {
+        if let Work::Measured(marks) = &*lock(&draft.run.work) {
             // The tokens are here, so the marks are passed.
             self.slots.set_stages(|stages| {
                 let mut sum = *stages;
@@ -702,7 +518,7 @@ mod tests {
         let frame = pipeline.frame(&[[4, 4]])?;
         let (open, gate) = mpsc::channel::<()>();
         let Some(draft) = &frame.draft else { unreachable!("it was not submitted") };
-        draft.lane.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
+        draft.run.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
         drop(pipeline.submit(frame)?);
         let mut waiting = pipeline.frame_async(&[[4, 4]]);
         let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));

@@ -5,7 +5,7 @@ use bytemuck::cast_slice;
 use thalweg::Resource;
 
 use crate::PLANES;
-use crate::pipeline::Slot;
+use crate::slots::Slot;
 use crate::workspace::{Part, Plan, Precision};
 
 /// Everything about one image's tokens, on the host.
@@ -68,6 +68,7 @@ impl TokenSet {
 /// done. Until then it takes one of the pipeline's [places](crate::Pipeline::depth). One that is forgotten keeps its place for
 /// ever, because nobody can tell it from one that is in use.
 #[derive(Debug, Resource)]
+#[resource(unzip)]
 pub struct Tokens {
     pub(crate) slot: Slot,
 }

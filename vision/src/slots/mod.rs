@@ -1,7 +1,7 @@
 //! The places of a pipeline: what comes back to them, and who waits for one.
 //!
 //! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a
-//! [`Frame`](crate::Frame) or as [`Tokens`], or it is *returning*: its event was dropped while its
+//! [`Frame`](crate::Frame) or as [`Tokens`](crate::Tokens), or it is *returning*: its event was dropped while its
 //! work was pending. However a loan ends, its slot keeps the place until the
 //! device is past its work, and then is free, memory and graph and all. So a pipeline never has
 //! more than n batches under way.
@@ -13,14 +13,18 @@
 //!
 //! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
 
+mod slot;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Wake, Waker};
 
 use thalweg::{Event, Query, Result, Returned};
 
-use crate::pipeline::{Draft, Stages};
-use crate::{Tokens, lock};
+pub(crate) use slot::{Buffers, BuffersOn, Draft, Run, Slot, SlotOn, Work};
+
+use crate::lock;
+use crate::stages::Stages;
 
 /// The places of a pipeline.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ struct State {
     /// The one that was given back the longest ago first.
     free: VecDeque<Draft>,
     /// Each with a number of its own.
-    returning: Vec<(u64, Event<Tokens>)>,
+    returning: Vec<(u64, Event<Slot>)>,
     /// Places taken, those of free slots included.
     taken: usize,
     /// Who waits for a place, the first to come first.
@@ -83,12 +87,10 @@ impl State {
 
     /// Frees the slots whose work is done by now.
     fn sweep(&mut self) {
-        for (number, tokens) in std::mem::take(&mut self.returning) {
-            match tokens.query() {
-                Ok(Query::Ready(tokens)) => self.free.push_back(tokens.slot.into()),
-                Ok(Query::Pending(tokens)) | Err(Returned { value: tokens, .. }) => {
-                    self.returning.push((number, tokens))
-                }
+        for (number, slot) in std::mem::take(&mut self.returning) {
+            match slot.query() {
+                Ok(Query::Ready(slot)) => self.free.push_back(slot.into()),
+                Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => self.returning.push((number, slot)),
             }
         }
     }
@@ -205,13 +207,13 @@ impl Slots {
     }
 
     /// Takes a slot back. It is free once the event is complete; this waits for nothing.
-    pub(crate) fn give_back(self: Arc<Self>, tokens: Event<Tokens>) {
+    pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>) {
         let mut state = lock(&self.state);
         let number = state.number();
         let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
         // Runs no code of a user, and whoever is told of the event's end finds it once the lock is released.
-        let done = tokens.poll_ready(&mut Context::from_waker(&waker)).is_ready();
-        state.returning.push((number, tokens));
+        let done = slot.poll_ready(&mut Context::from_waker(&waker)).is_ready();
+        state.returning.push((number, slot));
         drop(state);
         if done {
             self.settle(number);
@@ -225,11 +227,11 @@ impl Slots {
         let Some(at) = state.returning.iter().position(|(n, _)| *n == number) else {
             return; // swept already
         };
-        let (_, tokens) = state.returning.swap_remove(at);
+        let (_, slot) = state.returning.swap_remove(at);
         let mut lost = None;
-        match tokens.query() {
-            Ok(Query::Ready(tokens)) => state.free.push_back(tokens.slot.into()),
-            Ok(Query::Pending(tokens)) | Err(Returned { value: tokens, .. }) => lost = Some(tokens),
+        match slot.query() {
+            Ok(Query::Ready(slot)) => state.free.push_back(slot.into()),
+            Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => lost = Some(slot),
         }
         let next = state.call(self.depth);
         drop(state);

@@ -1,0 +1,149 @@
+//! A slot: the memory and the stream of a batch, and how its work is enqueued.
+
+use std::sync::{Arc, Mutex};
+
+use thalweg::{
+    AnyStream, Brand, DeviceBuffer, Event, Graph, PinnedBuffer, Resource, Result, Returned, Stream, StreamTag,
+    TimedEvent,
+};
+
+use super::Place;
+use crate::workspace::{Plan, Workspace};
+use crate::{PLANES, kernels};
+
+/// A batch's memory and stream.
+#[derive(Debug, Resource)]
+pub(crate) struct Slot {
+    pub(crate) images: PinnedBuffer<u8>,
+    pub(crate) buffers: Buffers,
+    #[resource(plain)]
+    pub(crate) run: Arc<Run>,
+}
+
+/// The memory of a slot that only its stream writes.
+#[derive(Debug, Resource)]
+pub(crate) struct Buffers {
+    pub(crate) rgb: DeviceBuffer<u8>,
+    pub(crate) workspace: Workspace,
+    pub(crate) results: PinnedBuffer<u32>,
+    pub(crate) planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
+}
+
+/// What a slot has beside memory: where and how its work runs.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) stream: AnyStream,
+    pub(crate) work: Mutex<Work>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) place: Place,
+}
+
+/// How a slot's work is enqueued.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Call by call, with a mark after each stage.
+    Measured(Vec<TimedEvent>),
+    /// Call by call, because it may be the only time.
+    First,
+    /// Call by call into a graph, next time.
+    Second,
+    Graph(Graph<Slot>),
+}
+
+/// A slot whose images the host may write.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) images: PinnedBuffer<u8>,
+    /// The stream of a new slot may still set them up.
+    pub(crate) buffers: Event<Buffers>,
+    pub(crate) run: Arc<Run>,
+}
+
+impl Draft {
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.run.plan
+    }
+}
+
+impl From<Slot> for Draft {
+    fn from(Slot { images, buffers, run }: Slot) -> Self {
+        Self { images, buffers: Event::ready(buffers), run }
+    }
+}
+
+impl Slot {
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.run.plan
+    }
+
+    /// What came back.
+    pub(crate) fn results(&self) -> &[u32] {
+        &self.buffers.results
+    }
+
+    /// The texture array of image `i`, where it was asked for.
+    pub(crate) fn planes(&self, i: usize) -> Option<&[f32]> {
+        let (_, host) = self.buffers.planes.as_ref()?;
+        let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
+        let start = PLANES * (0..i).map(pixels).sum::<usize>();
+        Some(&host[start..start + PLANES * pixels(i)])
+    }
+}
+
+impl<S: StreamTag> SlotOn<S> {
+    /// Enqueues a batch, the way that `work` says.
+    pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
+        let sent = match work {
+            Work::Measured(marks) => self.measure(stream, marks),
+            Work::First => self.enqueue(stream, || Ok(())).map(|()| *work = Work::Second),
+            Work::Second => {
+                let (mut graph, slot) = stream.capture(self, |stream, slot| slot.enqueue(stream, || Ok(())))?;
+                let slot = stream.replay(&mut graph, slot)?;
+                *work = Work::Graph(graph);
+                return Ok(slot);
+            }
+            Work::Graph(graph) => return stream.replay(graph, self),
+        };
+        match sent {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Returned { error, value: self }),
+        }
+    }
+
+    fn measure(&mut self, stream: &Stream<S>, marks: &mut Vec<TimedEvent>) -> Result<()> {
+        marks.clear();
+        marks.push(stream.timestamp()?);
+        self.enqueue(stream, || {
+            marks.push(stream.timestamp()?);
+            Ok(())
+        })
+    }
+}
+
+impl<S: Brand> SlotOn<S> {
+    /// Enqueues a batch: upload, all stages, download; calls `mark` after each.
+    fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
+        let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
+        stream.copy_to_device(&self.images, rgb)?;
+        mark()?;
+        workspace.enqueue_marked(stream, rgb, &mut mark)?;
+        if let Some((planes, _)) = planes {
+            let plan = &workspace.plan;
+            let [y, x] = plan.params.fixation;
+            let mut rest = &mut **planes;
+            for i in 0..plan.layout.images() as usize {
+                let [height, width] = plan.layout.size(i);
+                let image = plan.layout.byte_range(i);
+                let (own, others) = rest.split_at_mut(PLANES * image.len() / 3)?;
+                kernels::textures(stream, height, width, y, x, rgb.slice(image)?, own)?;
+                rest = others;
+            }
+        }
+        mark()?;
+        stream.copy_to_host(&workspace.results, results)?;
+        if let Some((planes, host)) = planes {
+            stream.copy_to_host(planes, host)?;
+        }
+        mark()
+    }
+}

@@ -1,0 +1,49 @@
+//! What the stages of a batch take.
+
+use std::time::Duration;
+
+use thalweg::{Result, TimedEvent};
+
+/// Device time that each stage took, summed over batches. Batches overlap, so it may pass the time on the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Host to device.
+    pub upload: Duration,
+    /// Features and entropy of every patch.
+    pub analysis: Duration,
+    /// Scores, and their balance.
+    pub relevance: Duration,
+    /// Who gets how many tokens.
+    pub allocation: Duration,
+    /// The tokens.
+    pub compression: Duration,
+    /// The texture array, where it was asked for.
+    pub textures: Duration,
+    /// Device to host.
+    pub download: Duration,
+}
+
+impl Stages {
+    /// The stages in order, with their names.
+    pub fn named(&self) -> [(&'static str, Duration); 7] {
+        [
+            ("upload", self.upload),
+            ("analysis", self.analysis),
+            ("relevance", self.relevance),
+            ("allocation", self.allocation),
+            ("compression", self.compression),
+            ("textures", self.textures),
+            ("download", self.download),
+        ]
+    }
+
+    /// Adds the times between marks, of which there is one before the first stage and one after each.
+    pub(crate) fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
+        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
+        let stages = [upload, analysis, relevance, allocation, compression, textures, download];
+        for (stage, pair) in stages.into_iter().zip(marks.windows(2)) {
+            *stage += pair[1].elapsed(&pair[0])?.unwrap_or_default();
+        }
+        Ok(())
+    }
+}
