@@ -1,4 +1,6 @@
 //! The host side of a declaration, without the promise that arguments which pass `require` are sound.
+thalweg::ptx! {}
+
 thalweg::simt::__launcher! {
     [None false]
     fn touch(n: u32, x: Out<u32>) // bug

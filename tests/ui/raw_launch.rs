@@ -1,10 +1,12 @@
 //! The launch beneath the launchers, which checks nothing.
 use thalweg::simt::host::{Kernel, Launch, LaunchShape};
-use thalweg::{Device, stream_tags};
+use thalweg::{Device, ptx, stream_tags};
+
+ptx! {}
 
 stream_tags!(Compute);
 
-static KERNEL: Kernel = Kernel::new("mine", "mine", "mine_", None, false);
+static KERNEL: Kernel = Kernel::new(&PTX, "mine", "mine", "mine_", None, false);
 
 fn main() -> thalweg::Result<()> {
     let compute = Device::cpu()?.stream::<Compute>()?;

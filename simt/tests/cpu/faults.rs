@@ -1,0 +1,140 @@
+//! Bodies that do what they must not.
+
+use thalweg_simt::cpu::Fault;
+use thalweg_simt::kernel;
+
+use crate::here::{Failed, Here};
+
+kernel! {
+    /// In the last block, threads with a rank of `n` or more return without the barrier.
+    unsafe fn early_return(cx: impl Cooperative, n: u32)
+    grid(3) block(64)
+    {
+        if cx.block_idx().x < 2 || cx.rank() < n {
+            cx.barrier();
+        }
+    }
+}
+
+kernel! {
+    /// The first `n` threads wait at the barrier, the others in a warp operation.
+    unsafe fn barrier_or_ballot(cx: impl Cooperative, n: u32)
+    grid(1) block(32)
+    {
+        if cx.rank() < n {
+            cx.barrier();
+        } else {
+            cx.ballot(true);
+        }
+    }
+}
+
+kernel! {
+    unsafe fn two_shuffles(cx: impl Cooperative, n: u32)
+    grid(1) block(64)
+    {
+        if cx.lane() == n {
+            cx.shuffle_up(n, 1);
+        } else {
+            cx.shuffle_down(n, 1);
+        }
+    }
+}
+
+kernel! {
+    unsafe fn half_a_warp_sums(cx: impl Cooperative, n: u32)
+    grid(1) block(64)
+    {
+        cx.barrier();
+        if cx.warp() == 1 && cx.lane() < n {
+            cx.warp_sum(1.0);
+        }
+    }
+}
+
+#[test]
+fn divergence_says_who_waits_where() {
+    let here = Here::default();
+    early_return(&here, 64).unwrap();
+    early_return(&here, 0).unwrap();
+    let error = early_return(&here, 40).unwrap_err().block();
+    assert_eq!(error.block, [2, 0, 0]);
+    assert_eq!(
+        error.to_string(),
+        "kernel `early_return`, block [2, 0, 0]: its threads diverged: threads 0 to 39 at `barrier`, threads 40 \
+         to 63 returned (a barrier must be reached by every thread of the block, a warp operation by all 32 threads \
+         of the warp)"
+    );
+
+    let diverged = |result: Result<(), Failed>| match result.unwrap_err().block().fault {
+        Fault::Diverged { threads } => threads,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(diverged(barrier_or_ballot(&here, 1)), "thread 0 at `barrier`, threads 1 to 31 in `ballot`");
+    assert_eq!(diverged(two_shuffles(&here, 0)), "thread 0 in `shuffle_up`, threads 1 to 31 in `shuffle_down`");
+    assert_eq!(diverged(half_a_warp_sums(&here, 31)), "threads 32 to 62 in `warp_sum`, thread 63 returned");
+    // The workspace still works after all these faults.
+    half_a_warp_sums(&here, 32).unwrap();
+}
+
+kernel! {
+    unsafe fn panics(cx: impl Simt, at: u32)
+    grid(1) block(4, 4)
+    {
+        let t = cx.thread_idx();
+        assert!(t.y * 4 + t.x != at, "thread {at} was told to");
+    }
+}
+
+kernel! {
+    unsafe fn panics_among_waiting(cx: impl Cooperative, at: u32)
+    grid(1) block(64)
+    {
+        cx.barrier();
+        if cx.rank() == at {
+            std::panic::panic_any(7);
+        }
+        cx.barrier();
+    }
+}
+
+#[test]
+fn a_panic_is_an_error_of_its_thread() {
+    let here = Here::default();
+    let error = panics(&here, 9).unwrap_err().block();
+    assert_eq!(error.to_string(), "kernel `panics`, block [0, 0, 0]: thread [1, 2, 0] panicked: thread 9 was told to");
+    let error = panics_among_waiting(&here, 40).unwrap_err().block();
+    assert_eq!(error.fault, Fault::Panicked { thread: [40, 0, 0], message: "(no message)".into() });
+    panics_among_waiting(&here, 64).unwrap();
+}
+
+kernel! {
+    unsafe fn touches(cx: impl Cooperative, offset: u32, i: u32)
+    grid(1) block(32) shared(64)
+    {
+        cx.barrier();
+        if cx.rank() == 5 {
+            let s = cx.shared::<u32>(offset);
+            cx.shared_set(s, i, 1);
+            cx.shared_add(s, i, 1);
+            assert_eq!(cx.shared_get(s, i), 2);
+        }
+        cx.barrier();
+    }
+}
+
+#[test]
+fn shared_memory_is_checked() {
+    let here = Here::default();
+    touches(&here, 0, 15).unwrap();
+    touches(&here, 60, 0).unwrap();
+    for (offset, i) in [(0, 16), (60, 1), (64, 0), (u32::MAX - 3, 0), (4, u32::MAX)] {
+        let error = touches(&here, offset, i).unwrap_err().block();
+        assert!(matches!(error.fault, Fault::SharedMemory { thread: [5, 0, 0], shared: 64, .. }), "{error}");
+    }
+    assert_eq!(
+        touches(&here, 6, 0).unwrap_err().block().to_string(),
+        "kernel `touches`, block [0, 0, 0]: thread [5, 0, 0] accessed a window of `u32` at byte 6, which is not a \
+         multiple of 4; the kernel declares 64 bytes of shared memory"
+    );
+}
