@@ -29,7 +29,7 @@ def room(file):
 def strip(text):
     """The text without comments, strings and the tests at its end."""
     text = re.split(r"#\[cfg\(test\)\]\s*mod \w+ \{", text)[0]
-    text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text, flags=re.S)
     return re.sub(r"//[^\n]*", "", text)
 
 
