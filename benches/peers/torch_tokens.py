@@ -1,8 +1,9 @@
 """Photographs to adaptive tokens in PyTorch: everything `docs/spec.md` defines in sections 1 to 5, without a query.
 
 It is written as for a product in PyTorch: each step works on all pixels, patches or tokens at once, shapes depend on
-the image's size only, and nothing makes the host wait for the device. So the same text runs eagerly, compiles to one
-graph without breaks, and can be captured as a CUDA graph.
+the image's size only, and nothing makes the host wait for the device. (So there is `masked_fill` where one may expect
+`where` with a number, which can be copied from the host.) The same text runs eagerly, compiles to one graph without
+breaks, and can be captured as a CUDA graph.
 """
 import math
 
@@ -124,13 +125,13 @@ class ImageToTokens(torch.nn.Module):
     def salience(self, features):
         edges = features[:, 8]
         strongest = edges.max()
-        return torch.where(strongest > 0, edges / strongest, 0) * (1 - self.foveal_bias * features[:, 11])
+        return (edges / strongest).masked_fill(strongest == 0, 0) * (1 - self.foveal_bias * features[:, 11])
 
     def relevance(self, entropy, salience):
         raw = 0.5 * entropy + 0.5 * salience
         least, most = torch.aminmax(raw)
         spread = most - least
-        return torch.where(spread < 1e-6, 1, (raw - least) / (spread + 1e-8))
+        return ((raw - least) / (spread + 1e-8)).masked_fill(spread < 1e-6, 1)
 
     def allocate(self, relevance):
         """The side of each patch: all steps of all patches by falling key, until the first that does not fit the budget.
@@ -146,7 +147,7 @@ class ImageToTokens(torch.nn.Module):
         spent = self.costs[order % steps].cumsum(0)
         taken = torch.zeros_like(keys).scatter(0, order, (spent <= self.budget).long()) * (keys > 0)
         rises = taken.view(-1, steps).sum(1)
-        return torch.where(rises > 0, rises + (self.lo - 1), 0)
+        return (rises + (self.lo - 1)).masked_fill(rises == 0, 0)
 
     def compress(self, planes, sides):
         """Packed tokens, in buffers for as many as the budget allows, and how many there are: tokens, patches."""
@@ -167,13 +168,13 @@ class ImageToTokens(torch.nn.Module):
         # As many pixels of each as the largest cell has, those outside weighted with 0.
         step = torch.arange(self.extent, device=device)
         ys, xs = top[:, None] + step, left[:, None] + step
-        inside = (ys < bottom[:, None])[:, :, None] & (xs < right[:, None])[:, None]
+        outside = (ys >= bottom[:, None])[:, :, None] | (xs >= right[:, None])[:, None]
         at = ys.clamp(max=self.height - 1)[:, :, None] * self.width + xs.clamp(max=self.width - 1)[:, None]
-        sums = torch.where(inside, planes.flatten(1)[:, at], 0).sum((-2, -1))
-        present = t < counts[0]
-        means = torch.where(present, sums / ((bottom - top) * (right - left)), 0)
+        sums = planes.flatten(1)[:, at].masked_fill(outside, 0).sum((-2, -1))
+        absent = t >= counts[0]
+        means = (sums / ((bottom - top) * (right - left))).masked_fill(absent, 0)
         centre = torch.stack(((top + bottom) / (2 * self.height), (left + right) / (2 * self.width)), 1)
-        return means.T.contiguous(), torch.where(present[:, None], centre, 0), cu_seqlens, patch_id, counts
+        return means.T.contiguous(), centre.masked_fill(absent[:, None], 0), cu_seqlens, patch_id, counts
 
     def cell(self, patch, c, n, size):
         """Start and end of cell `c` of `n` along an axis of `size` pixels; cells that hold no token end up anywhere within it."""
