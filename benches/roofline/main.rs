@@ -176,7 +176,7 @@ fn measure(options: &Options) -> Result<Record> {
         pipeline::measure(&mut bench, &limits, size, Content::Photo, &photo)?;
     }
     if !options.no_peers {
-        torch::measure(&mut bench, &limits, options.quick, &photo, &scratch)?;
+        torch::measure(&mut bench, &limits, options.quick, sizes, &photo, &scratch)?;
     }
     std::fs::remove_dir_all(&scratch)?;
     bench.record.machine.insert("seconds in all".into(), start.elapsed().as_secs().into());

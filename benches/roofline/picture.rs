@@ -7,12 +7,16 @@ use crate::Result;
 use crate::record::{Record, Row};
 
 const WIDTH: u32 = 900;
-/// Where bars begin, where they may end, and the percentage that is there.
+/// Where bars begin if no label needs more room, where they may end, and the percentage that is there.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = 690.0;
 const FULL: f64 = 115.0;
 /// Where values stand.
 const VALUES: f64 = 706.0;
+/// Room for a character of a label: in the fonts named below, lower case takes 6.2 to 6.9 of 13 pixels on average.
+const CHARACTER: f64 = 7.0;
+/// Between a label and its bar.
+const GAP: f64 = 10.0;
 /// Of a bar, and from one to the next.
 const BAR: u32 = 17;
 const STEP: u32 = 24;
@@ -89,7 +93,10 @@ fn groups(record: &Record) -> Vec<Group<'_>> {
 
 fn draw(record: &Record, groups: &[Group<'_>]) -> String {
     let fact = |name: &str| record.machine.get(name).and_then(|v| v.as_str()).unwrap_or_default();
-    let x = |percent: f64| LEFT + (RIGHT - LEFT) * percent.min(FULL) / FULL;
+    let longest =
+        groups.iter().flat_map(|group| &group.bars).map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let left = LEFT.max((24.0 + CHARACTER * longest as f64 + GAP).round());
+    let x = |percent: f64| left + (RIGHT - left) * percent.min(FULL) / FULL;
     let (mut body, mut y) = (String::new(), 84);
     let text = |body: &mut String, x: f64, y: u32, class: &str, words: &str| {
         // Writing to a string cannot fail.
@@ -106,12 +113,12 @@ fn draw(record: &Record, groups: &[Group<'_>]) -> String {
         for (label, row) in &group.bars {
             let Some(percent) = row.percent() else { continue };
             let ours = row.by == "thalweg";
-            let (end, colour) = (x(percent).max(LEFT + 1.5), if ours { OURS } else { THEIRS });
-            text(&mut body, LEFT - 10.0, y + 13, if ours { "label ours" } else { "label" }, label);
+            let (end, colour) = (x(percent).max(left + 1.5), if ours { OURS } else { THEIRS });
+            text(&mut body, left - GAP, y + 13, if ours { "label ours" } else { "label" }, label);
             let _ = writeln!(
                 body,
-                r#"<rect x="{LEFT}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#,
-                end - LEFT,
+                r#"<rect x="{left}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#,
+                end - left,
             );
             text(&mut body, VALUES, y + 13, "value", &value(row, percent));
             y += STEP;

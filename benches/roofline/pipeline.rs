@@ -12,7 +12,7 @@ use crate::images::{Content, Photo, Size};
 use crate::limits::Limits;
 use crate::record::Row;
 
-const NAME: &str = "pinned image to tokens, frames";
+pub(crate) const NAME: &str = "pinned image to tokens, frames";
 /// Bytes of images that a run goes through.
 const BYTES: usize = 8 << 30;
 
