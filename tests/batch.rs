@@ -138,8 +138,7 @@ fn run<S: StreamTag>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
         counts: counts.slice(),
         most: room as u32,
     };
-    let out =
-        TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: capacity as u32 };
+    let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity: capacity as u32 };
     kernels::compress_fused(stream, &batch, &pixels, &selection, out).unwrap();
     let (mut halves, mut other) = (Fenced::room(stream, PLANES * capacity, 0), Fenced::room(stream, 2 * capacity, 0));
     let compress = if budget % 2 == 0 { kernels::compress_fused_f16 } else { kernels::compress_fused_bf16 };
@@ -266,13 +265,8 @@ fn check_reference<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[Im
             let counts = stream.upload_blocking(&[(t1 - t0) as u32, want.patch_id.len() as u32]).unwrap();
             let mut twin = stream.alloc(PLANES * (t1 - t0)).unwrap();
             let mut position = stream.alloc(2 * (t1 - t0)).unwrap();
-            let selection = Selection {
-                sides: &sides,
-                cu_seqlens: &cu_seqlens,
-                patch_id: &patch_id,
-                counts: &counts,
-                most: room,
-            };
+            let selection =
+                Selection { sides: &sides, cu_seqlens: &cu_seqlens, patch_id: &patch_id, counts: &counts, most: room };
             let out = TokensMut { tokens: &mut twin, position: &mut position, capacity: (t1 - t0) as u32 };
             kernels::compress(stream, height, width, patch, &planes, &selection, out).unwrap();
             assert_close("tokens", tokens, &wide(&stream.read_blocking(&twin).unwrap()), 3e-6);

@@ -1,5 +1,5 @@
-//! Prints each kernel's threads and dynamic shared memory of a block, as its declaration makes them for a 4K frame in
-//! patches of 32 x 32: `.ci/registers.py` reads it. Nothing runs.
+//! Prints each kernel's threads and dynamic shared memory of a block, as its declaration makes them
+//! for a 4K frame in patches of 32 x 32: `.ci/registers.py` reads it. Nothing runs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,13 +38,7 @@ fn out<'a, T: Element>(len: usize) -> &'a mut DeviceSlice<(), T> {
 }
 
 fn selection<'a>(patches: usize, most: usize) -> Selection<'a, ()> {
-    Selection {
-        sides: of(patches),
-        cu_seqlens: of(most + 1),
-        patch_id: of(most),
-        counts: of(2),
-        most: most as u32,
-    }
+    Selection { sides: of(patches), cu_seqlens: of(most + 1), patch_id: of(most), counts: of(2), most: most as u32 }
 }
 
 fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {

@@ -1,8 +1,8 @@
 //! The fused path and halves: against the oracle, and against the materialised path.
 
 use thalweg_kernels::vision::{
-    Batch, Layout, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features, gains, textures,
-    textures_f16,
+    Batch, Layout, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16,
+    compress_fused_f16, entropy, features, gains, textures, textures_f16,
 };
 
 use super::device::{Buffer, Cpu, Error, Random};
