@@ -6,7 +6,7 @@
 
 use thalweg_simt::host::DeviceSlice;
 
-/// The images of a batch as rows of patches, which every kernel of the fused path is given.
+/// The images of a batch and their patches, which all kernels of the fused path need.
 /// [`Layout::batch`] makes it.
 ///
 /// [`Layout::batch`]: crate::vision::Layout::batch
@@ -16,10 +16,11 @@ pub struct Batch<'a, S> {
     pub images: u32,
     /// Patches of all images, N.
     pub patches: u32,
-    /// Patches of the image that has most.
+    /// Patches of the image that has the most.
     pub largest: u32,
-    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. It is not read if there is
-    /// only one image, but for kernels that read pixels.
+    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. For a single image, only
+    /// [`analyze`](crate::vision::analyze) and [`compress_fused`](crate::vision::compress_fused)
+    /// read it.
     pub table: &'a DeviceSlice<S, u32>,
 }
 
