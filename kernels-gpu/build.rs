@@ -1,20 +1,21 @@
 //! Embeds the PTX of each family of kernels whose feature is on: writes `$OUT_DIR/<family>.ptx`.
 //!
-//! The PTX is checked in under `ptx/`, so that a build takes stable Rust and nothing else. In a checkout, where all
-//! sources of the kernels are, a file is used only while its header agrees with them; else the kernels are built again. In a published
-//! package some of the sources are in other packages, so the files are used as they are.
+//! The PTX is checked in under `ptx/`, so that a build needs stable Rust and nothing else. In a
+//! checkout, which has all sources of the kernels, a file is used only if the fingerprints in its
+//! header agree with them; otherwise the kernels are built again. In a published package some of
+//! the sources are in other packages, so the files are used as they are.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use thalweg_ptx_builder::{Ptx, PtxBuilder};
 
-/// The families, as their features are called.
+/// The families, by the names of their features.
 const FAMILIES: [&str; 2] = ["stream", "vision"];
 
 fn main() -> ExitCode {
     if thalweg_ptx_builder::compiles_for_gpu() {
-        return ExitCode::SUCCESS; // the builder runs this for the PTX that the lines below ask for
+        return ExitCode::SUCCESS; // This is the build for the GPU that the lines below start.
     }
     for family in FAMILIES {
         if std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_none() {
@@ -39,7 +40,8 @@ fn embed(family: &str) -> Result<(), String> {
     ptx.write(Path::new(&out).join(format!("{family}.ptx"))).map_err(|error| error.to_string())
 }
 
-/// The PTX of a family's sources as they are.
+/// Returns the PTX of the current sources of a family: the checked-in file, or a new build if that
+/// is stale.
 fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
     let builder = PtxBuilder::new(".").features(family);
     let stale = match Ptx::read(checked_in) {
@@ -65,7 +67,7 @@ fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
     Ok(ptx)
 }
 
-/// Runs this again when a source of the PTX changes.
+/// Has cargo run this again when a source of the PTX changes.
 fn watch(ptx: &Ptx) {
     for source in &ptx.sources {
         println!("cargo:rerun-if-changed={}", source.path);

@@ -1,5 +1,5 @@
-//! Prints each kernel's threads and dynamic shared memory of a block, as its declaration makes them for a 4K frame in
-//! patches of 32 x 32: `.ci/registers.py` reads it. Nothing runs.
+//! Prints each kernel's threads and dynamic shared memory of a block, as its declaration makes them
+//! for a 4K frame in patches of 32 x 32: `.ci/registers.py` reads it. Nothing runs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,13 +1,14 @@
-//! The kernels of thalweg, in families. A family is a feature of this crate, a module, and a PTX file of its own, so that a program
-//! embeds the kernels that it launches and no others.
+//! The kernels of thalweg, in families. Each family is a feature of this crate, a module, and a PTX
+//! file, so that a program embeds the kernels that it launches and no others.
 //!
-//! | feature | kernels | launched by |
+//! | feature | module | launched by |
 //! |---|---|---|
-//! | `stream` | `stream`: what measures whether streams run at once | `thalweg` |
+//! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
-//! Each kernel is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate is the PTX, compiled for the host
-//! it is the safe launchers and the bodies that the CPU device runs.
+//! Each kernel is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate
+//! is the PTX, compiled for the host it is the safe launchers and the bodies that the CPU device
+//! runs.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 thalweg_simt::ptx! {

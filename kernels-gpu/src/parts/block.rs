@@ -1,24 +1,30 @@
-//! Reductions and scans over a block, through a window of [`WINDOW`] words of shared memory.
+//! Reductions and scans over a block, through windows of [`WINDOW`] words of shared memory.
 //!
-//! All threads call them together. A reduction's window may be used again at once, a scan's after another barrier.
+//! All threads of the block call them together. The window of a scan may only be used again after
+//! another barrier.
 //!
-//! - **The first warp takes the warps' values together**, and all threads read a word or two: were each to read all of
-//!   them, a block of 32 warps would spend 1024 shared accesses there, several times what the second barrier costs.
+//! - **One warp combines the values of all warps**, and then all threads read one or two words. If
+//!   each thread read the values of all warps instead, a block of 32 warps would make 1024 accesses
+//!   of shared memory, which cost several times the second barrier.
 
 use thalweg_simt::{Cooperative, Shared};
 
 /// Words of a window: one for each warp of the largest block, and the result.
 pub(crate) const WINDOW: u32 = 33;
 
-/// The largest of each of `K` values over all threads, in every thread.
+/// Computes the largest of each of `K` values over all threads of the block, and returns it in
+/// every thread.
 ///
 /// # Safety
-/// `window` has `K` times [`WINDOW`] words, which no thread accesses until the next barrier.
+/// All threads of the block call it. `window` has `K` times [`WINDOW`] words of shared memory. From
+/// the call on until the next barrier no thread accesses them otherwise.
 #[inline(always)]
 pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Shared<f32>, v: [f32; K]) -> [f32; K] {
     let warps = cx.block_dim().x / 32;
     let v = v.map(|v| cx.warp_max(v));
-    // SAFETY: a word for each warp, written before a barrier and read after; likewise the last word.
+    // SAFETY: A warp's index is at most 31 and the last word's is WINDOW - 1, so all are inside the
+    // `K` windows that the caller promises. One lane writes each word; others read it after a
+    // barrier, which all threads reach.
     unsafe {
         if cx.lane() == 0 {
             for (k, v) in v.into_iter().enumerate() {
@@ -41,11 +47,11 @@ pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Share
     }
 }
 
-/// Sums over the threads before this one and over all threads, of each of `K` values; they stay at the largest
-/// word rather than wrap.
+/// Computes two sums of each of `K` values: over the threads of the block before this one, and over
+/// all of them. A sum that is too large stays at the largest word and does not wrap.
 ///
 /// # Safety
-/// `window` has `K` times [`WINDOW`] words, which no thread accesses until the next barrier, nor after this until another.
+/// As for [`maxima`]. After the call, too, no thread accesses the window before another barrier.
 #[inline(always)]
 pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     cx: C,
@@ -55,7 +61,7 @@ pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     let (lane, warp, warps) = (cx.lane(), cx.warp(), cx.block_dim().x / 32);
     let sums = v.map(|v| through(cx, v));
     let previous = sums.map(|sum| cx.shuffle_up(sum, 1));
-    // SAFETY: as in `maxima`.
+    // SAFETY: as in `maxima`. All threads read the window at the end, before that other barrier.
     unsafe {
         if lane == 31 {
             for (k, sum) in sums.into_iter().enumerate() {
@@ -71,8 +77,9 @@ pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
             }
         }
         cx.barrier();
-        // Asked anew: of one value, rustc's jump threading on MIR, which knows no convergent calls, would make two copies of the
-        // barrier between the two branches, and the threads of the block would wait in two places.
+        // Call `warp()` again instead of reusing its value: with one value, rustc's jump threading,
+        // which does not know that a barrier must not be duplicated, would make a copy of it for
+        // each branch, and the threads of the block would wait in two places.
         let warp = cx.warp();
         let before = |k: usize| {
             let within = if lane == 0 { 0 } else { previous[k] };
@@ -84,7 +91,8 @@ pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     }
 }
 
-/// The sum over the lanes up to this one; it stays at the largest word rather than wraps.
+/// Computes the sum over the lanes up to and including this one. If it is too large, it stays at
+/// the largest word.
 #[inline(always)]
 pub(crate) fn through(cx: impl Cooperative, mut v: u32) -> u32 {
     let mut delta = 1;

@@ -1,3 +1,3 @@
-//! What kernels of several families are made of.
+//! Parts that kernels of several families share.
 
 pub(crate) mod block;

@@ -1,4 +1,4 @@
-//! Kernels that `thalweg` itself launches.
+//! The kernels that `thalweg` itself launches.
 
 mod probe;
 

@@ -1,16 +1,21 @@
-//! A kernel that keeps one warp busy and nothing else.
+//! A kernel that keeps one warp busy and does nothing else.
 //!
 //! ```text
-//! each of 32 threads:  h = own number;  repeat rounds times: h = (h xor h >> 15) * odd;  out[thread] = h
+//! in each of 32 threads:
+//!     h = own number; repeat rounds times: h = (h xor h >> 15) * odd
+//!     out[thread] = h
 //! ```
 //!
-//! One block of 32 threads. It reads nothing and writes 128 bytes, so its time depends on the clock of one multiprocessor only, and two
-//! of them on two streams run at once on every device that runs streams at once.
+//! Launch: one block of 32 threads.
+//! Memory: nothing is read, and 128 bytes are written. So its time depends on the clock of one
+//! multiprocessor only, and two of them on two streams run at once on every device that runs
+//! streams at once.
 
 use thalweg_simt::kernel;
 
 kernel! {
-    /// Occupies one warp for `rounds` dependent steps, and leaves a hash of each thread's number in `out` \[32\].
+    /// Keeps one warp busy for `rounds` dependent steps, and leaves a hash of each thread's number
+    /// in `out` \[32\].
     pub unsafe fn probe(cx: impl Simt, rounds: u32, out: Out<u32>)
     require { out.len() == 32 }
     grid(1) block(32)

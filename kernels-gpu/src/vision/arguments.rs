@@ -1,10 +1,13 @@
-//! Groups of arguments, so that a call names what would otherwise be a row of numbers and of buffers of one type.
+//! Groups of arguments, so that a call names what would otherwise be a row of numbers and of
+//! buffers of one type.
 //!
-//! A group only borrows, and nothing in it is checked when it is made: the kernel's declaration checks each launch.
+//! A group only borrows, and nothing in it is checked when it is made: the kernel's declaration
+//! checks each launch.
 
 use thalweg_simt::host::DeviceSlice;
 
-/// The images of a batch as rows of patches, which every kernel of the fused path is given. [`Layout::batch`] makes it.
+/// The images of a batch and their patches, which all kernels of the fused path need.
+/// [`Layout::batch`] makes it.
 ///
 /// [`Layout::batch`]: crate::vision::Layout::batch
 #[derive(Debug)]
@@ -13,10 +16,11 @@ pub struct Batch<'a, S> {
     pub images: u32,
     /// Patches of all images, N.
     pub patches: u32,
-    /// Patches of the image that has most.
+    /// Patches of the image that has the most.
     pub largest: u32,
-    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. It is not read if there is only one image, but for
-    /// kernels that read pixels.
+    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. For a single image, only
+    /// [`analyze`](crate::vision::analyze) and [`compress_fused`](crate::vision::compress_fused)
+    /// read it.
     pub table: &'a DeviceSlice<S, u32>,
 }
 
@@ -57,20 +61,23 @@ pub struct ParticipatoryMut<'a, S> {
     pub summaries: &'a mut DeviceSlice<S, f32>,
 }
 
-/// The scores that [`relevance_with_query`](crate::vision::relevance_with_query) mixes with salience.
+/// The scores that [`relevance_with_query`](crate::vision::relevance_with_query) mixes with
+/// salience.
 #[derive(Debug)]
 pub struct Scores<'a, S> {
     /// The entropy of each patch \[N\].
     pub entropy: &'a DeviceSlice<S, f32>,
     /// The participatory score of each patch \[N\].
     pub participatory: &'a DeviceSlice<S, f32>,
-    /// Statistics [4, 3, N / 64 + B], as [`participatory`](crate::vision::participatory) leaves them.
+    /// Statistics [4, 3, N / 64 + B], as [`participatory`](crate::vision::participatory) leaves
+    /// them.
     pub summaries: &'a DeviceSlice<S, f32>,
     /// The weights of entropy, salience and participatory score for each image [B, 3].
     pub mix: &'a DeviceSlice<S, f32>,
 }
 
-/// What [`relevance`](crate::vision::relevance) and [`relevance_with_query`](crate::vision::relevance_with_query) write.
+/// What [`relevance`](crate::vision::relevance) and
+/// [`relevance_with_query`](crate::vision::relevance_with_query) write.
 #[derive(Debug)]
 pub struct RelevanceMut<'a, S> {
     /// The salience of each patch \[N\].
@@ -92,14 +99,17 @@ pub struct Budget {
 
 /// What [`allocate`](crate::vision::allocate) writes.
 ///
-/// With K patches selected, T tokens, and C = min(N, B * (tokens of the budget / lo^2)) the most patches that could be selected:
+/// With K patches selected, T tokens, and C = min(N, B * (tokens of the budget / lo^2)) the most
+/// patches that could be selected:
 #[derive(Debug)]
 pub struct SelectionMut<'a, S> {
     /// The side of each patch \[N\], or 0.
     pub sides: &'a mut DeviceSlice<S, i32>,
-    /// Where the tokens of each selected patch start [C + 1 or more]: K + 1 offsets, then T up to element C.
+    /// Where the tokens of each selected patch start [C + 1 or more]: K + 1 offsets, then T up to
+    /// element C.
     pub cu_seqlens: &'a mut DeviceSlice<S, i32>,
-    /// The selected patches [C or more]: K indices among the N patches, ascending, then -1 up to element C - 1.
+    /// The selected patches [C or more]: K indices among the N patches, ascending, then -1 up to
+    /// element C - 1.
     pub patch_id: &'a mut DeviceSlice<S, i32>,
     /// T and K.
     pub counts: &'a mut DeviceSlice<S, u32>,
@@ -124,12 +134,14 @@ pub struct Selection<'a, S> {
     pub most: u32,
 }
 
-/// What [`compress`](crate::vision::compress) and its relatives write. Rows from T on are left alone.
+/// What [`compress`](crate::vision::compress) and its relatives write. Rows from T on are left
+/// alone.
 #[derive(Debug)]
 pub struct TokensMut<'a, S, T> {
     /// The means of the 13 planes for each token [`capacity`, 13].
     pub tokens: &'a mut DeviceSlice<S, T>,
-    /// The centre (y, x) of each token's cell, as a fraction of the image's height and width [`capacity`, 2].
+    /// The centre (y, x) of each token's cell, as a fraction of the image's height and width
+    /// [`capacity`, 2].
     pub position: &'a mut DeviceSlice<S, f32>,
     /// The most tokens that there is room for.
     pub capacity: u32,

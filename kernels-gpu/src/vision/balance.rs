@@ -1,42 +1,55 @@
 //! Balance: the weights of the three scores, from their statistics and the query.
 //!
 //! ```text
-//! x   = mean, maximum and standard deviation (n - 1) of entropy, of salience and of the participatory score
-//! h1  = relu(W1 (x, q) + b1)                                      128; the part of the query is a constant
-//! h2  = relu(W2 h1 + b2)                                          128
-//! mix = softmax(W3 h2 + b3)                                       3
+//! x   = mean, maximum, standard deviation (n - 1) of entropy, salience, participatory score
+//! h1  = relu(W1 (x, q) + b1)               128; the part of the query is a constant
+//! h2  = relu(W2 h1 + b2)                   128
+//! mix = softmax(W3 h2 + b3)                3
 //! ```
 //!
-//! Launch: one block of 512 threads an image.
-//! Memory: 71 KiB of weights and 48 bytes for every 64 patches, from L2; 12 bytes written.
+//! Launch: one block of 512 threads for each image.
+//! Memory: 71 KiB of weights and 48 bytes for every 64 patches are read, from L2; 12 bytes are
+//! written.
 //!
-//! - **Weights are loaded before anything is waited for**, and wait in registers: a thread has a quarter of a
-//!   row of the second layer, so its 32 loads are under way while the statistics are made.
-//! - **Statistics of 64 patches each** are put together with the deviations of their means (Chan, Golub and LeVeque),
-//!   a warp a map: nothing cancels, and the order is always the same.
-//! - **Salience is not divided by its peak yet**; its statistics are.
+//! - **Weights are loaded before anything else is waited for**, and stay in registers: a thread has
+//!   a quarter of a row of the second layer, so its 32 loads are in flight while the statistics are
+//!   computed.
+//! - **Statistics of 64 patches each** are combined with the deviations of their means (Chan, Golub
+//!   and LeVeque), one warp for each map. No large numbers cancel, and the order of the additions
+//!   is always the same.
+//! - **The statistics of salience are divided by its peak here**, because salience itself is
+//!   divided later.
 
 use thalweg_simt::kernel;
 
 use crate::vision::layout::{PIECE, Span};
 use crate::vision::patch::Sum;
 
-/// Units of either hidden layer.
+/// Units of each hidden layer.
 const UNITS: u32 = 128;
 /// Statistics of the three maps.
 const INPUTS: u32 = 9;
+/// Threads of a block, and how many of them share a unit of the second layer.
+const THREADS: u32 = 512;
+const PARTS: u32 = THREADS / UNITS;
+/// Where each part of shared memory starts, in words: the statistics and the peak, the first layer,
+/// the parts of the second layer, the second layer, the third layer; and the end.
+const FIRST: u32 = 12;
+const PARTIAL: u32 = FIRST + UNITS;
+const SUMS: u32 = PARTIAL + THREADS;
+const LOGITS: u32 = SUMS + UNITS;
+#[cfg(not(target_arch = "nvptx64"))]
+const END: u32 = LOGITS + 4;
 /// Where the second layer starts in `predictor`, its bias, the third layer, and its bias.
 const SECOND: u32 = (INPUTS + 1) * UNITS;
 const SECOND_BIAS: u32 = SECOND + UNITS * UNITS;
 const THIRD: u32 = SECOND_BIAS + UNITS;
 const THIRD_BIAS: u32 = THIRD + 3 * UNITS;
+// The requirement of the declaration shows this number.
+const _: () = assert!(THIRD_BIAS + 3 == 18179);
 
 kernel! {
-    /// Weights `mix` [images, 3] of entropy, salience and participatory score, image by image.
-    ///
-    /// `images`, `patches` and `table` are those of the batch's [`Layout`](crate::vision::Layout); `summaries` are as
-    /// [`participatory`](crate::vision::participatory) leaves them; `predictor` is a balancer and a query as
-    /// [`predictor`](crate::vision::predictor) packs them.
+    /// See [`balance`](crate::vision::balance).
     pub(super) unsafe fn balance(
         cx: impl Cooperative, images: u32, patches: u32,
         table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
@@ -49,15 +62,15 @@ kernel! {
         predictor.len() == 18179,
         mix.len() == 3 * images,
     }
-    grid(images) block(512) shared((12 + 128 + 4 * 128 + 128 + 4) * 4)
+    grid(images) block(u128::from(THREADS)) shared(u128::from(END) * 4)
     {
         let (image, rank, lane, warp) = (cx.block_idx().x, cx.thread_idx().x, cx.lane(), cx.warp());
         let (unit, part) = (rank % UNITS, rank / UNITS);
         let input = cx.shared::<f32>(0);
-        let first = cx.shared::<f32>(12 * 4);
-        let partial = cx.shared::<f32>((12 + UNITS) * 4);
-        let second = cx.shared::<f32>((12 + 5 * UNITS) * 4);
-        let logits = cx.shared::<f32>((12 + 6 * UNITS) * 4);
+        let first = cx.shared::<f32>(FIRST * 4);
+        let partial = cx.shared::<f32>(PARTIAL * 4);
+        let second = cx.shared::<f32>(SUMS * 4);
+        let logits = cx.shared::<f32>(LOGITS * 4);
 
         let weight = |i: u32| predictor.get(cx, i as usize);
         let first_weights: [f32; 10] = core::array::from_fn(|k| weight(k as u32 * UNITS + unit));
@@ -69,7 +82,8 @@ kernel! {
         if warp < 3 {
             let span = Span::of_image(cx, table, images, patches, image);
             let (n, blocks, stride) = (span.len(), span.len().div_ceil(PIECE), patches / PIECE + images);
-            // Four pieces' at once; past the last they are the last's, and not taken.
+            // Those of four pieces at once. Past the last piece they are the last one's, which the
+            // loops below leave out.
             let summaries = |map: u32, k: u32, b: u32| -> [f32; 4] {
                 let of = |b: u32| ((map * 3 + k) * stride + span.piece() + b.min(blocks - 1)) as usize;
                 core::array::from_fn(|i| summaries.get(cx, of(b + 32 * i as u32)))
@@ -131,7 +145,7 @@ kernel! {
 
         if part == 0 {
             let mut sum = second_bias;
-            for part in 0..4 {
+            for part in 0..PARTS {
                 sum += cx.shared_get(partial, part * UNITS + unit);
             }
             cx.shared_set(second, unit, sum.max(0.0));
@@ -162,13 +176,14 @@ kernel! {
     }
 }
 
-/// A balancer and a query as [`balance`] takes them, 18179 numbers.
+/// Packs a balancer and a query into the 18179 numbers that [`balance`](crate::vision::balance)
+/// takes.
 ///
-/// `weights` and `biases` are those of the three linear layers, [128, 9 + D], [128, 128] and [3, 128]; the query's share
-/// of the first is taken here, once.
+/// `weights` and `biases` are those of the three linear layers, [128, 9 + D], [128, 128] and [3,
+/// 128]. The query's share of the first layer is computed here, once.
 ///
 /// # Panics
-/// Where a length is another.
+/// A length differs from these.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn predictor(weights: [&[f32]; 3], biases: [&[f32]; 3], query: &[f32]) -> Vec<f32> {
     let (units, inputs) = (UNITS as usize, INPUTS as usize);

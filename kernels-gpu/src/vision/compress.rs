@@ -4,21 +4,22 @@
 //! for every token t < T and plane c, in parallel:
 //!     k = the selected patch with cu_seqlens[k] <= t < cu_seqlens[k + 1]; n = its side
 //!     (cy, cx) = the token's cell: (t - cu_seqlens[k]) / n and % n
-//!     rows     = floor(cy ph / n) .. ceil((cy + 1) ph / n), columns likewise
+//!     rows     = floor(cy ph / n) .. ceil((cy + 1) ph / n) of ph rows, columns likewise
 //!     tokens[t][c] = mean of planes[c] over the cell
 //!     position[t]  = (middle of rows / H, middle of columns / W)
 //! ```
 //!
-//! Launch: blocks of 32 tokens x 13 planes. The grid covers `capacity` tokens; T is read on the device, and
-//! blocks past it leave.
-//! Memory: 52 bytes read a pixel of a selected patch (cells overlap where the side does not divide
-//! the patch), 60 written a token.
+//! Launch: blocks of 32 tokens x 13 planes. The grid covers `capacity` tokens. T is read on the
+//! device, and threads past it return at once.
+//! Memory: 52 bytes read for each pixel of a selected patch, more where cells overlap because the
+//! side does not divide the patch; 60 written for each token.
 //!
-//! - **A token finds its patch**, by bisection of `cu_seqlens`, rather than a patch its tokens: an output row
-//!   has one owner whatever `cu_seqlens` holds, so wrong offsets give wrong tokens and never a race. It also
-//!   spreads a few large patches evenly.
-//! - **A lane a token**: neighbouring cells are neighbouring columns, and a warp stays in one plane.
-//! - **Compensated sums**, as in `features`.
+//! - **A token finds its patch**, by bisection of `cu_seqlens`, instead of a patch its tokens: each
+//!   row of the output has one owner whatever `cu_seqlens` holds, so wrong offsets give wrong
+//!   tokens and never a race. It also spreads a few large patches evenly over the threads.
+//! - **Each lane has a token**: neighbouring cells are neighbouring columns, and a warp stays in
+//!   one plane.
+//! - **Sums are compensated**, as in `features`.
 
 use thalweg_simt::kernel;
 
@@ -26,11 +27,7 @@ use crate::vision::PLANES;
 use crate::vision::patch::{Patch, Sum, Token};
 
 kernel! {
-    /// Packed tokens of the selected patches: `planes` [13, H, W] to `tokens` [T, 13] and `position` [T, 2],
-    /// (y, x) of the cell centre as a fraction of height and width.
-    ///
-    /// `sides` \[N\], `cu_seqlens`, `patch_id` and `counts` are as [`allocate`](crate::vision::allocate) leaves them, with
-    /// room for `selected` patches. `tokens` and `position` have `capacity` rows; those from T on are left alone.
+    /// See [`compress`](crate::vision::compress).
     pub(super) unsafe fn compress(
         cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
         planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
@@ -49,7 +46,7 @@ kernel! {
         tokens.len() == 13 * capacity,
         position.len() == 2 * capacity,
     }
-    grid(capacity.div_ceil(32)) block(32, 13)
+    grid(capacity.div_ceil(32)) block(32, u128::from(PLANES))
     {
         let (t, plane) = (cx.global_x(), cx.thread_idx().y);
         let count = counts.get(cx, 1).min(selected);

@@ -7,18 +7,21 @@
 //!     tokens[t] = their means; position[t] = (middle of rows / H, middle of columns / W)
 //! ```
 //!
-//! Launch: blocks of 32 tokens x 2 threads, one for colour and place, one for what takes a window of luma. The grid
-//! covers `capacity` tokens; T is read on the device, and blocks past it leave.
-//! Memory: 3 bytes read a pixel of a selected patch, from L2 where `analyze` left them, and 60 written a token.
+//! Launch: blocks of 32 tokens x 2 threads, one for colour and place, one for the planes that need
+//! a window of luma. The grid covers `capacity` tokens. T is read on the device, and threads past
+//! it return at once.
+//! Memory: 3 bytes read for each pixel of a selected patch, from L2 if they are still there from
+//! `analyze`, and 60 written for each token.
 //!
-//! - **A token finds its patch, and the patch its image**, so that an output row has one owner whatever the buffers hold.
-//! - **Two threads a token**, not 13 as in `compress`: the planes of a group come from the same bytes. A block's
-//!   warps differ only in the group, so none diverges.
-//! - **The right column is new, the others are known** while a row is walked: 9 bytes a pixel instead of 27.
-//! - **Compensated sums**, as in `features`.
+//! - **A token finds its patch, and the patch its image**, so that each row of the output has one
+//!   owner whatever the buffers hold.
+//! - **A token has two threads**, not 13 as in `compress`: the planes of a group come from the same
+//!   bytes. The two warps of a block have a group each, so no warp diverges over it.
+//! - **Along a row only the right column is new**: the two others are known, so a pixel takes 9
+//!   bytes instead of 27.
+//! - **Sums are compensated**, as in `features`.
 //!
-//! On an H200, 4096 tokens of sides 8 take 9.2 us at 4K and of sides 20 7.3 us; `compress` takes 7.4 and 6.4 us, but of planes
-//! that exist. Latency binds: 128 blocks do not fill the GPU.
+//! Latency limits it: the few blocks of a usual budget do not fill a GPU. See `benches/record`.
 
 use thalweg_simt::{Simt, kernel};
 
@@ -85,35 +88,29 @@ macro_rules! compress_fused {
 }
 
 compress_fused! {
-    /// Packed tokens of the selected patches, straight from the images, which are in `rgb` as the [`Layout`](crate::vision::Layout) of
-    /// `table` says: `tokens` [T, 13] and `position` [T, 2], (y, x) of the cell centre as a fraction of its image's height and width.
-    ///
-    /// The tokens are those of [`compress`](crate::vision::compress) of the planes that [`textures`](crate::vision::textures)
-    /// would make. `sides` \[N\], `cu_seqlens`, `patch_id` and `counts` are as [`allocate`](crate::vision::allocate)
-    /// leaves them, with room for `selected` patches. `tokens` and `position` have `capacity` rows; those from T on
-    /// are left alone, and so are tokens of an image that is not in `rgb`.
+    /// See [`compress_fused`](crate::vision::compress_fused).
     compress_fused f32 (|_, v| v)
 }
 compress_fused! {
-    /// As [`compress_fused`], with tokens in IEEE half precision, rounded to nearest even.
+    /// See [`compress_fused_f16`](crate::vision::compress_fused_f16).
     compress_fused_f16 u16 Simt::to_f16_bits
 }
 compress_fused! {
-    /// As [`compress_fused`], with tokens in bfloat16, rounded to nearest even.
+    /// See [`compress_fused_bf16`](crate::vision::compress_fused_bf16).
     compress_fused_bf16 u16 Simt::to_bf16_bits
 }
 
-/// The planes of a pixel alone: colour and place.
+/// Computes the planes that need one pixel only: colour and place.
 ///
 /// # Safety
-/// The image holds the cell.
+/// The cell is inside the image, and `rgb` holds the image.
 #[inline(always)]
 unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: impl Fn(u32, f32)) {
     let mut sums = [Sum::default(); 7];
     for y in cell.y..cell.y_end {
         let dy = place.row(cx, y).1;
         for x in cell.x..cell.x_end {
-            // SAFETY: inside the image.
+            // SAFETY: the pixel is in the cell, which the caller promises to be inside the image.
             let rgb = channels(unsafe { image.pixel(cx, image.start(y), x) });
             let [r, g, b] = rgb.map(|v| cx.scale(v, 1.0 / 255.0));
             let [f, h, k] = response(cx, rgb.map(|v| LINEAR.0[v as usize]));
@@ -139,10 +136,10 @@ unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: imp
     put(11, distance);
 }
 
-/// The planes that take a window of luma: gradients and contrast.
+/// Computes the planes that need a window of luma: gradients and contrast.
 ///
 /// # Safety
-/// The image holds the cell.
+/// As for [`colour`].
 #[inline(always)]
 unsafe fn structure(cx: impl Simt, image: Image, cell: Cell, put: impl Fn(u32, f32)) {
     let mut sums = [Sum::default(); 4];
@@ -150,7 +147,8 @@ unsafe fn structure(cx: impl Simt, image: Image, cell: Cell, put: impl Fn(u32, f
         let row = image.start(y);
         let rows = [image.above(y, row), row, image.below(y, row)];
         let column = |x: u32| {
-            // SAFETY: inside the image.
+            // SAFETY: the column is in the cell, or beside it and inside the image; so are the
+            // rows.
             let [a, b, c] = rows.map(|row| unsafe { image.pixel(cx, row, x) });
             let [column] = Walk::new(cx, [a], [b]).down(cx, [c]);
             column

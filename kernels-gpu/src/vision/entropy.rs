@@ -6,13 +6,17 @@
 //!     entropy[n] = sum of -p log2 p over the bins, p = count / pixels, divided by 8
 //! ```
 //!
-//! Launch: a block a patch, a warp for every 1024 pixels of a whole patch, at most 8.
-//! Memory: 3 bytes read a pixel, 4 written a patch; 2 KiB of shared memory or less.
+//! Launch: a block for each patch, with a warp for every 1024 pixels of a whole patch, at most 8
+//! warps.
+//! Memory: 3 bytes read for each pixel, 4 written for each patch; 2 KiB of shared memory.
 //!
-//! - **Integer counts in shared memory**: exact in any order, so atomics cost no determinism.
-//! - **One warp for a patch of 32 x 32**: more would wait at barriers for 256 bins of work.
-//! - **`p log2 p` rather than `log2 n - sum c log2 c / n`**: the latter subtracts numbers near 28 for a
-//!   large patch. A full bin counts as exactly 0, so a constant patch does.
+//! - **Counts are integers in shared memory**: they are exact in any order, so atomics do not make
+//!   results vary.
+//! - **A patch of 32 x 32 has one warp**: more warps would wait at barriers for only 256 bins of
+//!   work.
+//! - **It computes `p log2 p` and not `log2 n - sum c log2 c / n`**: for a large patch the latter
+//!   subtracts numbers near 28. A bin with all pixels contributes exactly 0, so a constant patch
+//!   has exactly no entropy.
 
 use thalweg_simt::kernel;
 
@@ -20,10 +24,14 @@ use crate::vision::patch::{Patch, Sum, pixel};
 
 /// Bins of the histogram.
 const BINS: u32 = 256;
+/// The most threads of a block.
+#[cfg(not(target_arch = "nvptx64"))]
+const THREADS: u32 = 256;
 
 kernel! {
-    /// Shannon entropy of the luma histogram of each patch, in bytes (bits / 8, so in [0, 1]): `rgb` [H, W, 3] to
-    /// `entropy` \[N\], N = ceil(H / P) x ceil(W / P) patches in raster order.
+    /// Computes the Shannon entropy of the luma histogram of each patch in units of 8 bits, so in
+    /// [0, 1]: `rgb` [H, W, 3] to `entropy` \[N\], N = ceil(H / P) x ceil(W / P) patches in raster
+    /// order.
     pub unsafe fn entropy(
         cx: impl Cooperative, height: u32, width: u32, patch: u32, rgb: In<u8>, entropy: Out<f32>,
     )
@@ -35,8 +43,8 @@ kernel! {
         entropy.len() == height.div_ceil(patch) * width.div_ceil(patch),
     }
     grid(height.div_ceil(patch) * width.div_ceil(patch))
-    block((patch * patch).div_ceil(1024).min(8) * 32)
-    shared(2048)
+    block(((patch * patch).div_ceil(1024) * 32).min(u128::from(THREADS)))
+    shared(u128::from(BINS + THREADS) * 4)
     {
         let n = cx.block_idx().x;
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
@@ -51,7 +59,7 @@ kernel! {
         cx.barrier();
         area.every(rank, threads, |y, x| {
             let [r, g, b] = pixel(cx, rgb, y * width + x);
-            // The weights sum to 256, so a bin is at most 255.
+            // The weights add up to 256, so a bin is at most 255.
             cx.shared_add(count, (77 * r + 150 * g + 29 * b + 128) >> 8, 1);
         });
         cx.barrier();

@@ -6,26 +6,36 @@
 //!         features[n][k] = sum of planes[k] over the patch's pixels / number of them
 //! ```
 //!
-//! Launch: a block a patch, a warp for every 1024 pixels of a whole patch, at most 8.
-//! Memory: 52 bytes read a pixel, 52 written a patch; 13 KiB of shared memory or less.
+//! Launch: a block for each patch, with a warp for every 1024 pixels of a whole patch, at most 8
+//! warps.
+//! Memory: 52 bytes read for each pixel, 52 written for each patch; at most 13.1 KiB of shared
+//! memory.
 //!
-//! - **A thread takes every nth pixel of the patch, all 13 planes of it**: 13 independent loads in flight and one index
-//!   for them; at P = 32 a warp's load is one row of one plane, a whole line.
-//! - **Compensated sums**: a thread may add a million pixels when the patch is the image, and a constant plane
-//!   rounds the same way each time. Four additions a value hide behind memory.
-//! - **One barrier**: partial sums go to shared memory, plane by plane, and 13 threads add them in order.
-//!   That rounds the same way everywhere, needs no atomics, and on the CPU costs one
-//!   yield a thread where a warp reduction costs many. Rows are padded by one so that the 13 readers
-//!   meet no bank twice.
+//! - **A thread takes all 13 planes of every nth pixel of the patch**: 13 independent loads are in
+//!   flight for one index. With patches of 32 x 32 a warp loads one row of one plane, which is one
+//!   line.
+//! - **Sums are compensated**: a thread may add a million pixels if the patch is the whole image,
+//!   and in a constant plane each addition rounds the same way. The additions are hidden behind
+//!   memory.
+//! - **There is one barrier**: partial sums go to shared memory plane by plane, and 13 threads add
+//!   them in order. The result rounds the same way everywhere and needs no atomics. On the CPU
+//!   device a barrier costs each thread one switch, a warp reduction many. Rows are one word longer
+//!   than the number of threads, so that the 13 readers meet in no bank.
 
 use thalweg_simt::kernel;
 
 use crate::vision::PLANES;
 use crate::vision::patch::{Patch, Sum};
 
+/// The threads of a block.
+#[cfg(not(target_arch = "nvptx64"))]
+fn threads(patch: u128) -> u128 {
+    (patch * patch).div_ceil(1024).min(8) * 32
+}
+
 kernel! {
-    /// Mean of each plane over each patch: `planes` [13, H, W] to `features` [N, 13], N = ceil(H / P) x ceil(W / P)
-    /// patches in raster order.
+    /// Computes the mean of each plane over each patch: `planes` [13, H, W] to `features` [N, 13],
+    /// N = ceil(H / P) x ceil(W / P) patches in raster order.
     pub unsafe fn features(
         cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>,
     )
@@ -37,8 +47,8 @@ kernel! {
         features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
     }
     grid(height.div_ceil(patch) * width.div_ceil(patch))
-    block((patch * patch).div_ceil(1024).min(8) * 32)
-    shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
+    block(threads(patch))
+    shared((threads(patch) + 1) * u128::from(PLANES) * 4)
     {
         let n = cx.block_idx().x;
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);

@@ -1,8 +1,9 @@
-//! The launchers of the kernels that take many arguments: safe functions over the launchers that the declarations make.
+//! The launchers of the kernels that take many arguments: safe functions over the launchers that
+//! the declarations make.
 //!
 //! # Errors
-//! Each returns what the launch fails with. That includes every argument that the declaration of the kernel rules out: a number that
-//! is out of range or a buffer of another length.
+//! Each returns what the launch fails with. That includes every argument that the declaration of
+//! the kernel rules out: a number that is out of range or a buffer of another length.
 
 use thalweg_simt::host::{DeviceSlice, Launch};
 
@@ -11,17 +12,20 @@ use crate::vision::arguments::{
     Batch, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
 
-/// Computes the features and the entropy of each patch, straight from the images: `features` [N, 13] and `entropy` \[N\], image after
-/// image, patches in raster order.
+/// Computes the features and the entropy of each patch, straight from the images: `features` [N,
+/// 13] and `entropy` \[N\], image after image, patches in raster order.
 ///
-/// They are those of [`features`](crate::vision::features) of the planes that [`textures`](crate::vision::textures) would make, and of
-/// [`entropy`](crate::vision::entropy), except for rounding.
+/// They are those of [`features`](crate::vision::features) of the planes that
+/// [`textures`](crate::vision::textures) would make, and of [`entropy`](crate::vision::entropy),
+/// except for rounding.
 ///
-/// It is fastest for patches of 4 to 32 pixels a side, if that and the image's width are multiples of 4 and `rgb` starts on a word.
-/// Images of other widths do not slow their neighbours down. The patches of an image that is not inside `rgb` are left alone.
+/// It is fastest for patches of 4 to 32 pixels a side, if that and the image's width are multiples
+/// of 4 and `rgb` starts on a word. Images of other widths do not slow their neighbours down. The
+/// patches of an image that is not inside `rgb` are left alone.
 ///
 /// # Errors
-/// A patch side that is not within 1 to 16384, a buffer of another length, or what the launch fails with.
+/// A patch side that is not within 1 to 16384, a buffer of another length, or what the launch fails
+/// with.
 pub fn analyze<S, L: Launch<S> + ?Sized>(
     on: &L,
     batch: &Batch<'_, S>,
@@ -35,10 +39,11 @@ pub fn analyze<S, L: Launch<S> + ?Sized>(
     launch(on, images, patches, bytes, patch, y, x, table, rgb, features, entropy)
 }
 
-/// Computes the salience and the relevance of all patches of a batch from `features` [N, 13] and `entropy` \[N\]. Each image is
-/// scaled on its own.
+/// Computes the salience and the relevance of all patches of a batch from `features` [N, 13] and
+/// `entropy` \[N\]. Each image is scaled on its own.
 ///
-/// `mix` are the weights of entropy and salience. `foveal_bias` in [0, 1] lowers salience away from the fixation.
+/// `mix` are the weights of entropy and salience. `foveal_bias` in [0, 1] lowers salience away from
+/// the fixation.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.
@@ -70,13 +75,16 @@ pub fn relevance<S, L: Launch<S> + ?Sized>(
     )
 }
 
-/// Computes the participatory score of all patches of a batch from `features` [N, 13], `entropy` \[N\] and `coupling`, which is a head
-/// and a query as [`coupling`](crate::vision::coupling) packs them. It also computes what
-/// [`balance`](crate::vision::balance) and [`relevance_with_query`] need of the features.
+/// Computes the participatory score of all patches of a batch from `features` [N, 13], `entropy`
+/// \[N\] and `coupling`, which is a head and a query as [`coupling`](crate::vision::coupling) packs
+/// them. It also computes what [`balance`](crate::vision::balance) and [`relevance_with_query`]
+/// need of the features.
 ///
-/// The salience that it writes is the feature [`Salience::edge`], less the foveal bias. The statistics are, for entropy, salience,
-/// participatory score and that feature, the sum, the sum of squared deviations from the mean, and the maximum of every 64 patches
-/// of an image; those of image b start at its first patch / 64 + b. The last maximum is at least [`Salience::least_peak`].
+/// The salience that it writes is the feature [`Salience::edge`], less the foveal bias. The
+/// statistics are, for entropy, salience, participatory score and that feature, the sum, the sum of
+/// squared deviations from the mean, and the maximum of every 64 patches of an image; those of
+/// image b start at its first patch / 64 + b. The last maximum is at least
+/// [`Salience::least_peak`].
 ///
 /// # Errors
 /// An `edge` that is not below 13, a buffer of another length, or what the launch fails with.
@@ -109,8 +117,9 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
     )
 }
 
-/// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image, from `summaries` as
-/// [`participatory`] leaves them and `predictor`, a balancer and a query as [`predictor`](crate::vision::predictor) packs them.
+/// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image,
+/// from `summaries` as [`participatory`] leaves them and `predictor`, a balancer and a query as
+/// [`predictor`](crate::vision::predictor) packs them.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.
@@ -124,7 +133,8 @@ pub fn balance<S, L: Launch<S> + ?Sized>(
     super::balance::balance(on, batch.images, batch.patches, batch.table, summaries, predictor, mix)
 }
 
-/// Computes the salience and the relevance of all patches of a batch, with a query. Each image is scaled on its own.
+/// Computes the salience and the relevance of all patches of a batch, with a query. Each image is
+/// scaled on its own.
 ///
 /// The salience is that which [`participatory`] left, and is divided by its peak.
 ///
@@ -154,12 +164,13 @@ pub fn relevance_with_query<S, L: Launch<S> + ?Sized>(
     )
 }
 
-/// Allocates tokens to the patches of a batch: from `relevance` \[N\] to the side of each patch and the packed order of the tokens.
-/// Each image has a budget of its own. `gains` [hi - lo + 1] are [`gains`](crate::vision::gains)`(lo, hi, focus)`.
+/// Allocates tokens to the patches of a batch: from `relevance` \[N\] to the side of each patch and
+/// the packed order of the tokens. Each image has a budget of its own. `gains` [hi - lo + 1] are
+/// [`gains`](crate::vision::gains)`(lo, hi, focus)`.
 ///
 /// # Errors
-/// Sides that are not 1 <= `lo` <= `hi` <= 255, a budget below `lo`^2, one with which all images together could have 2^31 tokens,
-/// a buffer of another length, or what a launch fails with.
+/// Sides that are not 1 <= `lo` <= `hi` <= 255, a budget below `lo`^2, one with which all images
+/// together could have 2^31 tokens, a buffer of another length, or what a launch fails with.
 pub fn allocate<S, L: Launch<S> + ?Sized>(
     on: &L,
     batch: &Batch<'_, S>,
@@ -210,7 +221,8 @@ pub fn allocate<S, L: Launch<S> + ?Sized>(
 /// Computes the packed tokens of the selected patches of an image from its `planes` [13, H, W].
 ///
 /// # Errors
-/// An extent or a patch side that is not within 1 to 16384, a buffer of another length, or what the launch fails with.
+/// An extent or a patch side that is not within 1 to 16384, a buffer of another length, or what the
+/// launch fails with.
 pub fn compress<S, L: Launch<S> + ?Sized>(
     on: &L,
     height: u32,
@@ -232,7 +244,8 @@ macro_rules! compress_fused {
         $(#[$doc])*
         ///
         /// # Errors
-        /// A patch side that is not within 1 to 16384, a buffer of another length, or what the launch fails with.
+        /// A patch side that is not within 1 to 16384, a buffer of another length, or what the
+        /// launch fails with.
         pub fn $name<S, L: Launch<S> + ?Sized>(
             on: &L,
             batch: &Batch<'_, S>,
@@ -255,8 +268,9 @@ macro_rules! compress_fused {
 compress_fused! {
     /// Computes the packed tokens of the selected patches of a batch, straight from the images.
     ///
-    /// The tokens are those of [`compress`] of the planes that [`textures`](crate::vision::textures) would make. Tokens of an image that
-    /// is not inside `rgb` are left alone.
+    /// The tokens are those of [`compress`] of the planes that
+    /// [`textures`](crate::vision::textures) would make. Tokens of an image that is not inside
+    /// `rgb` are left alone.
     compress_fused f32
 }
 compress_fused! {

@@ -1,10 +1,12 @@
 //! The images of a batch, as the host lays them out and as the kernels find them.
 //!
-//! A kernel that works patch by patch is given the number of the patch and finds its image; one that works image by image is given
-//! the image and finds its patches. Both go down the same binary tree over the rows of the table, and keep what they
-//! meet: the largest start of the images they turn right at, and the smallest of those they turn left at. In a proper
-//! table that is where the image starts and ends; and in any table, however wrong, the ranges of two images are disjoint and in
-//! order, because their paths part at some row, which bounds both. For one image nothing is read at all.
+//! A kernel that works patch by patch has the number of the patch and finds its image. A kernel
+//! that works image by image has the image and finds its patches. Both descend the same binary tree
+//! over the rows of the table, and keep two numbers on the way: the largest start of the images at
+//! which they turn right, and the smallest start of those at which they turn left. In a proper
+//! table that is where the image starts and ends. In any table, however wrong, the ranges of two
+//! images are disjoint and in order, because their paths part at some row, which bounds both
+//! ranges. For a batch of one image nothing is read.
 
 use thalweg_simt::{In, Simt};
 
@@ -18,13 +20,14 @@ pub(crate) struct Span {
     pub(crate) image: u32,
     /// Its first patch, at most `end`.
     pub(crate) start: u32,
-    /// One past its last.
+    /// One past its last patch.
     pub(crate) end: u32,
 }
 
 impl Span {
-    /// The last image that is `reached`, given its index and first patch; `reached` is false from some image on. `first` finds
-    /// the first patch of an image below `images`, and that is at least 1.
+    /// Finds the last image that is `reached`, and its patches. `reached` takes the index and the
+    /// first patch of an image, and is false from some image on. `first` finds the first patch of
+    /// an image below `images`, and is never asked for image 0.
     #[inline(always)]
     fn find(images: u32, patches: u32, first: impl Fn(u32) -> u32, reached: impl Fn(u32, u32) -> bool) -> Self {
         let (mut image, mut next) = (0, images);
@@ -41,23 +44,24 @@ impl Span {
         Self { image, start: start.min(end), end }
     }
 
-    /// The patches of image `image`.
+    /// Finds the patches of image `image`.
     ///
     /// # Safety
-    /// `table` has `images + 1` rows of 4; `images` is at least 1.
+    /// `table` has `images + 1` rows of 4, and `images` is at least 1.
     #[inline(always)]
     pub(crate) unsafe fn of_image(cx: impl Simt, table: In<u32>, images: u32, patches: u32, image: u32) -> Self {
-        // SAFETY: rows below `images`.
+        // SAFETY: `find` only asks for rows below `images`, which the caller promises.
         Self::find(images, patches, |b| unsafe { first(cx, table, b) }, |b, _| b <= image)
     }
 
-    /// Those of the image that piece `piece` is of, where an image is cut to pieces of [`PIECE`] patches.
+    /// Finds the image that has piece `piece`, and its patches. Each image is cut into pieces of
+    /// [`PIECE`] patches.
     ///
     /// # Safety
     /// As for [`of_image`](Self::of_image).
     #[inline(always)]
     pub(crate) unsafe fn of_piece(cx: impl Simt, table: In<u32>, images: u32, patches: u32, piece: u32) -> Self {
-        // SAFETY: rows below `images`.
+        // SAFETY: `find` only asks for rows below `images`, which the caller promises.
         Self::find(images, patches, |b| unsafe { first(cx, table, b) }, |b, first| first / PIECE + b <= piece)
     }
 
@@ -67,21 +71,22 @@ impl Span {
         self.end - self.start
     }
 
-    /// The first piece. Those of image b start at its first patch / 64 + b: rounding down loses less than the
-    /// piece that b adds for each image before, so images share none, and there are patches / 64 + images in all.
+    /// Returns the first piece. The pieces of image b start at its first patch / 64 + b: rounding
+    /// down loses less than the piece that b adds for each image before, so no two images share a
+    /// piece, and there are patches / 64 + images of them.
     #[inline(always)]
     pub(crate) fn piece(self) -> u32 {
         self.start / PIECE + self.image
     }
 }
 
-/// The first patch of image `b`.
+/// Reads the first patch of image `b`.
 ///
 /// # Safety
-/// `table` has the row.
+/// `table` has row `b`.
 #[inline(always)]
 unsafe fn first(cx: impl Simt, table: In<u32>, b: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this is the last element of row `b`, which the caller promises.
     unsafe { table.get(cx, b as usize * 4 + 3) }
 }
 
@@ -98,13 +103,14 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The row of the image with patch `n` of the batch, or some row.
+    /// Loads the row of the image with patch `n` of the batch. In a wrong table it may be any row.
     ///
     /// # Safety
-    /// `table` is on 16 bytes and has `images + 1` rows of 4; `images` is at least 1.
+    /// `table` starts on 16 bytes and has `images + 1` rows of 4, and `images` is at least 1.
     #[inline(always)]
     pub(crate) unsafe fn of_patch(cx: impl Simt, table: In<u32>, images: u32, patches: u32, n: u32) -> Self {
-        // SAFETY: the caller's promise; a row below `images`.
+        // SAFETY: `find` only asks for rows below `images`, and returns one. The caller promises
+        // these rows and the alignment.
         unsafe {
             let Span { image, .. } = Span::find(images, patches, |b| first(cx, table, b), |_, first| first <= n);
             let [height, width, byte, patch] = cx.load4(table.as_ptr().add(image as usize * 4));
@@ -112,17 +118,20 @@ impl Row {
         }
     }
 
-    /// The image and patch `n` of the batch in it, where the image is inside the `bytes` of `rgb` and has the patch.
+    /// Returns the image, and patch `n` of the batch in it, if the image is inside the `bytes` of
+    /// `rgb` and has the patch.
     #[inline(always)]
     pub(crate) fn locate(self, cx: impl Simt, rgb: In<u8>, bytes: u32, n: u32, side: u32) -> Option<(Image, Patch)> {
         let Self { height, width, byte, patch } = self;
         if !fits(byte, height, width, bytes) {
             return None;
         }
-        // SAFETY: below `bytes`.
+        // SAFETY: `fits` found the image inside `bytes`, which is the length of `rgb`, so `byte` is
+        // inside it, too.
         let rgb = unsafe { In::from_ptr(rgb.as_ptr().add(byte as usize)) };
-        // Two divisions by hand: those of integers take 25 instructions each. The first is of numbers below 2^15. In the second a row
-        // is below 2^14, so the quotient of floats is off by less than 1 / 64 and by one at most when it is cut.
+        // Both divisions use floats, because those of integers take many instructions. The first is
+        // of numbers below 2^15. In the second, a proper row is below 2^14, so the quotient is off
+        // by less than 1/64, and by at most one after it is cut.
         let columns = divide(cx, width + side - 1, side);
         let index = n.wrapping_sub(patch);
         let mut row = (index as f32 * cx.recip(columns as f32)) as u32;
@@ -132,7 +141,7 @@ impl Row {
         } else if column >= columns {
             (row, column) = (row.wrapping_add(1), column - columns);
         }
-        // Of a wrong row the quotient may be anything.
+        // For a wrong row the quotient may be anything.
         if column >= columns || row >= height || row * side >= height {
             return None;
         }
@@ -140,7 +149,7 @@ impl Row {
     }
 }
 
-/// Whether an image is one, inside `bytes` bytes.
+/// Whether an image has extents within 1 to 16384, and is inside `bytes` bytes.
 #[inline(always)]
 pub(crate) fn fits(start: u32, height: u32, width: u32, bytes: u32) -> bool {
     let (h, w) = (height.wrapping_sub(1), width.wrapping_sub(1));
@@ -160,22 +169,25 @@ mod host {
     use crate::vision::arguments::{Batch, Pixels};
     use crate::vision::{MAX_EXTENT, MAX_IMAGES, MAX_PATCHES};
 
-    /// Bytes that images start at a multiple of, so that rows of the fast path start on words.
+    /// Images start at a multiple of this many bytes, so that rows of the fast path can start on
+    /// words.
     const ALIGN: usize = 16;
 
-    /// Where the images of a batch are: one after another in one buffer of bytes, their patches one after another in every map.
+    /// Where the images of a batch are: one after another in one buffer of bytes, with their
+    /// patches one after another in every map.
     ///
-    /// Kernels take its [`table`](Layout::table), on the device, and the scalars that their buffers are sized by.
+    /// Kernels take it as a [`Batch`], with its [`table`](Layout::table) on the device, and as
+    /// [`Pixels`].
     ///
     /// ```
-    /// use thalweg_kernels::Layout;
+    /// use thalweg_kernels::vision::Layout;
     ///
     /// let layout = Layout::new(&[[40, 70], [1, 5]], 32)?; // height, width
     /// assert_eq!((layout.images(), layout.patches(), layout.largest()), (2, 2 * 3 + 1, 6));
     /// assert_eq!((layout.byte_range(0), layout.byte_range(1)), (0..8400, 8400..8415));
     /// assert_eq!((layout.grid(0), layout.patch_range(1)), ([2, 3], 6..7));
     /// assert_eq!(layout.table(), [40, 70, 0, 0, 1, 5, 8400, 6, 0, 0, 8416, 7]);
-    /// # Ok::<(), thalweg_kernels::LayoutError>(())
+    /// # Ok::<(), thalweg_kernels::vision::LayoutError>(())
     /// ```
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Layout {
@@ -185,11 +197,12 @@ mod host {
     }
 
     impl Layout {
-        /// The layout of images of these heights and widths, in patches of `patch` x `patch` pixels.
+        /// Lays out images of these heights and widths, in patches of `patch` x `patch` pixels.
         ///
         /// # Errors
-        /// There is no image or more than [`MAX_IMAGES`], an extent or the patch is not within 1 to [`MAX_EXTENT`], or all images
-        /// together have more than [`MAX_PATCHES`] patches or 2^32 - 1 bytes.
+        /// There is no image or more than [`MAX_IMAGES`], an extent or the patch is not within 1 to
+        /// [`MAX_EXTENT`], or all images together have more than [`MAX_PATCHES`] patches or
+        /// 2^32 - 1 bytes.
         pub fn new(sizes: &[[u32; 2]], patch: u32) -> Result<Self, LayoutError> {
             if !(1..=MAX_IMAGES as usize).contains(&sizes.len()) {
                 return Err(LayoutError::Images(sizes.len()));
@@ -203,7 +216,7 @@ mod host {
                 if ![height, width].iter().all(|extent| (1..=MAX_EXTENT).contains(extent)) {
                     return Err(LayoutError::Extent { image, height, width });
                 }
-                // Totals are checked below; what wraps here is thrown away there.
+                // The totals are checked below, so no row that wraps here is returned.
                 table.extend([height, width, bytes as u32, patches as u32]);
                 let n = height.div_ceil(patch) * width.div_ceil(patch);
                 largest = n.max(largest);
@@ -230,12 +243,13 @@ mod host {
             self.patch
         }
 
-        /// What the kernels take, `[B + 1, 4]`: an image's height, width, first byte and first patch; 0, 0 and the totals at the end.
+        /// What the kernels read, `[B + 1, 4]`: for each image its height, width, first byte and
+        /// first patch; at the end 0, 0 and the numbers of bytes and patches.
         pub fn table(&self) -> &[u32] {
             &self.table
         }
 
-        /// Bytes of all images, with what is between them: the length of `rgb`.
+        /// Bytes of all images and of the gaps between them: the length of `rgb`.
         pub fn bytes(&self) -> u32 {
             self.table[self.table.len() - 2]
         }
@@ -245,18 +259,19 @@ mod host {
             self.table[self.table.len() - 1]
         }
 
-        /// Patches of the image that has most.
+        /// Patches of the image that has the most.
         pub fn largest(&self) -> u32 {
             self.largest
         }
 
-        /// What kernels are told about the batch; `table` is [`table`](Self::table) on the device.
+        /// Makes what kernels are told about the batch; `table` is [`table`](Self::table) on the
+        /// device.
         pub fn batch<'a, S>(&self, table: &'a DeviceSlice<S, u32>) -> Batch<'a, S> {
             Batch { images: self.images(), patches: self.patches(), largest: self.largest, table }
         }
 
-        /// What kernels are told about the pixels of the batch: `rgb` holds the images, and `fixation` is (y, x) in units of an
-        /// image's height and width.
+        /// Makes what kernels are told about the pixels of the batch: `rgb` holds the images, and
+        /// `fixation` is (y, x) in units of an image's height and width.
         pub fn pixels<'a, S>(&self, rgb: &'a DeviceSlice<S, u8>, fixation: [f32; 2]) -> Pixels<'a, S> {
             Pixels { rgb, bytes: self.bytes(), patch: self.patch, fixation }
         }
@@ -264,25 +279,34 @@ mod host {
         /// Height and width of image `b`.
         ///
         /// # Panics
-        /// There is no such image; so for the functions below.
+        /// There is no image `b`.
         pub fn size(&self, b: usize) -> [u32; 2] {
             let row = self.row(b);
             [row[0], row[1]]
         }
 
-        /// Rows and columns of its patches.
+        /// Rows and columns of patches of image `b`.
+        ///
+        /// # Panics
+        /// There is no image `b`.
         pub fn grid(&self, b: usize) -> [u32; 2] {
             self.size(b).map(|extent| extent.div_ceil(self.patch))
         }
 
-        /// Its bytes in `rgb`, from a multiple of 16 on.
+        /// The bytes of image `b` in `rgb`. They start at a multiple of 16.
+        ///
+        /// # Panics
+        /// There is no image `b`.
         pub fn byte_range(&self, b: usize) -> Range<usize> {
             let [height, width] = self.size(b).map(|extent| extent as usize);
             let start = self.row(b)[2] as usize;
             start..start + 3 * height * width
         }
 
-        /// Its patches among those of the batch.
+        /// The patches of image `b` among those of the batch.
+        ///
+        /// # Panics
+        /// There is no image `b`.
         pub fn patch_range(&self, b: usize) -> Range<usize> {
             self.row(b)[3] as usize..self.table[4 * b + 7] as usize
         }
@@ -293,26 +317,26 @@ mod host {
         }
     }
 
-    /// Images that no batch can hold.
+    /// Why a batch cannot hold some images.
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub enum LayoutError {
-        /// So many images.
+        /// There are this many images, none or too many.
         Images(usize),
-        /// A patch of this side.
+        /// The side of a patch is this, 0 or too large.
         Patch(u32),
-        /// An image of no or too many rows or columns.
+        /// An image has no or too many rows or columns.
         Extent {
-            /// Which.
+            /// Index of the image.
             image: usize,
             /// Its rows.
             height: u32,
             /// Its columns.
             width: u32,
         },
-        /// So many bytes in all.
+        /// All images together have this many bytes, which is too many.
         Bytes(u64),
-        /// So many patches in all.
+        /// All images together have this many patches, which is too many.
         Patches(u64),
     }
 
@@ -360,7 +384,8 @@ mod host {
             }
         }
 
-        /// First patches of images: proper ones, a little wrong, and noise; and how many patches there are.
+        /// First patches of images: proper ones, a little wrong, and noise; and how many patches
+        /// there are.
         fn firsts(mut random: impl FnMut() -> u32) -> (Vec<u32>, u32) {
             let images = 1 + random() % 40;
             let most = [3, 100, 5000][random() as usize % 3];

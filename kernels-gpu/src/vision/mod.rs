@@ -1,42 +1,46 @@
-//! From sRGB images to a variable number of tokens, four launches for a batch of images, six with a query and a
-//! balancer, and one more for a batch of more than one.
+//! From sRGB images to a variable number of tokens. A batch of images takes four launches, six with
+//! a query and a balancer, and one more if it has more than one image.
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
-//! | [`analyze`] | `rgb` u8 | `features` f32 [N, 13], `entropy` f32 \[N\] | a warp or a block a patch |
-//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | a block an image |
-//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 2 for a patch |
-//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 [B, 3] | a block an image |
-//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | a block an image |
-//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | a block an image |
-//! | [`compress_fused`] | `rgb`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | 2 for a token |
+//! | [`analyze`] | `rgb` u8 | `features` f32 [N, 13], `entropy` f32 \[N\] | a warp or a block for each patch |
+//! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | a block for each image |
+//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 4 for each patch |
+//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 [B, 3] | a block for each image |
+//! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | a block for each image |
+//! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | a block for each image |
+//! | [`compress_fused`] | `rgb`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | 2 for each token |
 //!
-//! The images of a batch may differ in size: a [`Layout`] says where they are in `rgb`, and the kernels take its table. Maps hold
-//! them one after another; each image is scaled, and has its budget, alone. Tokens are packed over the batch. A batch of one gives
-//! the same bits as a part of a larger one.
+//! The images of a batch may differ in size: a [`Layout`] says where they are in `rgb`, and the
+//! kernels take its table. Maps hold the images one after another. Each image is scaled on its own
+//! and has its own budget. Tokens are packed over the batch. The maps and tokens of an image have
+//! the same bits in a batch of one and in a larger batch.
 //!
-//! The same for one image by way of its texture array, for who wants that:
+//! These kernels compute the same for one image from its texture array:
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
-//! | [`textures`] | `rgb` u8 [H, W, 3] | `planes` f32 [13, H, W] | 4 pixels each |
-//! | [`features`] | `planes` | `features` f32 [N, 13] | a block a patch |
-//! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block a patch |
-//! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | a token's plane each |
+//! | [`textures`] | `rgb` u8 [H, W, 3] | `planes` f32 [13, H, W] | one for 4 pixels of 2 rows |
+//! | [`features`] | `planes` | `features` f32 [N, 13] | a block for each patch |
+//! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block for each patch |
+//! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | one for each plane of a token |
 //!
 //! Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
 //!
-//! [`profile_sample`], [`profile_scale`] and [`top`] are what the reference profile `arr-coc-0-1` has of its own.
+//! [`profile_sample`], [`profile_scale`] and [`top`] are the kernels that only the reference
+//! profile `arr-coc-0-1` needs.
 //!
-//! The number of tokens T and of selected patches K are decided on the device and never read back
+//! The device decides the number of tokens T and of selected patches K, and nobody reads them back
 //! between launches: buffers are sized by the budget, and `counts` holds T and K.
 //!
-//! Each is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate is the PTX,
-//! compiled for the host it is the safe launchers and the bodies that the CPU device runs. A launcher checks the
-//! shapes of its buffers; what is *in* a buffer is never trusted with an address, so no contents,
-//! however wrong, make a kernel leave its buffers or two of its threads write one element.
+//! Each kernel is declared once, with [`thalweg_simt::kernel!`]. A launcher checks numbers and the
+//! shapes of buffers. What is *in* a buffer never decides an address without a check, so no
+//! contents, however wrong, make a kernel leave its buffers, or make two of its threads write one
+//! element. Launchers with many arguments take them in groups with names, such as [`Batch`] and
+//! [`Selection`].
 //!
-//! Images have at most [`MAX_EXTENT`] rows and columns, so an element of a plane stack fits 32 bits.
+//! Images have at most [`MAX_EXTENT`] rows and columns, so 32 bits hold the index of an element in
+//! a stack of 13 planes.
 
 mod allocate;
 mod analyze;

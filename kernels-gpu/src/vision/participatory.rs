@@ -1,30 +1,34 @@
-//! Query coupling: how well each patch's features, projected to the space of the query, point its way.
+//! Query coupling: how well the features of each patch, projected to the space of the query, agree
+//! in direction with it.
 //!
 //! ```text
 //! for every patch n, in parallel, f = features[n]:
-//!     h                = relu(W1 f + b1)                          64 hidden units
-//!     z.q              = h.(W2^T q) + b2.q                        z = W2 h + b2 is never formed
-//!     |z|              = |R (h, 1)|                               R [65, 65]: triangular factor of [W2 b2]
+//!     h                = relu(W1 f + b1)             64 hidden units
+//!     z.q              = h.(W2^T q) + b2.q           z = W2 h + b2 is never formed
+//!     |z|              = |R (h, 1)|                  R [65, 65]: triangular factor of [W2 b2]
 //!     participatory[n] = (1 + z.q / |z| / |q|) / 2
-//!     salience[n]      = edge (1 - foveal_bias * eccentricity), not yet divided by the largest edge
-//! for every 64 patches of an image: sum, squared deviations and maximum of entropy, salience, participatory and edge
+//!     salience[n]      = edge (1 - foveal_bias * eccentricity)      not divided by the peak yet
+//! for every 64 patches of an image:
+//!     sum, squared deviations and maximum of entropy, salience, participatory and edge
 //! ```
 //!
-//! Launch: blocks of 32 x 8 threads, 64 patches of one image each, for all images; a lane has two patches, a warp an eighth of the
-//! units and of the rows of R.
-//! Memory: 56 bytes read and 8 written a patch, and 13 KiB of weights a block, from L2.
+//! Launch: blocks of 32 x 8 threads for 64 patches of one image, for all images. A lane has two
+//! patches; a warp has an eighth of the units and of the rows of R.
+//! Memory: 56 bytes read and 8 written for each patch; each block reads 13 KiB of weights from L2.
 //!
-//! - **No vector of the query's length**: D only meets the weights, once a query, on the host, in f64. The triangular
-//!   form is used for |z| because its rows are summed as squares: h^T (W2^T W2) h would cancel where z is small.
-//! - **Weights go through shared memory**, read 16 bytes at a time by all lanes together; two patches a lane make two
-//!   uses of each. All loads are issued before the first is needed.
-//! - **So do features**: a block's rows are one run of memory, and from shared memory a lane reads its row without a bank met twice.
-//!   Loaded by every warp for itself, lines of 52 bytes would keep the loads busy for longer than the weights.
-//! - **Rows of R in groups of 8**, each from its first column that is not zero, stored column by column: a hidden unit is
-//!   loaded once for 4 rows. Two warps halve groups g and 7 - g, 74 columns for every warp. With 8 warps a block 8160 patches
-//!   take 5.4 us on an H200, with 4, which load their own features, 6.1.
-//! - **Statistics on the way**: they are what `balance` and the last division need, and here all of the GPU
-//!   is at work on them, in an order that is always the same.
+//! - **No vector has the query's length**: it only meets the weights, on the host, in f64 and once
+//!   for each query. |z| uses the triangular form because its rows are added up as squares: h^T
+//!   (W2^T W2) h would cancel where z is small.
+//! - **Weights go through shared memory**: all lanes read the same 16 bytes at a time, and use them
+//!   twice because a lane has two patches. All loads are issued before the first is needed.
+//! - **Features go through shared memory, too**: the rows of a block are one run of memory, and 13
+//!   is odd, so lanes that read a row each meet in no bank. If every warp loaded the rows itself,
+//!   their lines of 52 bytes would keep the load units busy for longer than the weights do.
+//! - **Rows of R are in groups of 8**, each from its first column that is not zero, stored column
+//!   by column: a hidden unit is loaded once for 4 rows. Two warps share groups g and 7 - g, which
+//!   makes 74 columns for every warp.
+//! - **The statistics are computed on the way**: `balance` and the last division need them, and
+//!   here the whole GPU works on them, in an order that is always the same.
 
 use thalweg_simt::kernel;
 
@@ -38,12 +42,22 @@ const BLOCK: u32 = PIECE;
 /// Warps of a block, and its threads.
 const WARPS: u32 = 8;
 const THREADS: u32 = 32 * WARPS;
-/// Words for a hidden unit: weights, bias, coupling, and a constant.
+/// Words of a hidden unit: weights, bias, coupling, and a constant.
 const ROW: u32 = 16;
-/// Words for R: 9 groups of 8 rows, group g from column 8 g.
+/// Words of R: 9 groups of 8 rows, group g from column 8 g.
 const TRIANGLE: u32 = group(9);
 /// Words of `coupling`.
 const COUPLING: u32 = UNITS * ROW + TRIANGLE;
+// The requirement of the declaration shows this number.
+const _: () = assert!(COUPLING == 3400);
+
+/// Where each part of shared memory starts, in words: the weights, the hidden units and a row of
+/// ones, the partial sums of each warp, the features; and the end.
+const HIDDEN: u32 = COUPLING;
+const PARTIAL: u32 = HIDDEN + (UNITS + 1) * BLOCK;
+const FEATURES: u32 = PARTIAL + 2 * WARPS * BLOCK;
+#[cfg(not(target_arch = "nvptx64"))]
+const END: u32 = FEATURES + PLANES * BLOCK;
 
 /// Where group `g` of R starts.
 const fn group(g: u32) -> u32 {
@@ -51,15 +65,7 @@ const fn group(g: u32) -> u32 {
 }
 
 kernel! {
-    /// Participatory score of all patches of a batch, from `features` [N, 13], `entropy` \[N\] and
-    /// `coupling`, a head and a query as [`coupling`](crate::vision::coupling) packs them; and what is left to know for
-    /// [`balance`](crate::vision::balance) and [`relevance_with_query`](crate::vision::relevance_with_query).
-    ///
-    /// `images`, `patches` (N) and `table` are those of the batch's [`Layout`](crate::vision::Layout).
-    /// `salience` \[N\] receives feature `edge` (8 is the edge magnitude), less the foveal bias. `summaries` [4, 3, N / 64 +
-    /// images] receives, for entropy, salience, participatory score and feature `edge`, the sum, the sum of squared
-    /// deviations from the mean, and the maximum of every 64 patches of an image, those of image b from its first patch / 64 + b on;
-    /// the last maximum is at least `least_peak`.
+    /// See [`participatory`](crate::vision::participatory).
     pub(super) unsafe fn participatory(
         cx: impl Cooperative, images: u32, patches: u32, edge: u32, least_peak: f32, foveal_bias: f32,
         table: In<u32>, features: In<f32>, entropy: In<f32>, coupling: In<f32>,
@@ -78,7 +84,7 @@ kernel! {
         salience.len() == patches,
         summaries.len() == 12 * (patches / 64 + images),
     }
-    grid(patches / 64 + images) block(32, 8) shared((3400 + 65 * 64 + 2 * 8 * 64 + 13 * 64) * 4)
+    grid(patches / u128::from(BLOCK) + images) block(32, u128::from(WARPS)) shared(u128::from(END) * 4)
     {
         let (lane, warp, rank) = (cx.thread_idx().x, cx.thread_idx().y, cx.rank());
         let (piece, all) = (cx.block_idx().x, cx.grid_dim().x);
@@ -91,14 +97,14 @@ kernel! {
         let count = (span.end - first).min(BLOCK);
 
         let weights = cx.shared::<f32>(0);
-        let hidden = cx.shared::<f32>(COUPLING * 4);
-        let partial = cx.shared::<f32>((COUPLING + (UNITS + 1) * BLOCK) * 4);
-        let rows = cx.shared::<f32>((COUPLING + (UNITS + 1 + 2 * WARPS) * BLOCK) * 4);
+        let hidden = cx.shared::<f32>(HIDDEN * 4);
+        let partial = cx.shared::<f32>(PARTIAL * 4);
+        let rows = cx.shared::<f32>(FEATURES * 4);
         let pieces: [[f32; 4]; 4] = core::array::from_fn(|k| {
             let at = (k as u32 * THREADS + rank) * 4;
             if at < COUPLING { cx.load4(coupling.as_ptr().add(at as usize)) } else { [0.0; 4] }
         });
-        // Patches past the last are the last; their features go through shared memory, too.
+        // What lies past the last patch is loaded from the last one.
         let values: [f32; 4] = core::array::from_fn(|k| {
             features.get(cx, (first * PLANES + (k as u32 * THREADS + rank).min(count * PLANES - 1)) as usize)
         });
@@ -218,15 +224,16 @@ kernel! {
     }
 }
 
-/// A head and a query as [`participatory`] takes them, 3400 numbers.
+/// Packs a head and a query into the 3400 numbers that
+/// [`participatory`](crate::vision::participatory) takes.
 ///
 /// - `hidden` [64, 13] and `hidden_bias` \[64\]: the layer from features to hidden units.
-/// - `triangle` [65, 65]: the triangular factor R of [W2 b2], W2 the layer from hidden units to the query's space. What is below
-///   its diagonal is not looked at.
+/// - `triangle` [65, 65]: the triangular factor R of [W2 b2], where W2 is the layer from hidden
+///   units to the query's space. The numbers below its diagonal are not read.
 /// - `coupled` \[65\]: W2^T q and b2.q, divided by |q|.
 ///
 /// # Panics
-/// Where a length is another.
+/// A length differs from these.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn coupling(hidden: &[f32], hidden_bias: &[f32], triangle: &[f64], coupled: &[f64]) -> Vec<f32> {
     let (units, columns) = (UNITS as usize, UNITS as usize + 1);

@@ -2,7 +2,8 @@
 
 use thalweg_simt::{In, Simt};
 
-/// The pixels of a patch; at the right and bottom edge there are fewer.
+/// The pixels of a patch. At the right and bottom edge of the image a patch has fewer rows or
+/// columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Patch {
     /// First row.
@@ -16,14 +17,15 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// Patch `index`, in raster order, of a `height` x `width` image in squares of `side` pixels.
+    /// Makes patch `index`, in raster order, of a `height` x `width` image in squares of `side`
+    /// pixels.
     #[inline(always)]
     pub(crate) fn new(index: u32, height: u32, width: u32, side: u32) -> Self {
         let columns = width.div_ceil(side);
         Self::at(index / columns, index % columns, height, width, side)
     }
 
-    /// The patch in row `row` and column `column` of patches.
+    /// Makes the patch in row `row` and column `column` of patches.
     #[inline(always)]
     pub(crate) fn at(row: u32, column: u32, height: u32, width: u32, side: u32) -> Self {
         let (y, x) = (row * side, column * side);
@@ -36,10 +38,11 @@ impl Patch {
         self.height * self.width
     }
 
-    /// Calls `visit` with the row and column in the image of every `step`th pixel from `first`, in raster order.
+    /// Calls `visit` with the row and column in the image of every `step`th pixel from `first`, in
+    /// raster order.
     #[inline(always)]
     pub(crate) fn every(self, first: u32, step: u32, mut visit: impl FnMut(u32, u32)) {
-        // One division here, none a pixel.
+        // The divisions are here, and none is in the loop.
         let (step_y, step_x) = (step / self.width, step % self.width);
         let (mut y, mut x) = (first / self.width, first % self.width);
         while y < self.height {
@@ -61,15 +64,17 @@ pub(crate) struct Token {
     pub(crate) patch: u32,
     /// Cells of the patch along each axis.
     side: u32,
-    /// Which of them, in raster order.
+    /// Index of the token's cell among them, in raster order.
     cell: u32,
 }
 
 impl Token {
-    /// Token `t` among those of `count` selected patches; some token of the `patches` whatever the buffers hold.
+    /// Finds token `t` among those of `count` selected patches. Whatever the buffers hold, it is a
+    /// token of one of the `patches`.
     ///
     /// # Safety
-    /// `count` is at least 1, `cu_seqlens` has more elements, `patch_id` as many; `sides` has one for each patch.
+    /// `count` and `patches` are at least 1. `cu_seqlens` and `patch_id` have at least `count`
+    /// elements, `sides` has `patches`.
     #[inline(always)]
     pub(crate) unsafe fn find(
         cx: impl Simt,
@@ -80,7 +85,8 @@ impl Token {
         cu_seqlens: In<i32>,
         patch_id: In<i32>,
     ) -> Self {
-        // SAFETY: k < count, and an index below the number of patches.
+        // SAFETY: `k` and `middle` are below `count`, and `patch` is clamped below `patches`: below
+        // the lengths that the caller promises.
         unsafe {
             let (mut k, mut end) = (0, count);
             while end - k > 1 {
@@ -91,7 +97,7 @@ impl Token {
                     end = middle;
                 }
             }
-            // Clamped, so that no contents of the buffers lead outside the image.
+            // These numbers are clamped, so that no contents of the buffers lead outside the image.
             let patch = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
             let side = sides.get(cx, patch as usize).clamp(1, 255) as u32;
             let cell = t.wrapping_sub(cu_seqlens.get(cx, k as usize) as u32).min(side * side - 1);
@@ -99,7 +105,7 @@ impl Token {
         }
     }
 
-    /// Its pixels in the patch.
+    /// Computes the pixels of the token in its patch.
     #[inline(always)]
     pub(crate) fn cell(self, cx: impl Simt, area: Patch) -> Cell {
         let Self { side, cell, .. } = self;
@@ -131,10 +137,11 @@ impl Cell {
     }
 }
 
-/// `a / b`, rounded down, for `a` below 2^20 and `b` at least 1.
+/// Computes `a / b`, rounded down, for `a` below 2^20 and `b` at least 1.
 ///
-/// Exact: (a + 1/2) / b is at least 1/2b from an integer, and the error below a quarter of that. LLVM narrows
-/// a division of numbers that it knows to be small to 16 bits, which ptxas makes a function call.
+/// The result is exact: (a + 1/2) / b is at least 1/2b from an integer, and the error is less than
+/// that. A division of integers takes many instructions, and if LLVM knows the numbers to be small,
+/// it narrows them to 16 bits, for which ptxas calls a function.
 #[inline(always)]
 pub(crate) fn divide(cx: impl Simt, a: u32, b: u32) -> u32 {
     ((a as f32 + 0.5) * cx.recip(b as f32)) as u32
@@ -148,7 +155,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Adds a term.
+    /// Adds a term to the sum.
     #[inline(always)]
     pub(crate) fn add(&mut self, v: f32) {
         let v = v - self.excess;
@@ -157,20 +164,20 @@ impl Sum {
         self.total = total;
     }
 
-    /// The sum.
+    /// Returns the sum.
     #[inline(always)]
     pub(crate) fn total(self) -> f32 {
         self.total
     }
 }
 
-/// Pixel `at` of an interleaved image.
+/// Loads pixel `at` of an interleaved image.
 ///
 /// # Safety
-/// `rgb` holds the pixel.
+/// `rgb` holds pixel `at`.
 #[inline(always)]
 pub(crate) unsafe fn pixel(cx: impl Simt, rgb: In<u8>, at: u32) -> [u32; 3] {
     let at = at as usize * 3;
-    // SAFETY: the caller's promise.
+    // SAFETY: these are the three bytes of the pixel, which the caller promises to be in `rgb`.
     unsafe { [0, 1, 2].map(|k| u32::from(rgb.get(cx, at + k))) }
 }

@@ -1,29 +1,35 @@
-//! The reference profile `arr-coc-0-1`: 13 planes of 32 x 32, whatever the size of the image, and the patches in order of
-//! relevance.
+//! The reference profile `arr-coc-0-1`: 13 planes of 32 x 32, whatever the size of the image, and
+//! the patches in order of relevance.
 //!
 //! ```text
-//! profile_sample   resized = bilinear 512 x 512 of the image; R, G, B, L, a, Gx, Gy and edge magnitude of it;
-//!                  each at 32 x 32: the mean of the four centre pixels of a 16 x 16 block
-//! profile_scale    Gx, Gy, edge = (v - min) / (max - min + 1e-8); planes 8 to 12 = y, x, eccentricity, edge, L
-//!                  information  = entropy of the softmax of a patch's 13 planes, in nats, scaled likewise
+//! profile_sample   resized = bilinear 512 x 512 of the image;
+//!                  R, G, B, L, a, Gx, Gy and edge magnitude of it, each at 32 x 32: the mean of the four centre pixels of a 16 x 16 block
+//! profile_scale    Gx, Gy, edge = (v - min) / (max - min + 1e-8);
+//!                  planes 8 to 12 = y, x, eccentricity, edge, L;
+//!                  information = entropy of the softmax of a patch's planes, in nats, scaled likewise
 //! top              the k largest of n numbers, in order
 //! ```
 //!
-//! Launch: 64 blocks of 256 threads an image; one block of 512 an image; 8 threads for each of the n numbers.
-//! Memory: at most 192 bytes of the image and 32 written a patch; 32 and 108; n squared times 4 from L1.
+//! Launch: 64 blocks of 256 threads for each image; one block of 512 for each image; 8 threads for
+//! each of the n numbers.
+//! Memory: at most 192 bytes of the image read and 32 written for each patch; 48 read and 92
+//! written; n squared times 4 from L1.
 //!
-//! - **Only what is needed**: a patch's four centre pixels and their neighbours are 4 x 4 of the 16 x 16 resized
-//!   pixels. A thread makes one of them.
-//! - **The resize is exact**: positions are fractions of 1024 and the four products of a byte and two weights sum to less
-//!   than 2^28, so a channel is an integer, rounded once.
-//! - **Entropy around that of equal shares**: ln S - sum(p x) with S the sum of exponentials is near ln 13, and what matters
-//!   is how patches differ, often by some hundredths. ln(S / 13) from its series and sum(p x) are small and
-//!   cancel less.
-//! - **A rank is a count**: of the numbers that are larger, or equal and before. Compared as integers that order
-//!   as the floats do, they make a permutation whatever the floats are, so no two threads write one element.
+//! - **Only what is needed is resized**: a patch's four centre pixels and their neighbours are
+//!   4 x 4 of its 16 x 16 resized pixels. A thread makes one of them.
+//! - **The resize is exact**: positions are fractions of 1024, and the four products of a byte and
+//!   two weights sum to less than 2^28, so a channel is an integer, which is rounded once.
+//! - **Entropy is computed relative to that of equal shares**: ln S - sum(p x), where S is the sum
+//!   of the exponentials, is near ln 13, and patches often differ by some hundredths only.
+//!   ln(S / 13) from its series and sum(p x) are small and cancel less.
+//! - **A rank is a count** of the numbers that are larger, or equal and before. They are compared
+//!   as integers that order as the floats do, so the ranks are a permutation whatever the floats
+//!   are, and no two threads write one element.
 
 use thalweg_simt::{In, Simt, kernel};
 
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::parts::block::WINDOW;
 use crate::parts::block::maxima;
 use crate::vision::PLANES;
 use crate::vision::layout::fits;
@@ -34,12 +40,22 @@ use crate::vision::textures::linear_lab;
 const PATCHES: u32 = 1024;
 /// Planes that are sampled from the image.
 const SAMPLED: u32 = 8;
+/// Threads of a block of `profile_sample`: one for each resized pixel of 16 patches.
+const PIXELS: u32 = 16 * 16;
+/// Centre pixels of these patches.
+const CENTRES: u32 = 4 * 16;
+/// Threads of a block of `profile_scale`.
+const THREADS: u32 = 512;
+/// Warps of a block of `top`.
+const WARPS: u32 = 8;
 
 kernel! {
-    /// The first eight planes of `textures` [images, 13, 32, 32], edges not scaled yet: R, G, B, L, a, Gx, Gy, edge magnitude.
+    /// Computes the first eight planes of `textures` [images, 13, 32, 32]: R, G, B, L, a, Gx, Gy,
+    /// edge magnitude. The last three are not scaled yet.
     ///
-    /// `table` [images, 3] holds where in `rgb` each image starts, its height and its width; one that is not inside
-    /// `rgb`, or has an extent that is not within 1 to 16384, is black.
+    /// `table` [images, 3] holds for each image where it starts in `rgb`, its height and its width.
+    /// An image that is not inside `rgb`, or has an extent that is not within 1 to 16384, counts as
+    /// black.
     pub unsafe fn profile_sample(
         cx: impl Cooperative, images: u32, bytes: u32, table: In<u32>, rgb: In<u8>, textures: Out<f32>,
     )
@@ -49,13 +65,16 @@ kernel! {
         rgb.len() == bytes,
         textures.len() == 13 * 1024 * images,
     }
-    grid(64, images) block(256) shared((4 * 256 + 8 * 64) * 4)
+    grid(u128::from(PATCHES / 16), images)
+    block(u128::from(PIXELS))
+    shared(u128::from(4 * PIXELS + SAMPLED * CENTRES) * 4)
     {
         let (image, rank) = (cx.block_idx().y, cx.thread_idx().x);
         let [start, height, width] = [0, 1, 2].map(|k| table.get(cx, image as usize * 3 + k));
         let channels = cx.shared::<f32>(0);
-        let centres = cx.shared::<f32>(4 * 256 * 4);
-        // The block has 16 patches of a row; each has 16 resized pixels, from the sixth on along both axes.
+        let centres = cx.shared::<f32>(4 * PIXELS * 4);
+        // The block has 16 patches of a row. 4 x 4 resized pixels of each are needed, from row and
+        // column 6 on.
         let first = cx.block_idx().x * 16;
         let (patch, sample) = (first + rank / 16, rank % 16);
         let (i, j) = (patch / 32 * 16 + 6 + sample / 4, patch % 32 * 16 + 6 + sample % 4);
@@ -67,14 +86,14 @@ kernel! {
         let luma = cx.fma(0.299, rgb[0], cx.fma(0.587, rgb[1], 0.114 * rgb[2]));
         let [r, g, b] = rgb;
         for (k, v) in [r, g, b, luma].into_iter().enumerate() {
-            cx.shared_set(channels, k as u32 * 256 + rank, v);
+            cx.shared_set(channels, k as u32 * PIXELS + rank, v);
         }
         cx.barrier();
 
         // A thread for each centre pixel: the four of a patch are neighbours.
-        if rank < 64 {
+        if rank < CENTRES {
             let (row, column) = (1 + rank % 4 / 2, 1 + rank % 2);
-            let at = |channel: u32, y: u32, x: u32| cx.shared_get(channels, channel * 256 + rank / 4 * 16 + y * 4 + x);
+            let at = |channel: u32, y: u32, x: u32| cx.shared_get(channels, channel * PIXELS + rank / 4 * 16 + y * 4 + x);
             let [r, g, b] = [0, 1, 2].map(|channel| at(channel, row, column));
             let (l, a, _) = linear_lab(cx, [r, g, b].map(|v| linear(cx, v)));
             let luma = |y: u32, x: u32| at(3, row + y - 1, column + x - 1);
@@ -83,33 +102,36 @@ kernel! {
             let (gx, gy) = ((across(2) - across(0)) * 0.125, (down(2) - down(0)) * 0.125);
             let edge = cx.sqrt_approx(cx.fma(gx, gx, cx.fma(gy, gy, 1e-8)));
             for (k, v) in [r, g, b, l, a, gx, gy, edge].into_iter().enumerate() {
-                cx.shared_set(centres, k as u32 * 64 + rank, v);
+                cx.shared_set(centres, k as u32 * CENTRES + rank, v);
             }
         }
         cx.barrier();
 
         if rank < 16 * SAMPLED {
             let (plane, patch) = (rank / 16, rank % 16);
-            let v = |k: u32| cx.shared_get(centres, plane * 64 + patch * 4 + k);
+            let v = |k: u32| cx.shared_get(centres, plane * CENTRES + patch * 4 + k);
             let mean = ((v(0) + v(1)) + (v(2) + v(3))) * 0.25;
             textures.set(cx, ((image * PLANES + plane) * PATCHES + first + patch) as usize, mean);
         }
     }
 }
 
-/// Pixel (i, j) of the image at 512 x 512, in [0, 1]: bilinear, half-pixel centres, borders replicated.
+/// Computes pixel (i, j) of the image resized to 512 x 512, in [0, 1]: bilinear, with half-pixel
+/// centres and replicated borders.
 ///
 /// # Safety
-/// `rgb` holds the image from byte `start`; `i` and `j` are below 512, its extents within 1 to 16384.
+/// `rgb` holds the image from byte `start` on. `i` and `j` are below 512, and both extents are
+/// within 1 to 16384.
 #[inline(always)]
 unsafe fn resized(cx: impl Simt, rgb: In<u8>, start: u32, height: u32, width: u32, i: u32, j: u32) -> [f32; 3] {
-    // ((i + 1/2) extent / 512 - 1/2) in units of 1/1024.
+    // The position is ((i + 1/2) extent / 512 - 1/2), in units of 1/1024.
     let taps = |i: u32, extent: u32| {
         let at = ((2 * i + 1) * extent).max(512) - 512;
         (at / 1024, (at / 1024 + 1).min(extent - 1), at % 1024)
     };
     let ((y0, y1, fy), (x0, x1, fx)) = (taps(i, height), taps(j, width));
-    // SAFETY: rows and columns of the image, by the caller's promise.
+    // SAFETY: For `i` below 512, 2 i + 1 is below 1024, so the first tap is below `extent`; the
+    // second is clamped. The caller promises that `rgb` holds the image.
     let [a, b, c, d] = unsafe {
         let rgb = In::from_ptr(rgb.as_ptr().add(start as usize));
         [(y0, x0), (y0, x1), (y1, x0), (y1, x1)].map(|(y, x)| pixel(cx, rgb, y * width + x))
@@ -122,18 +144,19 @@ unsafe fn resized(cx: impl Simt, rgb: In<u8>, start: u32, height: u32, width: u3
     })
 }
 
-/// Linear light of gamma-encoded sRGB in [0, 1] (IEC 61966-2-1).
+/// Computes linear light from gamma-encoded sRGB in [0, 1] (IEC 61966-2-1).
 #[inline(always)]
 fn linear(cx: impl Simt, c: f32) -> f32 {
-    // Both, then a choice: pixels of a warp differ.
+    // Both branches are computed, because the pixels of a warp differ.
     let base = (c + 0.055) * (1.0 / 1.055);
     let (line, power) = (c * (1.0 / 12.92), cx.exp2(2.4 * cx.log2(base)));
     if c <= 0.04045 { line } else { power }
 }
 
 kernel! {
-    /// All planes of `textures` [images, 13, 32, 32] from the first eight as [`profile_sample`](crate::vision::profile_sample) leaves
-    /// them; the same as `features` [images, 1024, 13]; and the scaled `information` [images, 1024].
+    /// Computes all planes of `textures` [images, 13, 32, 32] from the first eight, as
+    /// [`profile_sample`](crate::vision::profile_sample) leaves them. Also writes the planes as
+    /// `features` [images, 1024, 13], and the scaled `information` [images, 1024].
     pub unsafe fn profile_scale(
         cx: impl Cooperative, images: u32, textures: InOut<f32>, features: Out<f32>, information: InOut<f32>,
     )
@@ -143,7 +166,7 @@ kernel! {
         features.len() == 13 * 1024 * images,
         information.len() == 1024 * images,
     }
-    grid(images) block(512) shared(6 * 33 * 4)
+    grid(images) block(u128::from(THREADS)) shared(6 * u128::from(WINDOW) * 4)
     {
         let (image, rank) = (cx.block_idx().x, cx.thread_idx().x);
         let at = |plane: u32, patch: u32| ((image * PLANES + plane) * PATCHES + patch) as usize;
@@ -156,7 +179,7 @@ kernel! {
             let [gx, gy, edge] = [5, 6, 7].map(|plane| textures.get(cx, at(plane, patch)));
             let v = [-gx, gx, -gy, gy, -edge, edge];
             most = core::array::from_fn(|k| most[k].max(v[k]));
-            patch += 512;
+            patch += THREADS;
         }
         let ends = maxima(cx, window, most);
 
@@ -180,28 +203,31 @@ kernel! {
             let nats = spread(cx, planes);
             information.set(cx, (image * PATCHES + patch) as usize, nats);
             most = [most[0].max(-nats), most[1].max(nats)];
-            patch += 512;
+            patch += THREADS;
         }
         let [below, most] = maxima(cx, window, most);
         let mut patch = rank;
         while patch < PATCHES {
             let at = (image * PATCHES + patch) as usize;
             information.set(cx, at, scaled(information.get(cx, at), below, most));
-            patch += 512;
+            patch += THREADS;
         }
     }
 }
 
-/// The entropy in nats of the softmax of 13 numbers near [0, 1], less ln 13.
+/// Computes the entropy in nats of the softmax of 13 numbers near [0, 1], less ln 13.
 ///
-/// The definition adds 1e-10 to a share before its logarithm: 13e-10 less in all, for every patch.
+/// The definition adds 1e-10 to a share before its logarithm. That lowers the entropy of every
+/// patch by 13e-10, which the scaling removes.
 #[inline(always)]
 fn spread(cx: impl Simt, v: [f32; 13]) -> f32 {
     let (mut sum, mut moment) = (0.0, 0.0);
     for v in v {
-        // Around 1/2, so that exponentials are near 1 and the moment is small.
+        // The numbers are taken relative to 1/2, so that exponentials are near 1 and the moment is
+        // small.
         let x = v - 0.5;
-        // exp(x) to within 6e-9 for |x| <= 1/2; the instruction's 2e-7 would show.
+        // The series gives exp(x) to within 6e-9 for |x| <= 1/2. The error of the instruction,
+        // 2e-7, would show.
         let series = [1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
         let power = series.into_iter().fold(0.0, |sum, c| cx.fma(sum, x, c));
         sum += power;
@@ -218,8 +244,9 @@ fn spread(cx: impl Simt, v: [f32; 13]) -> f32 {
 }
 
 kernel! {
-    /// Indices of the `k` largest of `n` numbers of each of `images` images, largest first, the lower index first among
-    /// equals: `values` [images, n] to `order` [images, k].
+    /// Finds the indices of the `k` largest of `n` numbers for each of `images` images: `values`
+    /// [images, n] to `order` [images, k]. The largest comes first, and among equals the one with
+    /// the lower index.
     pub unsafe fn top(cx: impl Cooperative, images: u32, n: u32, k: u32, values: In<f32>, order: Out<i32>)
     require {
         images <= 65535,
@@ -230,7 +257,7 @@ kernel! {
         values.is_aligned(16),
         order.len() == images * k,
     }
-    grid(n.div_ceil(32), images) block(32, 8) shared(8 * 32 * 4)
+    grid(n.div_ceil(32), images) block(32, u128::from(WARPS)) shared(u128::from(WARPS) * 32 * 4)
     {
         let (image, lane, warp) = (cx.block_idx().y, cx.thread_idx().x, cx.thread_idx().y);
         let i = cx.block_idx().x * 32 + lane;
@@ -243,13 +270,13 @@ kernel! {
             for (k, other) in others.into_iter().enumerate() {
                 rank += u32::from(other > own || other == own && j + (k as u32) < i);
             }
-            j += 32;
+            j += WARPS * 4;
         }
         let counts = cx.shared::<u32>(0);
         cx.shared_set(counts, warp * 32 + lane, rank);
         cx.barrier();
         if warp == 0 && i < n {
-            let rank: u32 = (0..8).map(|part| cx.shared_get(counts, part * 32 + lane)).sum();
+            let rank: u32 = (0..WARPS).map(|part| cx.shared_get(counts, part * 32 + lane)).sum();
             if rank < k {
                 order.set(cx, (image * k + rank) as usize, i as i32);
             }
@@ -257,10 +284,10 @@ kernel! {
     }
 }
 
-/// An integer that orders as the float does, the same for 0 and -0.
+/// Makes an integer that orders as the float does, and is the same for 0 and -0.
 #[inline(always)]
 fn key(v: f32) -> i32 {
     let bits = v.to_bits() as i32;
-    // Negative floats fall as their magnitude rises; -0 becomes 0.
+    // Negative floats fall as their bits rise; -0 becomes 0.
     if bits < 0 { (bits ^ i32::MAX).wrapping_add(1) } else { bits }
 }

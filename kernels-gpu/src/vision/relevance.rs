@@ -2,47 +2,57 @@
 //!
 //! ```text
 //! peak         = maximum of edge over patches, edge = features[n][8]
-//! salience[n]  = edge / peak * (1 - foveal_bias * eccentricity), eccentricity = features[n][11]; 0 if peak is 0
-//! raw[n]       = mix_entropy * entropy[n] + mix_salience * salience[n]   (+ mix_participatory * participatory[n])
+//! salience[n]  = edge / peak * (1 - foveal_bias * eccentricity), or 0 if peak is 0,
+//!                eccentricity = features[n][11]
+//! raw[n]       = mix_entropy * entropy[n] + mix_salience * salience[n]
+//!                (+ mix_participatory * participatory[n])
 //! relevance[n] = (raw[n] - min) / (max - min + 1e-8), or 1 where max - min < 1e-6
 //! ```
 //!
-//! Launch: one block an image, a thread for every 8 patches, at most 1024.
-//! Memory: 48 bytes read and 8 written a patch, all of it in L2; with a query 12 and 8. Of more than 8192 patches up to 12 more are read
-//! and 8 written.
+//! Launch: one block for each image, with a thread for every 8 patches of the largest image, at
+//! most 1024 threads.
+//! Memory: 48 bytes read and 8 written for each patch, all of it in L2; with a query 12 and 8.
+//! Beyond the first 8192 patches of an image, up to 12 more are read and 8 more written for each
+//! patch.
 //!
-//! - **One block an image**: both extremes are needed before the next line can start, and barriers in a block are
-//!   cheaper than launches while an image has some thousand patches.
-//! - **A thread's first 8 patches stay in registers**: what they need is loaded before anything is waited for, all at once, so
-//!   up to 8192 patches cost one way to L2 and back. Further ones are loaded two at a time; more would take more than the 64
-//!   registers that 1024 threads can have, and such a kernel cannot be launched. Of these salience, before the division, and `raw`
-//!   wait in memory: a thread meets the same patches in each pass, and features are read once.
-//! - **Features come through one multiprocessor**: the two that are needed are in 1.4 sectors of 32 bytes a patch, of which 8160
-//!   take 3 us of the 6.5 on an H200. Spread over the GPU they would take another launch, which costs as much.
-//! - **Two lanes load a row's two features together**, so each line is looked up once, not once for either: 6.5 us and not 7.6,
-//!   and for 32400 patches 21 and not 27.
-//! - **True divisions by the peak**: the patch there is exactly 1. By the range it is a product: nothing has to be exact there but that
-//!   no result is above 1.
-//! - **With a query, `participatory` has gone through the features already**, on the whole GPU: what is left is the
-//!   division by the peak, and rows of 52 bytes need not pass through one multiprocessor. Each warp finds the peak for
-//!   itself, from a number for every 64 patches, so that nobody waits at a barrier for it.
+//! - **An image has one block**: both extremes must be known before the next line can start, and
+//!   barriers in a block are cheaper than launches as long as an image has some thousand patches.
+//! - **The first 8 patches of a thread stay in registers**: their loads are all issued before the
+//!   first is waited for, so up to 8192 patches cost one round trip to L2. Further patches are
+//!   loaded two at a time: more would need more than the 64 registers that each of 1024 threads can
+//!   have, and such a kernel cannot be launched. Their salience, before the division, and `raw`
+//!   wait in memory. A thread has the same patches in each pass, so features are read once.
+//! - **Two lanes load the two features of a row together**, so each line is looked up once. The two
+//!   features come from 1.4 sectors of 32 bytes for each patch, through one multiprocessor; to
+//!   spread the loads over the GPU would take another launch, which costs as much.
+//! - **The division by the peak is a true one**: the patch at the peak gets exactly 1. The division
+//!   by the range is a product: there it only matters that no result is above 1.
+//! - **With a query, `participatory` has read the features already**, on the whole GPU. Only the
+//!   division by the peak is left, and no rows of 52 bytes need to pass through one multiprocessor.
+//!   Each warp finds the peak by itself, from one number for every 64 patches, so that it needs no
+//!   barrier.
 
 use thalweg_simt::{Cooperative, InOut, kernel};
 
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::parts::block::WINDOW;
 use crate::parts::block::maxima;
 use crate::vision::layout::{PIECE, Span};
 use crate::vision::{ECCENTRICITY, EDGE, PLANES};
 
-/// Patches of a thread that stay in registers, and of further ones those that are loaded at once.
+/// Patches of a thread that stay in registers.
 const HELD: usize = 8;
+/// Further patches that a thread loads at once.
 const FEW: usize = 2;
 
+/// The threads of a block, for a batch whose largest image has so many patches.
+#[cfg(not(target_arch = "nvptx64"))]
+fn threads(largest: u128) -> u128 {
+    largest.div_ceil(32 * HELD as u128).min(32) * 32
+}
+
 kernel! {
-    /// Salience and relevance of all patches of a batch, from `features` [N, 13] and `entropy` \[N\]; each image is scaled alone.
-    ///
-    /// `images`, `patches` (N), `largest` and `table` are those of the batch's [`Layout`](crate::vision::Layout).
-    /// `mix_entropy` and `mix_salience` are the weights of the two scores, 0.5 each unless something balances
-    /// them; `foveal_bias` in [0, 1] lowers salience away from the fixation.
+    /// See [`relevance`](crate::vision::relevance).
     pub(super) unsafe fn relevance(
         cx: impl Cooperative, images: u32, patches: u32, largest: u32, foveal_bias: f32, mix_entropy: f32, mix_salience: f32,
         table: In<u32>, features: In<f32>, entropy: In<f32>, salience: InOut<f32>, relevance: InOut<f32>,
@@ -57,15 +67,19 @@ kernel! {
         salience.len() == patches,
         relevance.len() == patches,
     }
-    grid(images) block(largest.div_ceil(256).min(32) * 32) shared(2 * 33 * 4)
+    grid(images) block(threads(largest)) shared(2 * u128::from(WINDOW) * 4)
     {
         let span = Span::of_image(cx, table, images, patches, cx.block_idx().x);
         if span.len() == 0 {
             return;
         }
         let part = Part::new(cx, span);
-        // Two lanes load both features of a row, then of the 16th after it: of the first each keeps one, of the other row they swap.
-        // Which lane it is is asked anew each time: on one value, jump threading would make two copies of the shuffle between.
+        // Two lanes together load both features of a row, then of the 16th row after it, so that
+        // each load of the warp meets whole rows. A lane gets the edge of its own row and the
+        // eccentricity of its neighbour's row; then they swap the eccentricities. `odd` calls
+        // `lane()` each time instead of reusing its value: with one value, rustc's jump threading
+        // would duplicate the shuffle between the branches, and the two copies would then run with
+        // different lanes.
         let odd = || cx.lane() % 2 == 1;
         let read = |i: u32| {
             let row = if odd() { i - 16 } else { i };
@@ -78,7 +92,8 @@ kernel! {
             [if odd() { b } else { a }, other, entropy]
         };
         let mut peak = 0.0f32;
-        // Salience but for the division by the peak. Of patches that are not held it waits in memory.
+        // This is salience before the division by the peak. For patches that are not held it waits
+        // in memory.
         let mut salient = |v: [f32; 3]| {
             let [edge, eccentricity, entropy] = swap(v);
             peak = peak.max(edge);
@@ -86,7 +101,7 @@ kernel! {
         };
         let held: [_; HELD] = part.tile(part.first, read).map(&mut salient);
         let mut at = part.rest();
-        // The first of the warp's patches decides: lanes swap together.
+        // The first patch of the warp decides, because lanes swap together.
         while at - within(cx.lane()) < span.end {
             let next: [_; FEW] = part.tile(at, read);
             for v in next {
@@ -111,12 +126,7 @@ kernel! {
 }
 
 kernel! {
-    /// Salience and relevance of all patches of a batch, with a query: maps `entropy` and `participatory` \[N\], and `mix`
-    /// [images, 3], the weights of entropy, salience and participatory score; each image is scaled alone.
-    ///
-    /// `images`, `patches` (N), `largest` and `table` are those of the batch's [`Layout`](crate::vision::Layout).
-    /// `salience` and `summaries` are as [`participatory`](crate::vision::participatory) leaves them; `salience` is
-    /// divided by its peak.
+    /// See [`relevance_with_query`](crate::vision::relevance_with_query).
     pub(super) unsafe fn relevance_with_query(
         cx: impl Cooperative, images: u32, patches: u32, largest: u32,
         table: In<u32>, entropy: In<f32>, participatory: In<f32>, summaries: In<f32>,
@@ -134,7 +144,7 @@ kernel! {
         salience.len() == patches,
         relevance.len() == patches,
     }
-    grid(images) block(largest.div_ceil(256).min(32) * 32) shared(2 * 33 * 4)
+    grid(images) block(threads(largest)) shared(2 * u128::from(WINDOW) * 4)
     {
         let image = cx.block_idx().x;
         let span = Span::of_image(cx, table, images, patches, image);
@@ -168,13 +178,13 @@ kernel! {
     }
 }
 
-/// Which of its warp's 32 patches is a lane's.
+/// Returns which of the 32 patches of its warp a lane has.
 #[inline(always)]
 fn within(lane: u32) -> u32 {
     lane / 2 + lane % 2 * 16
 }
 
-/// A thread's patches: every so many of an image's.
+/// The patches of an image that a thread has: `first`, and every `threads`th after it.
 #[derive(Clone, Copy)]
 struct Part {
     first: u32,
@@ -183,36 +193,38 @@ struct Part {
 }
 
 impl Part {
-    /// For an image that has patches.
+    /// Computes the part of a thread. The image has at least one patch.
     #[inline(always)]
     fn new(cx: impl Cooperative, span: Span) -> Self {
         let first = span.start + cx.warp() * 32 + within(cx.lane());
         Self { first, threads: cx.block_dim().x, end: span.end }
     }
 
-    /// `load` of some patches from `at` on; there may be no such patches.
+    /// Calls `load` with the next `N` patches of the thread from `at` on, some of which may be past
+    /// the end.
     #[inline(always)]
     fn tile<T, const N: usize>(self, at: u32, load: impl Fn(u32) -> T) -> [T; N] {
         core::array::from_fn(|k| load(at + k as u32 * self.threads))
     }
 
-    /// The patch, or the last.
+    /// Returns the patch, or the last one if the patch is past the end.
     #[inline(always)]
     fn inside(self, i: u32) -> u32 {
         i.min(self.end - 1)
     }
 
-    /// The first patch that is not held.
+    /// Returns the first patch that is not held.
     #[inline(always)]
     fn rest(self) -> u32 {
         self.first + HELD as u32 * self.threads
     }
 
-    /// Salience and relevance of an image's patches: `raw` makes salience and the weighted sum of what `load` finds, `held` of
-    /// the first ones.
+    /// Writes salience and relevance of an image's patches. `raw` makes the salience and the
+    /// weighted sum of what `load` returns for a patch; `held` is that for the first patches.
     ///
     /// # Safety
-    /// The maps have these patches, and shared memory two windows, which no thread accesses before the next barrier.
+    /// All threads of the block call it. The maps have these patches, which no other block writes,
+    /// and shared memory has two windows, which no thread accesses before the next barrier.
     #[inline(always)]
     unsafe fn normalise<C: Cooperative>(
         self,
@@ -224,7 +236,9 @@ impl Part {
         raw: impl Fn([f32; 3]) -> (f32, f32),
     ) {
         let (mut least, mut most) = (f32::INFINITY, f32::NEG_INFINITY);
-        // SAFETY: patches of the image, each met by one thread in both passes.
+        // SAFETY: Every store is to a patch from `first` on and below `end`, so it is a patch of
+        // the image, and in both passes the same thread has it. `inside` keeps the load inside.
+        // `maxima` gets the windows that the caller promises.
         unsafe {
             let held = held.map(|v| {
                 let (score, v) = raw(v);
@@ -236,7 +250,8 @@ impl Part {
                 let next: [_; FEW] = self.tile(at, &load);
                 for v in next {
                     let (score, v) = raw(v);
-                    // What stands for a patch that is not there is the last one, which its thread may have divided already.
+                    // A patch past the end was loaded as the last one, whose thread may have
+                    // divided it already.
                     if at < self.end {
                         salience.set(cx, at as usize, score);
                         relevance.set(cx, at as usize, v);

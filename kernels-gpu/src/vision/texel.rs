@@ -1,32 +1,39 @@
-//! The planes of a pixel: what the materialised and the fused path share.
+//! The planes of a pixel, which the materialised and the fused path share.
 //!
-//! Instructions count here: a 4K frame is 8.3 million pixels, and in 30 us an H200 issues some 110 instructions for each.
+//! The number of instructions counts here: in the fused path it is the limit.
 //!
-//! - **Columns.** Everything the 3x3 window needs separates: a column (a, b, c) gives its sum, its smoothed value
-//!   a + 2b + c, its slope c - a and its spread, and a window is three of them. Runs of 4 pixels share 6
-//!   columns, and a [`Walk`] downwards finds the next row's columns from the last one's in 7 operations.
-//! - **Exactness.** Luma, Sobel sums and differences are integers below 2^24, so f32 holds them exactly. The
-//!   variance is made of squared differences of neighbours, inside columns and between them: no term
-//!   is large where the variance is small, as in E[x^2] - E[x]^2.
-//! - **One square less.** For u = b - a, v = c - b the three pairs of a column have
+//! - **Columns.** The 3x3 window separates: a column (a, b, c) gives its sum, its smoothed value
+//!   a + 2b + c, its slope c - a and its spread, and a window is three columns. Runs of 4 pixels
+//!   share 6 columns, and a [`Walk`] downwards makes the columns of the next row from those of the
+//!   last one in 7 operations.
+//! - **Exactness.** Luma, Sobel sums and differences are integers below 2^24, so f32 holds them
+//!   exactly. The variance is made of squared differences of neighbours, inside columns and between
+//!   them: no term is large where the variance is small, as the terms of E[x^2] - E[x]^2 are.
+//! - **One square less.** For u = b - a and v = c - b, the three pairs of a column have
 //!   u^2 + v^2 + (u + v)^2 = 2 (u (u + v) + v^2), three operations of which u + v is the slope.
-//! - **Dot products of bytes** make luma in two instructions, already as the mantissa of 2^23, so that one subtraction
-//!   makes it a float. Conversions share a slow pipe with the roots and exponentials.
-//! - **Linear light from a table** of 256 floats: exact to rounding.
-//! - **Cube roots without a branch.** Below t0 = 0.008856 L*a*b* takes a line instead of the root. With t in
-//!   units of t0 and d = what it lacks to 1 (a saturating subtraction), that is root(t + d) - slope d.
+//! - **Dot products of bytes** make luma in two instructions, already as the mantissa of a float in
+//!   [2^23, 2^24), so that one subtraction makes it a float. Conversions would share a slow unit
+//!   with the roots and exponentials.
+//! - **Linear light comes from a table** of 256 floats, exact to rounding.
+//! - **Cube roots have no branch.** Below t0 = 0.008856, L*a*b* has a line instead of the root.
+//!   With t in units of t0 and d = max(1 - t, 0), by a saturating subtraction, the value is
+//!   root(t + d) - slope d.
 
 use thalweg_simt::{In, Simt};
 
 use crate::vision::patch::Patch;
 
-/// The luma of [`Column`] and [`gradient`] to units of 1: Sobel's eight over 255000.
+/// Scales [`gradient`] to units of 1: luma is times 255000, and the weights of a Sobel sum add up
+/// to eight.
 pub(crate) const GRADIENT: f32 = 1.0 / (8.0 * 255_000.0);
-/// The square root of [`contrast`] to twice the standard deviation: 2 sqrt(2 / 27) / 255000.
+/// Scales [`contrast`] to twice the standard deviation in units of 1: 2 sqrt(2 / 27) / 255000.
 pub(crate) const CONTRAST: f32 = (2.0 * 0.272_165_526_975_908_7f64 / 255_000.0) as f32;
 
-/// An image whose pixels are read in runs along a row, with the neighbour on each side; the border is
-/// replicated. A pixel's bytes are the low 24 bits of a word.
+/// An image whose pixels are read in runs along a row, with the neighbour on each side. The border
+/// is replicated. The bytes of a pixel are the low 24 bits of a word.
+///
+/// Whoever makes one vouches that `rgb` holds the `height` x `width` pixels. The methods rely on
+/// that.
 #[derive(Clone, Copy)]
 pub(crate) struct Image {
     pub(crate) height: u32,
@@ -47,32 +54,36 @@ impl Image {
         self.is_aligned() && (area.x | area.width).is_multiple_of(4)
     }
 
-    /// Where row `y` starts, in bytes.
+    /// Returns where row `y` starts, in bytes.
     #[inline(always)]
     pub(crate) fn start(self, y: u32) -> u32 {
         3 * self.width * y
     }
 
-    /// Where the row above starts, and the row below the one at `start`: at the border that row itself.
+    /// Returns where the row above row `y` starts, which itself starts at `start`. The first row is
+    /// its own neighbour.
     #[inline(always)]
     pub(crate) fn above(self, y: u32, start: u32) -> u32 {
         if y > 0 { start - 3 * self.width } else { start }
     }
 
-    /// Where the row below `y` starts, which itself starts at `start`: at the border the same.
+    /// Returns where the row below row `y` starts, which itself starts at `start`. The last row is
+    /// its own neighbour.
     #[inline(always)]
     pub(crate) fn below(self, y: u32, start: u32) -> u32 {
         if y + 1 < self.height { start + 3 * self.width } else { start }
     }
 
-    /// Pixels `x - 1` to `x + 4` of the row that starts at `start`.
+    /// Loads pixels `x - 1` to `x + 4` of the row that starts at `start`.
     ///
     /// # Safety
-    /// `rgb` holds the image, which [`is_aligned`](Self::is_aligned), and the pixel; `x` is a multiple of 4.
+    /// `rgb` holds the image, which [`is_aligned`](Self::is_aligned). `start` is a row of it, and
+    /// `x` a column that is a multiple of 4.
     #[inline(always)]
     pub(crate) unsafe fn quad(self, cx: impl Simt, start: u32, x: u32) -> [u32; 6] {
-        // SAFETY: the row is 3/4 * width whole words; `p` is that of pixel x, and the words before and after are
-        // taken only inside the row.
+        // SAFETY: The image is aligned, so a row is 3/4 * width whole words. `p` is the first of
+        // the three words of pixels x to x + 3. The words before and after them are loaded only if
+        // they are in the row.
         unsafe {
             let p = self.rgb.as_ptr().add(3 * x as usize).add(start as usize).cast::<u32>();
             let (p0, p1, p2) = (cx.load(p), cx.load(p.add(1)), cx.load(p.add(2)));
@@ -82,44 +93,46 @@ impl Image {
         }
     }
 
-    /// Pixels `x - 1` to `x + 1` of the row that starts at `start`, byte by byte.
+    /// Loads pixels `x - 1` to `x + 1` of the row that starts at `start`, byte by byte.
     ///
     /// # Safety
-    /// `rgb` holds the image and the pixel.
+    /// `rgb` holds the image. `start` is a row of it, and `x` a column.
     #[inline(always)]
     pub(crate) unsafe fn single(self, cx: impl Simt, start: u32, x: u32) -> [u32; 3] {
-        // SAFETY: inside the image.
+        // SAFETY: the three columns are clamped to the row.
         [x.max(1) - 1, x, (x + 1).min(self.width - 1)].map(|x| unsafe { self.pixel(cx, start, x) })
     }
 
-    /// Pixel `x` of the row that starts at `start`, byte by byte.
+    /// Loads pixel `x` of the row that starts at `start`, byte by byte.
     ///
     /// # Safety
-    /// `rgb` holds the pixel.
+    /// As for [`single`](Self::single).
     #[inline(always)]
     pub(crate) unsafe fn pixel(self, cx: impl Simt, start: u32, x: u32) -> u32 {
         let at = (start + 3 * x) as usize;
-        // SAFETY: the caller's promise.
+        // SAFETY: the three bytes are those of a pixel of the image, which `rgb` holds, as the
+        // caller promises.
         let [r, g, b] = [0, 1, 2].map(|k| u32::from(unsafe { self.rgb.get(cx, at + k) }));
         r | g << 8 | b << 16
     }
 }
 
-/// The bytes of a packed pixel; its top byte is ignored.
+/// Returns the bytes of a packed pixel, without its top byte.
 #[inline(always)]
 pub(crate) fn channels(pixel: u32) -> [u32; 3] {
     [pixel & 255, pixel >> 8 & 255, pixel >> 16 & 255]
 }
 
-/// Luma times 255000, an integer up to 255000.
+/// Computes luma times 255000, an integer up to 255000.
 #[inline(always)]
 pub(crate) fn luma(cx: impl Simt, pixel: u32) -> f32 {
-    // 2^23 + v is the float whose mantissa ends with v.
+    // The float 2^23 + v has the integer v as its mantissa.
     let biased = cx.dot2_high(114, pixel, cx.dot2_low(299 | 587 << 16, pixel, 0x4b00_0000));
     f32::from_bits(biased) - 8_388_608.0
 }
 
-/// Three lumas, one above the other, as a window needs them. All but `spread` are exact integers.
+/// What a window needs of three lumas a, b and c, one above the other. All numbers but `spread` are
+/// exact integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     /// a + b + c
@@ -128,18 +141,18 @@ pub(crate) struct Column {
     smooth: f32,
     /// c - a
     slope: f32,
-    /// 3/2 of the sum of squared deviations from the column's mean
+    /// 3/2 times the sum of the squared deviations from the column's mean
     spread: f32,
 }
 
-/// `M` columns of luma, as far as they are known when the next row comes.
+/// `M` columns of luma, as far as they are known before the next row is read.
 #[derive(Clone, Copy)]
 pub(crate) struct Walk<const M: usize> {
-    /// The last row
+    /// The last row.
     last: [f32; M],
-    /// The sum of the last two
+    /// The sum of the last two rows.
     pub(crate) pair: [f32; M],
-    /// The last less the one before
+    /// The last row less the one before.
     step: [f32; M],
 }
 
@@ -156,7 +169,8 @@ impl<const M: usize> Walk<M> {
         walk
     }
 
-    /// The columns whose middle is the last row, by the one below; which becomes the last.
+    /// Makes the columns whose middle is the last row from the row below, which then becomes the
+    /// last row.
     #[inline(always)]
     pub(crate) fn down(&mut self, cx: impl Simt, below: [u32; M]) -> [Column; M] {
         let mut columns = [Column { sum: 0.0, smooth: 0.0, slope: 0.0, spread: 0.0 }; M];
@@ -176,7 +190,7 @@ impl<const M: usize> Walk<M> {
     }
 }
 
-/// Gx, Gy and edge magnitude in the middle of three columns, in units of [`GRADIENT`].
+/// Computes Gx, Gy and edge magnitude in the middle of three columns, in units of [`GRADIENT`].
 #[inline(always)]
 pub(crate) fn gradient(cx: impl Simt, [left, middle, right]: [Column; 3]) -> (f32, f32, f32) {
     let gx = right.smooth - left.smooth;
@@ -184,10 +198,10 @@ pub(crate) fn gradient(cx: impl Simt, [left, middle, right]: [Column; 3]) -> (f3
     (gx, gy, cx.sqrt_approx(cx.fma(gx, gx, gy * gy)))
 }
 
-/// Local contrast in the middle of three columns, in units of [`CONTRAST`].
+/// Computes the local contrast in the middle of three columns, in units of [`CONTRAST`].
 #[inline(always)]
 pub(crate) fn contrast(cx: impl Simt, [left, middle, right]: [Column; 3]) -> f32 {
-    // Of three sums, as of three lumas in a column.
+    // The three sums have a spread, like the three lumas of a column.
     let (a, b) = (middle.sum - left.sum, right.sum - middle.sum);
     let between = cx.fma(a, a + b, b * b);
     cx.sqrt_approx(cx.fma(1.0 / 3.0, between, left.spread + middle.spread + right.spread))
@@ -198,12 +212,13 @@ const T0: f64 = 0.008856;
 /// The cube root of [`T0`].
 const ROOT0: f64 = 0.206_893_034_422_963_83;
 
-/// f(X), f(Y) and f(Z) of linear light, in units of the cube root of [`T0`]; CIE 1976, D65, 2 degree observer.
+/// Computes f(X), f(Y) and f(Z) of linear light, in units of the cube root of [`T0`] (CIE 1976,
+/// D65, 2 degree observer).
 #[inline(always)]
 pub(crate) fn response(cx: impl Simt, [r, g, b]: [f32; 3]) -> [f32; 3] {
     const WHITE: [f64; 3] = [0.95047, 1.0, 1.08883];
     let f = |x: f64, y: f64, z: f64, white: f64| {
-        // Constants are folded, and rounded once.
+        // The compiler folds the constants and rounds them once.
         let scale = |v: f64| (v / white / T0) as f32;
         let t = cx.fma(scale(x), r, cx.fma(scale(y), g, scale(z) * b));
         let lack = cx.sub_sat(1.0, t);
@@ -216,7 +231,8 @@ pub(crate) fn response(cx: impl Simt, [r, g, b]: [f32; 3]) -> [f32; 3] {
     ]
 }
 
-/// L* / 100, (a* + 128) / 255 and (b* + 128) / 255, summed over `n` pixels, from the sums of their responses.
+/// Computes L* / 100, (a* + 128) / 255 and (b* + 128) / 255, summed over `n` pixels, from the sums
+/// of their responses.
 #[inline(always)]
 pub(crate) fn lab(cx: impl Simt, [x, y, z]: [f32; 3], n: f32) -> [f32; 3] {
     [
@@ -229,7 +245,7 @@ pub(crate) fn lab(cx: impl Simt, [x, y, z]: [f32; 3], n: f32) -> [f32; 3] {
 /// Positions in the unit square, and distances from the fixation.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// Of one row and of one column.
+    /// The distance of two rows, and of two columns.
     pub(crate) scale: [f32; 2],
     pub(crate) fixation: [f32; 2],
     /// One over the distance of the farthest corner.
@@ -239,9 +255,9 @@ pub(crate) struct Place {
 impl Place {
     #[inline(always)]
     pub(crate) fn new(cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32) -> Self {
-        // Where the extent is 1 the only index is 0, and any scale will do.
+        // If the extent is 1, the only index is 0, and any scale will do.
         let scale = |extent: u32| cx.recip(cx.scale(extent.max(2) - 1, 1.0));
-        // The farthest corner of the unit square is farther along both axes.
+        // The farthest corner of the unit square is the farther one along both axes.
         let far = |f: f32| f.abs().max((1.0 - f).abs());
         let (y, x) = (far(fixation_y), far(fixation_x));
         Self {
@@ -251,14 +267,14 @@ impl Place {
         }
     }
 
-    /// Plane 9 of row `y`, and its part of the eccentricity.
+    /// Computes plane 9 of row `y`, and its part of the eccentricity.
     #[inline(always)]
     pub(crate) fn row(self, cx: impl Simt, y: u32) -> (f32, f32) {
         let y = cx.scale(y, self.scale[0]);
         (y, (y - self.fixation[0]) * self.nearness)
     }
 
-    /// Plane 10 of column `x`, and its part of the eccentricity.
+    /// Computes plane 10 of column `x`, and its part of the eccentricity.
     #[inline(always)]
     pub(crate) fn column(self, cx: impl Simt, x: u32) -> (f32, f32) {
         let x = cx.scale(x, self.scale[1]);
@@ -266,17 +282,17 @@ impl Place {
     }
 }
 
-/// Plane 11 from the parts of row and column.
+/// Computes plane 11 from the parts of row and column.
 #[inline(always)]
 pub(crate) fn eccentricity(cx: impl Simt, row: f32, column: f32) -> f32 {
     cx.sqrt_approx(cx.fma(row, row, column * column))
 }
 
-/// A table that 16-byte loads may read.
+/// A table that is aligned for loads of 16 bytes.
 #[repr(align(16))]
 pub(crate) struct Table(pub(crate) [f32; 256]);
 
-/// Linear light of each sRGB byte (IEC 61966-2-1).
+/// The linear light of each sRGB byte (IEC 61966-2-1).
 #[rustfmt::skip]
 pub(crate) static LINEAR: Table = Table([
     0.0, 0.000303527, 0.000607054, 0.000910581, 0.001214108, 0.001517635, 0.001821162, 0.0021246888,

@@ -4,30 +4,26 @@
 //! for every pixel (y, x):
 //!     planes 0..3   = R, G, B / 255
 //!     planes 3..6   = L*a*b* of linear RGB: (L / 100, (a + 128) / 255, (b + 128) / 255)
-//!     l             = 299 R + 587 G + 114 B over the 3x3 window, border replicated   (integer luma)
+//!     l             = 299 R + 587 G + 114 B over the 3x3 window, border replicated (integers)
 //!     planes 6..9   = Gx, Gy, |G|: Sobel sums of l / (8 * 255000)
 //!     planes 9..12  = y / (H - 1), x / (W - 1), distance from the fixation / largest such distance
 //!     plane  12     = 2 * standard deviation of l / 255000
 //! ```
 //!
-//! Launch: blocks of 256 threads, 4 pixels of 2 rows a thread, so a block covers 1024 x 2 pixels.
-//! Memory: 3 bytes read a pixel, 52 written, or 26 as halves; neighbouring rows come from L1.
+//! Launch: blocks of 256 threads. A thread takes 4 pixels of 2 rows, so a block covers 1024 x 2
+//! pixels.
+//! Memory: 3 bytes read for each pixel, 52 written, or 26 in half precision; neighbouring rows come
+//! from L1.
 //!
-//! - **Two layouts of one computation.** Where rows start on 16 bytes (W divisible by 4) a thread
-//!   takes 4 adjacent pixels: 12 bytes are three aligned words, one more word on each side holds the
-//!   neighbours, and a plane takes one `st.global.cs.v4`. Elsewhere the thread takes every 256th of 1024 pixels, so
-//!   that a warp's scalar stores are still whole lines.
-//! - **Streaming stores**: 52 bytes a pixel would otherwise push the image out of L2.
-//! - **Two rows a thread**: the second costs one row of luma instead of three. On the CPU device that saves a fifth or more; on
-//!   an H200 arithmetic does not bind, and one row or two, 32 x 8 or 256 x 1 threads are the same to 1 %.
-//! - **Arithmetic** as in `texel`, shared with the fused path.
-//!
-//! On an H200 f32 runs at 92.2 % of the rate of a copy of as many bytes at 4K and 91.0 % at 8K, halves at 94.2 % and 91.9 %.
-//! Memory binds: a kernel that only reads the image and writes 13 planes comes to 92.1 % and 90.8 %.
-//! Four rows a thread take 128 registers and 2 % longer; plain stores 1.5 %; linear light by arithmetic instead of the table
-//! is no faster. See `benches/record`.
-//!
-//! Largest error against f64 over all 2^24 colours, on the CPU device: R, G, B 7.5e-8, L 4.0e-7, a 7.7e-7, b 3.8e-7.
+//! - **One computation, two layouts.** If rows start on words and planes on 16 bytes (8 in half
+//!   precision), a thread takes 4 adjacent pixels: their 12 bytes are three aligned words, one more
+//!   word on each side holds the neighbours, and a plane takes one `st.global.cs.v4`. Otherwise a
+//!   thread takes every 256th of 1024 pixels, so that the stores of a warp are still to whole
+//!   lines.
+//! - **Stores are streaming**: 52 bytes for each pixel would otherwise push the image out of L2.
+//! - **A thread takes two rows**: the second one costs one row of luma instead of three. That helps
+//!   the CPU device; on a GPU memory is the limit, not arithmetic.
+//! - **The arithmetic** is that of `texel`, which the fused path uses, too.
 
 use thalweg_simt::{Simt, kernel};
 
@@ -41,10 +37,11 @@ const THREADS: u32 = 256;
 const ROWS: u32 = 2;
 
 kernel! {
-    /// Texture array of an image: `rgb` [H, W, 3] to `planes` [13, H, W].
+    /// Computes the texture array of an image: `rgb` [H, W, 3] to `planes` [13, H, W].
     ///
-    /// Planes: R, G, B, L\*, a\*, b\* (scaled to about [0, 1]), Gx, Gy, edge magnitude, y, x, eccentricity,
-    /// local contrast. The fixation is in units of the image's height and width, (0.5, 0.5) its centre.
+    /// The planes are R, G, B, L\*, a\*, b\* (scaled to about [0, 1]), Gx, Gy, edge magnitude, y,
+    /// x, eccentricity and local contrast. The fixation is in units of the image's height and
+    /// width; (0.5, 0.5) is the centre.
     pub unsafe fn textures(
         cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<f32>,
     )
@@ -54,7 +51,7 @@ kernel! {
         rgb.len() == 3 * height * width,
         planes.len() == 13 * height * width,
     }
-    grid(width.div_ceil(4 * 256), height.div_ceil(2)) block(256)
+    grid(width.div_ceil(u128::from(4 * THREADS)), height.div_ceil(u128::from(ROWS))) block(u128::from(THREADS))
     {
         let image = Image { height, width, rgb };
         let place = Place::new(cx, height, width, fixation_y, fixation_x);
@@ -65,7 +62,8 @@ kernel! {
 }
 
 kernel! {
-    /// As [`textures`], with planes in IEEE half precision (their bits), rounded to nearest even.
+    /// Does the same as [`textures`], with planes in IEEE half precision (their bits), rounded to
+    /// nearest even.
     pub unsafe fn textures_f16(
         cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<u16>,
     )
@@ -75,7 +73,7 @@ kernel! {
         rgb.len() == 3 * height * width,
         planes.len() == 13 * height * width,
     }
-    grid(width.div_ceil(4 * 256), height.div_ceil(2)) block(256)
+    grid(width.div_ceil(u128::from(4 * THREADS)), height.div_ceil(u128::from(ROWS))) block(u128::from(THREADS))
     {
         let image = Image { height, width, rgb };
         let place = Place::new(cx, height, width, fixation_y, fixation_x);
@@ -87,11 +85,11 @@ kernel! {
     }
 }
 
-/// The pixels of a thread. `four` stores four values of a plane from an element on that is a multiple of 4, which takes
-/// `aligned` planes; `one` stores one.
+/// Computes the pixels of a thread. `four` stores four values of a plane, from an element on that
+/// is a multiple of 4, and is only called if the planes are `aligned`. `one` stores one value.
 ///
 /// # Safety
-/// The image is there; the grid and the block are those of [`textures`].
+/// `rgb` of the image holds it. The grid and the block are those of [`textures`].
 #[inline(always)]
 unsafe fn rows(
     cx: impl Simt,
@@ -109,13 +107,14 @@ unsafe fn rows(
         if x >= width {
             return;
         }
-        // SAFETY: `x` is a multiple of 4 inside the image, which is aligned.
+        // SAFETY: The image is aligned, `x` is a multiple of 4 and a column, and `columns` asks for
+        // rows of the image.
         let load = |start| unsafe { image.quad(cx, start, x) };
         columns(cx, image, place, top, [x, x + 1, x + 2, x + 3], load, |plane, y, v| four(at(plane, y, x), v));
     } else {
         let mut x = start + cx.thread_idx().x;
         while x < width.min(start + 4 * THREADS) {
-            // SAFETY: inside the image.
+            // SAFETY: `x` is a column, and `columns` asks for rows of the image.
             let load = |start| unsafe { image.single(cx, start, x) };
             columns(cx, image, place, top, [x], load, |plane, y, [v]| one(at(plane, y, x), v));
             x += THREADS;
@@ -123,7 +122,8 @@ unsafe fn rows(
     }
 }
 
-/// Columns `x` of the rows from `top` on; `load` takes the start of a row, `put` a plane, a row and its values.
+/// Computes columns `x` of the rows of a block, from `top` on. `load` takes the start of a row,
+/// `put` a plane, a row and its values.
 #[inline(always)]
 fn columns<const N: usize, const M: usize>(
     cx: impl Simt,
@@ -149,8 +149,9 @@ fn columns<const N: usize, const M: usize>(
     }
 }
 
-/// The 13 planes of `N` pixels of a `row`, given with its neighbours, and their columns of luma; `y` and `x` are their places
-/// and parts of the eccentricity. Planes in this order keep the fewest registers alive.
+/// Computes the 13 planes of `N` pixels of a `row`, which is given with its neighbours, from it and
+/// the columns of luma. `y` and `x` are the places of the pixels and their parts of the
+/// eccentricity. The order of the planes keeps few registers alive.
 #[inline(always)]
 fn texels<const N: usize, const M: usize>(
     cx: impl Simt,
@@ -179,7 +180,7 @@ fn texels<const N: usize, const M: usize>(
     put(11, x.map(|v| eccentricity(cx, y.1, v.1)));
 }
 
-/// Planes 3 to 5 of linear light.
+/// Computes planes 3 to 5 from linear light.
 #[inline(always)]
 pub(crate) fn linear_lab(cx: impl Simt, rgb: [f32; 3]) -> (f32, f32, f32) {
     let [l, a, b] = lab(cx, response(cx, rgb), 1.0);

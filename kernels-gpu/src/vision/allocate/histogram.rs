@@ -1,4 +1,5 @@
-//! Histograms in shared memory: of the patches by the high byte of q, and of the steps by ranges of their keys.
+//! Histograms in shared memory: of the patches by the high byte of q, and of the steps by ranges of
+//! their keys.
 
 use thalweg_simt::{Cooperative, Shared};
 
@@ -19,11 +20,11 @@ impl Histogram {
     /// Clears both. All threads of the block call it.
     ///
     /// # Safety
-    /// `costs` and `counts` are 2 x [`BINS`] consecutive words of shared memory, which the block accesses only here until the
-    /// next barrier.
+    /// `costs` and `counts` are 2 x [`BINS`] consecutive words of shared memory, which the block
+    /// accesses only here until the next barrier.
     #[inline(always)]
     pub(super) unsafe fn clear_by_block(self, cx: impl Cooperative) {
-        let mut i = cx.rank();
+        let mut i = cx.thread_idx().x;
         while i < 2 * BINS {
             // SAFETY: `i` is below 2 x BINS, the number of words that the caller promises.
             unsafe { cx.shared_set(self.costs, i, 0) };
@@ -38,16 +39,18 @@ impl Histogram {
     #[inline(always)]
     pub(super) unsafe fn clear_by_warp(self, cx: impl Cooperative) {
         for k in 0..2 * BINS / 128 {
-            // SAFETY: the 32 lanes together write 128 words at a time, of the 2 x BINS that the caller promises.
+            // SAFETY: the 32 lanes together write 128 words at a time, of the 2 x BINS that the
+            // caller promises.
             unsafe { cx.shared_set4(self.costs, k * 128 + cx.lane() * 4, [0; 4]) };
         }
     }
 
-    /// Adds a cost and a count to a bin. If `large`, the costs of a bin may pass 2^31: an addition to a bin that is there already
-    /// takes itself back.
+    /// Adds a cost and a count to a bin. If `large`, the costs of a bin may pass 2^31: an addition
+    /// to a bin that is there already takes itself back.
     ///
     /// # Safety
-    /// Both have [`BINS`] words, `bin` is one of them, and the block accesses them only by this function until the next barrier.
+    /// Both have [`BINS`] words, `bin` is one of them, and the block accesses them only by this
+    /// function until the next barrier.
     #[inline(always)]
     pub(super) unsafe fn add(self, cx: impl Cooperative, bin: u32, cost: u32, count: u32, large: bool) {
         // SAFETY: the caller promises that `bin` is below BINS; the additions are atomic.
@@ -71,14 +74,15 @@ pub(super) struct Highest {
     pub(super) exceeds: bool,
 }
 
-/// Finds the highest bin that, added to `spent` and all bins above it, exceeds `limit`. The first warp calls it.
+/// Finds the highest bin that, added to `spent` and all bins above it, exceeds `limit`. The first
+/// warp calls it.
 ///
 /// # Safety
 /// `bins` has [`BINS`] words, from a multiple of 16 bytes on, which no thread writes meanwhile.
 #[inline(always)]
 pub(super) unsafe fn highest(cx: impl Cooperative, bins: Shared<u32>, spent: u32, limit: u32) -> Highest {
-    // Each lane has eight bins, the first lane the highest ones. It adds them up in a tree, so that few additions wait for
-    // one another.
+    // Each lane has eight bins, the first lane the highest ones. It adds them up in a tree, so that
+    // few additions wait for one another.
     let lowest = (31 - cx.lane()) * 8;
     // SAFETY: `lowest` is at most BINS - 8, and the caller promises BINS words.
     let (low, high) = unsafe { (cx.shared_get4(bins, lowest), cx.shared_get4(bins, lowest + 4)) };

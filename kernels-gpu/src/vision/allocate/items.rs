@@ -10,7 +10,8 @@ pub(super) const TILE: u32 = 256;
 /// Bytes of a warp's list.
 pub(super) const LIST: u32 = TILE * 4;
 
-/// A warp's patches, which are neighbours, as items: those on its list, or all of them if the list is too short.
+/// A warp's patches, which are neighbours, as items: those on its list, or all of them if the list
+/// is too short.
 #[derive(Clone, Copy)]
 pub(super) struct Items {
     relevance: In<f32>,
@@ -19,7 +20,8 @@ pub(super) struct Items {
     pub(super) start: u32,
     /// One past the last.
     pub(super) end: u32,
-    /// The list. A word has q, later a side, in its high half, and the distance from `start` in its low half.
+    /// The list. A word has q, later a side, in its high half, and the distance from `start` in its
+    /// low half.
     list: Shared<u32>,
     listed: bool,
     /// Number of items.
@@ -27,12 +29,14 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// Divides the patches of an image among the warps of the block. There are no items before [`keep`](Self::keep).
+    /// Divides the patches of an image among the warps of the block. There are no items before
+    /// [`keep`](Self::keep).
     ///
     /// # Safety
-    /// `relevance` and `sides` have the patches of `span`. `lists` has [`TILE`] words of shared memory for each warp, which are
-    /// accessed by these items only. All threads of the block call it, and no other thread of the grid accesses the `sides` of
-    /// `span`. These are facts for the methods below, too.
+    /// `relevance` and `sides` have the patches of `span`. `lists` has [`TILE`] words of shared
+    /// memory for each warp, which are accessed by these items only. All threads of the block call
+    /// it, and no other thread of the grid accesses the `sides` of `span`. These are facts for the
+    /// methods below, too.
     #[inline(always)]
     pub(super) unsafe fn new<C: Cooperative>(
         cx: C,
@@ -50,7 +54,8 @@ impl Items {
         Self { relevance, sides, start, end: (start + run).min(span.end), list, listed: false, count: 0 }
     }
 
-    /// Loads the relevance of 8 patches for each lane, from patch `at` on. What lies past the last patch is the last one.
+    /// Loads the relevance of 8 patches for each lane, from patch `at` on. What lies past the last
+    /// patch is the last one.
     ///
     /// # Safety
     /// As for [`new`](Self::new).
@@ -59,7 +64,8 @@ impl Items {
         if self.start == self.end {
             return [0.0; 8];
         }
-        // SAFETY: the index is at most `end - 1`, a patch of the span, which `relevance` has by the contract of `new`.
+        // SAFETY: the index is at most `end - 1`, a patch of the span, which `relevance` has by the
+        // contract of `new`.
         core::array::from_fn(|k| unsafe {
             self.relevance.get(cx, (at + cx.lane() + k as u32 * 32).min(self.end - 1) as usize)
         })
@@ -84,14 +90,16 @@ impl Items {
         for k in 0..8 {
             let i = at + cx.lane() + k * 32;
             if i < self.end {
-                // SAFETY: `i` is a patch of the span, which `sides` has by the contract of `new`, and of this lane alone.
+                // SAFETY: `i` is a patch of the span, which `sides` has by the contract of `new`,
+                // and of this lane alone.
                 unsafe { self.sides.set(cx, i as usize, 0) };
             }
         }
         self.quantised(cx, at, r)
     }
 
-    /// Lists the patches whose q is `least` or more. `q` is that of the first tile, which is used if there is no other.
+    /// Lists the patches whose q is `least` or more. `q` is that of the first tile, which is used
+    /// if there is no other.
     ///
     /// # Safety
     /// As for [`new`](Self::new).
@@ -112,7 +120,8 @@ impl Items {
                     let slot = kept + (those & ((1 << lane) - 1)).count_ones();
                     if keep && slot < TILE {
                         let word = q << 16 | (at - self.start + k as u32 * 32 + lane) & 0xffff;
-                        // SAFETY: `slot` is below TILE, the length of the list, and no other lane has it.
+                        // SAFETY: `slot` is below TILE, the length of the list, and no other lane
+                        // has it.
                         unsafe { cx.shared_set(self.list, slot, word) };
                     }
                     kept += those.count_ones();
@@ -128,12 +137,12 @@ impl Items {
     /// The q of an item.
     ///
     /// # Safety
-    /// As for [`new`](Self::new); [`keep`](Self::keep) was called, `slot` is below `count`, and nothing was
-    /// [`put`](Self::put) yet.
+    /// As for [`new`](Self::new); [`keep`](Self::keep) was called, `slot` is below `count`, and
+    /// nothing was [`put`](Self::put) yet.
     #[inline(always)]
     pub(super) unsafe fn q(self, cx: impl Cooperative, slot: u32) -> u32 {
-        // SAFETY: `slot` is below `count`, as the caller promises: the length of the list, or the number of the warp's patches,
-        // which `relevance` has by the contract of `new`.
+        // SAFETY: `slot` is below `count`, as the caller promises: the length of the list, or the
+        // number of the warp's patches, which `relevance` has by the contract of `new`.
         unsafe {
             if self.listed {
                 cx.shared_get(self.list, slot) >> 16
@@ -146,11 +155,13 @@ impl Items {
     /// Leaves a number below 2^16 with an item, in place of its q.
     ///
     /// # Safety
-    /// As for [`new`](Self::new); [`keep`](Self::keep) was called, `slot` is below `count`, and only this lane accesses the item.
+    /// As for [`new`](Self::new); [`keep`](Self::keep) was called, `slot` is below `count`, and
+    /// only this lane accesses the item.
     #[inline(always)]
     pub(super) unsafe fn put(self, cx: impl Cooperative, slot: u32, v: u32) {
-        // SAFETY: `slot` is below `count`, as the caller promises: the length of the list, or the number of the warp's patches,
-        // which `sides` has by the contract of `new`. The caller also promises that no other lane accesses the item.
+        // SAFETY: `slot` is below `count`, as the caller promises: the length of the list, or the
+        // number of the warp's patches, which `sides` has by the contract of `new`. The caller also
+        // promises that no other lane accesses the item.
         unsafe {
             if self.listed {
                 let word = cx.shared_get(self.list, slot);
@@ -183,8 +194,8 @@ impl Items {
 /// Computes floor(65535 r + 1/2) of exactly the value of `r`, clamped to 1..=65535.
 #[inline(always)]
 fn quantise(cx: impl Simt, r: f32) -> u32 {
-    // The product is halfway between two integers only for r = 1/2. `nearest` rounds it to the even one, 32768, which is the
-    // upper one.
+    // The product is halfway between two integers only for r = 1/2. `nearest` rounds it to the even
+    // one, 32768, which is the upper one.
     #[expect(clippy::manual_clamp, reason = "NaN becomes 0")]
     let r = r.max(0.0).min(1.0);
     cx.nearest(r, 65535.0).max(1)

@@ -9,35 +9,41 @@
 //! cu_seqlens, patch_id = prefix sums over the patches with a side, image after image
 //!
 //! t* is found like this, where the key of a step is q[i] * gain:
-//!     Q       = the start of the highest bin of q such that more than budget / lo^2 patches have q >= Q, or 0
+//!     Q       = the highest start of a bin of q that more than budget / lo^2 patches reach, or 0
 //!     list    = the patches with q >= Q; each warp has its own
-//!     until one key or t* - 1 alone is left between Q * gain of the first step and the largest key:
+//!     between Q * gain of the first step and the largest key, until one or t* - 1 is left:
 //!         cost of the steps in each of 256 equal ranges of keys                   (a histogram)
 //!         the range in which the sum from the top exceeds the budget is divided next
 //! ```
 //!
-//! Launch: `allocate_each` takes a block for each image and a thread for every 8 patches of the largest image, at most 1024.
-//! If the batch has more than one image, [`pack`] then moves the lists of the images together, in one block. The function
-//! [`allocate`](crate::vision::allocate) launches both.
+//! Launch: `allocate_each` takes a block for each image and a thread for every 8 patches of the
+//! largest image, at most 1024. If the batch has more than one image, [`pack`] then moves the lists
+//! of the images together, in one block. The function [`allocate`](crate::vision::allocate)
+//! launches both.
 //! Memory: 4 bytes read and 4 written for each patch, and 12 more written for each selected patch.
 //!
-//! - **All numbers are integers**, so every device gives the same allocation for the same relevance. `q` is rounded once, from
-//!   the exact product: in floats, `65535 r + 0.5` rounds up just below a half.
-//! - **Few patches can be selected**: at most c = budget / lo^2. If more than c patches have q >= Q, t* is above Q * gain of
-//!   the first step, and no patch below Q matters. While c is below half the number of threads, it is enough to count the
-//!   largest q of each thread, which takes one addition in shared memory instead of 8. For a larger c all patches are counted.
-//! - **Each warp has its own list**, of its neighbouring patches. Warps need no counts of each other to make the lists, and
-//!   the lists are in raster order, as the offsets at the end need them. If too many of a warp's patches belong on its list,
-//!   the warp goes without one and reads relevance again.
-//! - **A histogram of costs** narrows t* by 8 bits for two barriers. A bin with a single step ends the search at once: that
-//!   step does not fit, so nothing is left to add in raster order.
-//! - **A thread adds steps of one bin together** before it adds them to the histogram. Without that, the threads of an image
-//!   of one colour would queue for one word.
-//! - **Sums saturate**: the only question is whether a sum exceeds the budget, which is below 2^31. 32 bits that stay at the
-//!   largest word answer it for any number of patches. An addition to a bin that has passed 2^31 takes itself back.
-//! - **A second launch packs the images**, because where an image's tokens start depends on all images before it. Each block
-//!   writes its list to a place of its own (`Room`). If the last block to finish moved the lists instead, it would recognise itself by a
-//!   counter in memory; with a wrong counter, lists would be moved while others are written. The end of a launch cannot be
+//! - **All numbers are integers**, so every device gives the same allocation for the same
+//!   relevance. `q` is rounded once, from the exact product: in floats, `65535 r + 0.5` rounds up
+//!   just below a half.
+//! - **Few patches can be selected**: at most c = budget / lo^2. If more than c patches have
+//!   q >= Q, t* is above Q * gain of the first step, and no patch below Q matters. While c is below
+//!   half the number of threads, it is enough to count the largest q of each thread, which takes
+//!   one addition in shared memory instead of 8. For a larger c all patches are counted.
+//! - **Each warp has its own list**, of its neighbouring patches. Warps need no counts of each
+//!   other to make the lists, and the lists are in raster order, as the offsets at the end need
+//!   them. If too many of a warp's patches belong on its list, the warp goes without one and reads
+//!   relevance again.
+//! - **A histogram of costs** narrows t* by 8 bits for two barriers. A bin with a single step ends
+//!   the search at once: that step does not fit, so nothing is left to add in raster order.
+//! - **A thread adds steps of one bin together** before it adds them to the histogram. Without
+//!   that, the threads of an image of one colour would queue for one word.
+//! - **Sums saturate**: the only question is whether a sum exceeds the budget, which is below 2^31.
+//!   32 bits that stay at the largest word answer it for any number of patches. An addition to a
+//!   bin that has passed 2^31 takes itself back.
+//! - **A second launch packs the images**, because where an image's tokens start depends on all
+//!   images before it. Each block writes its list to a place of its own (`Room`). If the last block
+//!   to finish moved the lists instead, it would recognise itself by a counter in memory; with a
+//!   wrong counter, lists would be moved while others are written. The end of a launch cannot be
 //!   wrong. A batch of one image needs no second launch.
 
 mod histogram;
@@ -63,8 +69,9 @@ pub(in crate::vision) use pack::pack;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use steps::gains;
 
-/// Where each part of shared memory starts, in bytes: first the gains, at most 255 words, then costs and counts of the bins, the
-/// four words that the first warp tells the others, three sums for each warp, and the lists of the warps.
+/// Where each part of shared memory starts, in bytes: first the gains, at most 255 words, then
+/// costs and counts of the bins, the four words that the first warp tells the others, three sums
+/// for each warp, and the lists of the warps.
 const COSTS: u32 = 1024;
 const COUNTS: u32 = COSTS + BINS * 4;
 const TOLD: u32 = COUNTS + BINS * 4;
@@ -72,7 +79,8 @@ const SUMS: u32 = TOLD + 4 * 4;
 const LISTS: u32 = SUMS + 3 * 32 * 4;
 
 kernel! {
-    /// Allocation of each image alone. The lists of several images stay apart until they are packed.
+    /// Allocation of each image alone. The lists of several images stay apart until they are
+    /// packed.
     pub(in crate::vision) unsafe fn allocate_each(
         cx: impl Cooperative, images: u32, patches: u32, largest: u32, lo: u32, hi: u32, budget: u64,
         table: In<u32>, relevance: In<f32>, gains: In<u32>,
@@ -185,8 +193,8 @@ kernel! {
     }
 }
 
-/// Leaves with each item the side it has at t* and the side it would have at t* - 1. Returns how many tokens more the second is
-/// for the items of this lane.
+/// Leaves with each item the side it has at t* and the side it would have at t* - 1. Returns how
+/// many tokens more the second is for the items of this lane.
 ///
 /// # Safety
 /// All threads of the block call it, after [`Search::threshold`] with the same items and steps.
@@ -196,8 +204,9 @@ unsafe fn propose(cx: impl Cooperative, items: Items, steps: Steps, first: u32, 
     let below = bursts.max(1);
     let mut wanted = 0u32;
     let mut slot = cx.lane();
-    // SAFETY: `slot` is below the number of items, and only this lane has it. `store` was followed by barriers, as the caller
-    // promises, and steps are below their number. Both sides are at most 255.
+    // SAFETY: `slot` is below the number of items, and only this lane has it. `store` was followed
+    // by barriers, as the caller promises, and steps are below their number. Both sides are at most
+    // 255.
     unsafe {
         while slot < items.count {
             let q = items.q(cx, slot);
@@ -220,9 +229,10 @@ unsafe fn propose(cx: impl Cooperative, items: Items, steps: Steps, first: u32, 
     wanted
 }
 
-/// Takes the steps of t* - 1 in raster order until the first that does not fit into `rest`, and leaves with each item its side.
-/// `taken` is what the items of the warps before this one want; whether it is saturated or not, it exceeds `rest` once a step
-/// before did not fit. Returns the tokens of this lane's items and the number of selected items of the warp.
+/// Takes the steps of t* - 1 in raster order until the first that does not fit into `rest`, and
+/// leaves with each item its side. `taken` is what the items of the warps before this one want;
+/// whether it is saturated or not, it exceeds `rest` once a step before did not fit. Returns the
+/// tokens of this lane's items and the number of selected items of the warp.
 ///
 /// # Safety
 /// All lanes of the warp call it, after [`propose`] with the same items and steps.
@@ -233,7 +243,8 @@ unsafe fn settle(cx: impl Cooperative, items: Items, steps: Steps, mut taken: u3
     let mut row = 0;
     while row < items.count {
         let slot = row + lane;
-        // SAFETY: `slot` is below the number of items, and only this lane has it, here and in `propose`.
+        // SAFETY: `slot` is below the number of items, and only this lane has it, here and in
+        // `propose`.
         let (pair, _) = if slot < items.count { unsafe { items.got(cx, slot) } } else { (0, 0) };
         let (mut side, next) = (pair >> 8, pair & 255);
         if taken <= rest {
@@ -260,12 +271,14 @@ unsafe fn settle(cx: impl Cooperative, items: Items, steps: Steps, mut taken: u3
     (tokens, selected)
 }
 
-/// Writes the sides of a warp's selected items, and their part of the image's list, which starts at `start`. `offset` and `k` are
-/// the tokens and the selected patches of the warps before. Returns both including this warp.
+/// Writes the sides of a warp's selected items, and their part of the image's list, which starts at
+/// `start`. `offset` and `k` are the tokens and the selected patches of the warps before. Returns
+/// both including this warp.
 ///
 /// # Safety
-/// All lanes of the warp call it, after [`settle`] with the same items. The list has room for the selected patches of the image,
-/// and no other block writes there. `sides` has the patches of the image.
+/// All lanes of the warp call it, after [`settle`] with the same items. The list has room for the
+/// selected patches of the image, and no other block writes there. `sides` has the patches of the
+/// image.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn list(
@@ -282,14 +295,15 @@ unsafe fn list(
     let mut row = 0;
     while row < items.count {
         let slot = row + lane;
-        // SAFETY: `slot` is below the number of items, and only this lane has it, here and in `settle`.
+        // SAFETY: `slot` is below the number of items, and only this lane has it, here and in
+        // `settle`.
         let (side, i) = if slot < items.count { unsafe { items.got(cx, slot) } } else { (0, 0) };
         let chosen = cx.ballot(side > 0);
         let area = through(cx, side * side);
         if side > 0 {
             let at = (start + k + (chosen & ((1 << lane) - 1)).count_ones()) as usize;
-            // SAFETY: `at` is the number of selected patches of the image before this one, from `start` on: inside the room that
-            // the caller promises. `i` is a patch of the image.
+            // SAFETY: `at` is the number of selected patches of the image before this one, from
+            // `start` on: inside the room that the caller promises. `i` is a patch of the image.
             unsafe {
                 cu_seqlens.set(cx, at, (offset + area - side * side) as i32);
                 patch_id.set(cx, at, i as i32);

@@ -14,8 +14,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The room for the patches `span`, of which at most `each` can be selected. The one of image b starts at min(its first
-    /// patch, b `each`): from one image to the next both grow by at least the room that is needed, so no two rooms overlap.
+    /// The room for the patches `span`, of which at most `each` can be selected. The one of image b
+    /// starts at min(its first patch, b `each`): from one image to the next both grow by at least
+    /// the room that is needed, so no two rooms overlap.
     #[inline(always)]
     pub(super) fn new(span: Span, each: u32) -> Self {
         let start = u64::from(span.start).min(u64::from(span.image) * u64::from(each)) as u32;
@@ -24,11 +25,11 @@ impl Room {
 }
 
 kernel! {
-    /// Moves the lists that [`allocate_each`](super::allocate_each) left together, and adds up the totals of the images. `each` is
-    /// the most that an image can select.
+    /// Moves the lists that [`allocate_each`](super::allocate_each) left together, and adds up the
+    /// totals of the images. `each` is the most that an image can select.
     ///
-    /// One block moves the lists in place. Entries only move down: the block reads as many as it has threads, waits, and writes
-    /// them.
+    /// One block moves the lists in place. Entries only move down: the block reads as many as it
+    /// has threads, waits, and writes them.
     pub(in crate::vision) unsafe fn pack(
         cx: impl Cooperative, images: u32, patches: u32, each: u32,
         table: In<u32>, cu_seqlens: InOut<i32>, patch_id: InOut<i32>, counts: Out<u32>,
@@ -79,7 +80,8 @@ kernel! {
             let k = base + cx.thread_idx().x;
             let (mut offset, mut id) = (tokens as i32, -1);
             if k < selected.min(room) {
-                // The entry belongs to the last image with no more than k selected patches before it.
+                // The entry belongs to the last image with no more than k selected patches before
+                // it.
                 let (mut image, mut next) = (0, images);
                 while next - image > 1 {
                     let middle = image + (next - image) / 2;
@@ -95,7 +97,8 @@ kernel! {
                 offset = cu_seqlens.get(cx, from).wrapping_add(image_cu_seqlens.get(cx, image as usize));
                 id = patch_id.get(cx, from);
             }
-            // After this barrier all that is to be overwritten below has been read: later entries come from further up.
+            // After this barrier all that is to be overwritten below has been read: later entries
+            // come from further up.
             cx.barrier();
             let k = base + cx.thread_idx().x;
             if k <= room {

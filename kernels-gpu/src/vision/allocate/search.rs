@@ -19,7 +19,8 @@ pub(super) struct Search {
 /// The result of the search.
 #[derive(Clone, Copy)]
 pub(super) struct Threshold {
-    /// t* - 1, or less if `single`: the steps with keys above it cost more than the budget together, or it is 0.
+    /// t* - 1, or less if `single`: the steps with keys above it cost more than the budget
+    /// together, or it is 0.
     pub(super) bursts: u32,
     /// t*: the steps with this key and larger ones fit the budget.
     pub(super) fits: u32,
@@ -30,13 +31,14 @@ pub(super) struct Threshold {
 }
 
 impl Search {
-    /// Sets the sides of all patches to 0 and finds Q. `ahead` is the relevance of the warp's first patches, as [`Items::load`]
-    /// loaded it; `most` is the number of patches that can be selected. Returns Q, and q of the last patches that it went
-    /// through, which are the first ones if the warp has no others.
+    /// Sets the sides of all patches to 0 and finds Q. `ahead` is the relevance of the warp's first
+    /// patches, as [`Items::load`] loaded it; `most` is the number of patches that can be selected.
+    /// Returns Q, and q of the last patches that it went through, which are the first ones if the
+    /// warp has no others.
     ///
     /// # Safety
-    /// All threads of the block call it, after the first warp stored the steps. The histogram is empty, and only used by this
-    /// search. `items` is as [`Items::new`] says.
+    /// All threads of the block call it, after the first warp stored the steps. The histogram is
+    /// empty, and only used by this search. `items` is as [`Items::new`] says.
     #[inline(always)]
     pub(super) unsafe fn least(
         self,
@@ -46,11 +48,11 @@ impl Search {
         most: u32,
     ) -> (u32, [u32; 8]) {
         let counts = self.histogram.counts;
-        // It is enough to count fewer patches than there are: Q is only smaller then. Lanes past the last patch have q = 0 and
-        // count in the lowest bin, at which Q is 0 anyway.
+        // It is enough to count fewer patches than there are: Q is only smaller then. Lanes past
+        // the last patch have q = 0 and count in the lowest bin, at which Q is 0 anyway.
         let few = most < cx.block_dim().x / 2;
-        // SAFETY: The caller promises what `Items` and the histogram need. A bin is the high byte of a number below 2^16, so
-        // it is below 256.
+        // SAFETY: The caller promises what `Items` and the histogram need. A bin is the high byte
+        // of a number below 2^16, so it is below 256.
         unsafe {
             let mut q = items.begin(cx, items.start, ahead);
             let mut largest = 0;
@@ -86,7 +88,8 @@ impl Search {
         }
     }
 
-    /// Finds t*. `least` is Q and `first` the gain of the first step; `large` says whether the costs of a bin may pass 2^31.
+    /// Finds t*. `least` is Q and `first` the gain of the first step; `large` says whether the
+    /// costs of a bin may pass 2^31.
     ///
     /// # Safety
     /// All threads of the block call it, after [`least`](Self::least) and [`Items::keep`].
@@ -100,8 +103,9 @@ impl Search {
         large: bool,
     ) -> Threshold {
         let Self { histogram: Histogram { costs, counts }, told, budget, .. } = self;
-        // SAFETY: The histogram and `told` are as the caller promised to `least`. The loop runs while keys are left, and `shift`
-        // makes their number at most 256 when it divides them into bins.
+        // SAFETY: The histogram and `told` are as the caller promised to `least`. The loop runs
+        // while keys are left, and `shift` makes their number at most 256 when it divides them into
+        // bins.
         unsafe {
             // No key is as large as the first `fits`.
             let (mut bursts, mut fits, mut spent, mut single) = (least * first, 65535 * first + 1, 0, 0);
@@ -134,7 +138,8 @@ impl Search {
         }
     }
 
-    /// Adds the steps with keys above `bursts` and below `fits` to the histogram; a bin is 2^`shift` keys.
+    /// Adds the steps with keys above `bursts` and below `fits` to the histogram; a bin is
+    /// 2^`shift` keys.
     ///
     /// # Safety
     /// As for [`threshold`](Self::threshold); `(fits - bursts - 2) >> shift` is below 256.
@@ -149,11 +154,12 @@ impl Search {
         large: bool,
     ) {
         let Self { steps, histogram, .. } = self;
-        // SAFETY: `slot` is below the number of items and `k` below that of steps. A bin is at most (fits - 1 - bursts - 1) >>
-        // shift, which the caller promises to be below 256.
+        // SAFETY: `slot` is below the number of items and `k` below that of steps. A bin is at most
+        // (fits - 1 - bursts - 1) >> shift, which the caller promises to be below 256.
         unsafe {
-            // Steps of one bin are added together. A cost stays below 2^20 + 255^2, so what 1024 threads add to a bin at once is
-            // below 2^31, and a bin that has passed 2^31 never wraps.
+            // Steps of one bin are added together. A cost stays below 2^20 + 255^2, so what 1024
+            // threads add to a bin at once is below 2^31, and a bin that has passed 2^31 never
+            // wraps.
             let (mut bin, mut cost, mut count) = (0, 0, 0);
             let mut slot = cx.lane();
             while slot < items.count {

@@ -13,22 +13,24 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Copies the gains into shared memory, where they can be read after the next barrier. The first warp calls it; `gain` is the
-    /// element of `gains` at the lane's index, or the last one.
+    /// Copies the gains into shared memory, where they can be read after the next barrier. The
+    /// first warp calls it; `gain` is the element of `gains` at the lane's index, or the last one.
     ///
     /// # Safety
-    /// `gains` has `count` elements, at most 255, and `self.gains` has as many words of shared memory, which the block accesses
-    /// only here until the next barrier.
+    /// `gains` has `count` elements, at most 255, and `self.gains` has as many words of shared
+    /// memory, which the block accesses only here until the next barrier.
     #[inline(always)]
     pub(super) unsafe fn store(self, cx: impl Cooperative, gains: In<u32>, mut gain: u32) {
-        // The function `gains` makes numbers that are at most 65535 and never rise. The search and its 32-bit products rely on
-        // that, so it is enforced here for any contents: each gain becomes the least of itself and all before.
+        // The function `gains` makes numbers that are at most 65535 and never rise. The search and
+        // its 32-bit products rely on that, so it is enforced here for any contents: each gain
+        // becomes the least of itself and all before.
         let mut least = 65535;
         let mut row = 0;
         while row < self.count {
             let k = row + cx.lane();
             if row > 0 {
-                // SAFETY: the index is below `count`, the number of elements that the caller promises.
+                // SAFETY: the index is below `count`, the number of elements that the caller
+                // promises.
                 gain = unsafe { gains.get(cx, k.min(self.count - 1) as usize) };
             }
             let mut v = gain.min(least);
@@ -74,8 +76,8 @@ impl Steps {
         if k == 0 { self.lo * self.lo } else { 2 * (self.lo + k) - 1 }
     }
 
-    /// The number of steps with `q * gain >= t`, by bisection. It is known to be within `least` to `most`, and `q` is at most
-    /// 65535.
+    /// The number of steps with `q * gain >= t`, by bisection. It is known to be within `least` to
+    /// `most`, and `q` is at most 65535.
     ///
     /// # Safety
     /// There was a barrier since [`store`](Self::store), and `most` is at most `count`.
@@ -84,7 +86,8 @@ impl Steps {
         let (mut taken, mut end) = (least, most);
         while taken < end {
             let k = (taken + end) / 2;
-            // SAFETY: `k` is below `most`, which is at most `count`, and there was a barrier, as the caller promises.
+            // SAFETY: `k` is below `most`, which is at most `count`, and there was a barrier, as
+            // the caller promises.
             if q * unsafe { self.gain(cx, k) } >= t {
                 taken = k + 1;
             } else {
@@ -95,9 +98,9 @@ impl Steps {
     }
 }
 
-/// Fixed-point gains of the steps 0 to `lo`, then `n - 1` to `n` up to `hi`, as [`allocate`](crate::vision::allocate) takes them:
-/// the utility t^focus per token, relative to the first step, whose gain is 65535. They never rise. `focus` is in (0, 1), `lo` in
-/// 1..=`hi`.
+/// Fixed-point gains of the steps 0 to `lo`, then `n - 1` to `n` up to `hi`, as
+/// [`allocate`](crate::vision::allocate) takes them: the utility t^focus per token, relative to the
+/// first step, whose gain is 65535. They never rise. `focus` is in (0, 1), `lo` in 1..=`hi`.
 ///
 /// ```
 /// let gains = thalweg_kernels::vision::gains(8, 20, 0.8);

@@ -20,8 +20,9 @@ impl Place {
     }
 }
 
-/// Computes the centre and half the extent of a patch's rows (`axis` 0) or columns (1), as parts of the eccentricity. The extent
-/// is that of an even spread with the same variance as the positions of the rows or columns.
+/// Computes the centre and half the extent of a patch's rows (`axis` 0) or columns (1), as parts of
+/// the eccentricity. The extent is that of an even spread with the same variance as the positions
+/// of the rows or columns.
 #[inline(always)]
 fn spread(cx: impl Cooperative, place: Place, axis: usize, start: u32, extent: u32) -> (f32, f32) {
     let center = cx.scale(2 * start + extent - 1, 0.5) * place.scale[axis];
@@ -37,7 +38,8 @@ pub(super) fn near(cx: impl Cooperative, place: Place, area: Patch) -> bool {
     area.height.min(area.width) < 16 || y.abs().max(x.abs()) < 4.0 * dy.max(dx)
 }
 
-/// Computes term `i` of the 16 that add up to the sum of the distances, by Gauss' quadrature with 4 x 4 points.
+/// Computes term `i` of the 16 that add up to the sum of the distances, by Gauss' quadrature with
+/// 4 x 4 points.
 #[inline(always)]
 pub(super) fn node(cx: impl Cooperative, place: Place, area: Patch, i: u32) -> f32 {
     let (y, dy) = spread(cx, place, 0, area.y, area.height);

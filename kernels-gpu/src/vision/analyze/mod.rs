@@ -1,4 +1,5 @@
-//! Features and entropy of every patch, straight from the image: the fused path, which writes no plane.
+//! Features and entropy of every patch, straight from the image: the fused path, which writes no
+//! plane.
 //!
 //! ```text
 //! for every patch n, in parallel:
@@ -6,27 +7,32 @@
 //!     features[n] = means of the planes; entropy[n] = entropy of the histogram of bins
 //! ```
 //!
-//! Launch: `analyze_small` takes a warp for each patch, 4 in a block, if patches have at most 32 pixels a side; `analyze_large`
-//! takes a block for each patch. The function [`analyze`](crate::vision::analyze) chooses. The grid has one dimension and covers the
-//! patches of all images: for images of mixed sizes, a grid of the rows and columns of the largest image would be mostly empty.
-//! Each patch finds its image in the table once.
+//! Launch: `analyze_small` takes a warp for each patch, 4 in a block, if patches have at most 32
+//! pixels a side; `analyze_large` takes a block for each patch. The function
+//! [`analyze`](crate::vision::analyze) chooses. The grid has one dimension and covers the patches
+//! of all images: for images of mixed sizes, a grid of the rows and columns of the largest image
+//! would be mostly empty. Each patch finds its image in the table once.
 //! Memory: 3 bytes read for each pixel, once, and 56 written for each patch.
 //!
-//! - **A thread reads 4 pixels at a time** if rows start on words and the patch consists of whole groups of 4 pixels; otherwise
-//!   it reads one pixel at a time. The whole warp decides that for its patch, so one launch takes images of any widths.
-//! - **A thread walks down** 4 columns of pixels, so each row costs it the luma of one row, and its sums stay in registers
-//!   until the end of the strip.
-//! - **Linear parts are added up before they are scaled**: L*a*b* is made from sums of responses, R, G and B are added up in two
-//!   words, and the sum of Gy needs the first and the last rows only, because what is between them cancels.
+//! - **A thread reads 4 pixels at a time** if rows start on words and the patch consists of whole
+//!   groups of 4 pixels; otherwise it reads one pixel at a time. The whole warp decides that for
+//!   its patch, so one launch takes images of any widths.
+//! - **A thread walks down** 4 columns of pixels, so each row costs it the luma of one row, and its
+//!   sums stay in registers until the end of the strip.
+//! - **Linear parts are added up before they are scaled**: L*a*b* is made from sums of responses,
+//!   R, G and B are added up in two words, and the sum of Gy needs the first and the last rows
+//!   only, because what is between them cancels.
 //! - **y and x are known**: the mean of a plane that is linear is its value in the middle.
-//! - **The mean eccentricity comes from 16 points** if the patch is far enough from the fixation: there the distance is smooth, and
-//!   Gauss' quadrature with 4 x 4 points gives its mean, one point for each of 16 lanes. Patches nearer than twice their extent,
-//!   and those below 16 pixels a side, add up every pixel.
-//! - **The table of linear light and the histogram are in shared memory**. `dp4a` makes an address there from a pixel in one
-//!   instruction: it takes the byte, scales it and adds the base.
-//! - **Sums of at most 32 rows are plain**; `analyze_large` compensates the additions beyond. Errors stay as small as those of
-//!   `features`.
-//! - **Entropy is the sum of c (log2 n - log2 c) / n**: a bin with all pixels contributes exactly 0, and so does an empty one.
+//! - **The mean eccentricity comes from 16 points** if the patch is far enough from the fixation:
+//!   there the distance is smooth, and Gauss' quadrature with 4 x 4 points gives its mean, one
+//!   point for each of 16 lanes. Patches nearer than twice their extent, and those below 16 pixels
+//!   a side, add up every pixel.
+//! - **The table of linear light and the histogram are in shared memory**. `dp4a` makes an address
+//!   there from a pixel in one instruction: it takes the byte, scales it and adds the base.
+//! - **Sums of at most 32 rows are plain**; `analyze_large` compensates the additions beyond.
+//!   Errors stay as small as those of `features`.
+//! - **Entropy is the sum of c (log2 n - log2 c) / n**: a bin with all pixels contributes exactly
+//!   0, and so does an empty one.
 
 mod distance;
 mod share;
@@ -206,8 +212,8 @@ kernel! {
             cx.shared_set(total, rank * VALUES + PLANES, bits(cx, count, kept(cx, total, 11)));
         }
         cx.barrier();
-        // Call `thread_idx()` again instead of reusing `rank`: with one value, rustc's jump threading would duplicate the barrier
-        // (see `scan`).
+        // Call `thread_idx()` again instead of reusing `rank`: with one value, rustc's jump
+        // threading would duplicate the barrier (see `scan`).
         if cx.thread_idx().x < 32 {
             finish(cx, total, threads, n, features, entropy);
         }

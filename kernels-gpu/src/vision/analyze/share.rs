@@ -2,7 +2,8 @@
 
 use crate::vision::patch::Patch;
 
-/// The most rows that are added up without compensation. Four columns of that many bytes fit 16 bits.
+/// The most rows that are added up without compensation. Four columns of that many bytes fit 16
+/// bits.
 const ROWS: u32 = 32;
 
 /// The part of a patch that a thread takes: runs of rows, in groups of columns.
@@ -37,7 +38,8 @@ impl Share {
         (self.rank & ((1 << self.across) - 1), (self.rank >> self.across) * self.rows)
     }
 
-    /// Calls `visit` with the group, the first row and the end of the rows of each run of the thread.
+    /// Calls `visit` with the group, the first row and the end of the rows of each run of the
+    /// thread.
     #[inline(always)]
     pub(super) fn every(self, visit: impl Fn(u32, u32, u32)) {
         let (mut group, first) = self.first();

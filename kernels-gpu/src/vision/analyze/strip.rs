@@ -35,13 +35,13 @@ struct Sums {
 }
 
 impl Strip {
-    /// Adds up the planes [`SUMMED`] of `N` columns from `x` on, over rows `top` to `end`, and counts the pixels in the histogram.
-    /// The sum of the eccentricity stays 0 unless `DISTANCE` is set. `load` takes the start of a row, and returns the columns and
-    /// one more on each side.
+    /// Adds up the planes [`SUMMED`] of `N` columns from `x` on, over rows `top` to `end`, and
+    /// counts the pixels in the histogram. The sum of the eccentricity stays 0 unless `DISTANCE` is
+    /// set. `load` takes the start of a row, and returns the columns and one more on each side.
     ///
     /// # Safety
-    /// There are 1 to 32 rows. Table and histogram have 256 words of shared memory; meanwhile no thread writes the table, and the
-    /// block only counts in the histogram.
+    /// There are 1 to 32 rows. Table and histogram have 256 words of shared memory; meanwhile no
+    /// thread writes the table, and the block only counts in the histogram.
     #[inline(always)]
     pub(super) unsafe fn sums<C: Cooperative, const N: usize, const M: usize, const DISTANCE: bool>(
         self,
@@ -56,7 +56,8 @@ impl Strip {
         let mut start = image.start(top);
         let mut row = load(start);
         let mut walk = Walk::new(cx, load(image.above(top, start)), row);
-        // The sum of Gy telescopes: it is the smoothed sum of two rows at the end, less the one at the start.
+        // The sum of Gy telescopes: it is the smoothed sum of two rows at the end, less the one at
+        // the start.
         let smooth = |walk: &Walk<M>| {
             let pair = &walk.pair;
             (0..N).fold(0.0, |sum, i| sum + (cx.fma(2.0, pair[i + 1], pair[i]) + pair[i + 2]))
@@ -111,8 +112,9 @@ impl Strip {
         let mut responses = [[0.0f32; 3]; N];
         for i in 0..N {
             let pixel = row[i + 1];
-            // SAFETY: The weights of luma add up to 256, so the bin is the second byte of the sum, and an entry of the table
-            // is chosen by one byte: both are below 256, the number of words that the caller promises.
+            // SAFETY: The weights of luma add up to 256, so the bin is the second byte of the sum,
+            // and an entry of the table is chosen by one byte: both are below 256, the number of
+            // words that the caller promises.
             let linear = unsafe {
                 cx.shared_count(count, cx.dot4(77 | 150 << 8 | 29 << 16, pixel, 128), 1);
                 [0, 1, 2].map(|k| cx.shared_lookup(table, pixel, k))

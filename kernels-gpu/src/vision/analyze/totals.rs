@@ -8,16 +8,18 @@ use crate::vision::texel::Place;
 
 /// Bins of the histogram.
 pub(super) const BINS: u32 = 256;
-/// Words of a thread: sums of 13 planes, the entropy, and one more. An odd number, so that no two lanes meet in a bank.
+/// Words of a thread: sums of 13 planes, the entropy, and one more. An odd number, so that no two
+/// lanes meet in a bank.
 pub(super) const VALUES: u32 = PLANES + 2;
 /// The index of the word that a thread's sums leave free.
 const SPARE: u32 = PLANES + 1;
 
-/// Keeps in shared memory what is known of a patch before its pixels are read, which frees registers: threads 9 and 10 keep the
-/// means of y and x, thread 11 the number of pixels.
+/// Keeps in shared memory what is known of a patch before its pixels are read, which frees
+/// registers: threads 9 and 10 keep the means of y and x, thread 11 the number of pixels.
 ///
 /// # Safety
-/// `total` has [`VALUES`] words of shared memory for thread `rank`, the last of which nothing else accesses.
+/// `total` has [`VALUES`] words of shared memory for thread `rank`, the last of which nothing else
+/// accesses.
 #[inline(always)]
 pub(super) unsafe fn keep(cx: impl Cooperative, total: Shared<f32>, rank: u32, place: Place, area: Patch) {
     let center = |start: u32, extent: u32| (2 * start + extent - 1) as f32 * 0.5;
@@ -33,18 +35,21 @@ pub(super) unsafe fn keep(cx: impl Cooperative, total: Shared<f32>, rank: u32, p
 /// Returns what thread `rank` kept.
 ///
 /// # Safety
-/// As for [`keep`], and there was a barrier of the block, or of the warp that both threads are in, since thread `rank` kept it.
+/// As for [`keep`], and there was a barrier of the block, or of the warp that both threads are in,
+/// since thread `rank` kept it.
 #[inline(always)]
 pub(super) unsafe fn kept(cx: impl Cooperative, total: Shared<f32>, rank: u32) -> f32 {
     // SAFETY: as in `keep`.
     unsafe { cx.shared_get(total, rank * VALUES + SPARE) }
 }
 
-/// Adds up the sums of the threads of a patch, and writes the means and the entropy of patch `n`. One whole warp calls it.
+/// Adds up the sums of the threads of a patch, and writes the means and the entropy of patch `n`.
+/// One whole warp calls it.
 ///
 /// # Safety
-/// `total` has [`VALUES`] words for each of `threads` threads, a multiple of 32, in which threads 9 to 11 [`keep`] theirs. There was
-/// a barrier since they were written. `features` and `entropy` have patch `n`, and no other warp writes it.
+/// `total` has [`VALUES`] words for each of `threads` threads, a multiple of 32, in which threads 9
+/// to 11 [`keep`] theirs. There was a barrier since they were written. `features` and `entropy`
+/// have patch `n`, and no other warp writes it.
 #[inline(always)]
 pub(super) unsafe fn finish(
     cx: impl Cooperative,
@@ -54,8 +59,9 @@ pub(super) unsafe fn finish(
     features: Out<f32>,
     entropy: Out<f32>,
 ) {
-    // SAFETY: The loop reads 16 threads at a time, and half the number of threads is a multiple of 16. `value` is at most PLANES,
-    // and the caller promises VALUES words, which is more, for each thread. The stores are to patch `n`.
+    // SAFETY: The loop reads 16 threads at a time, and half the number of threads is a multiple of
+    // 16. `value` is at most PLANES, and the caller promises VALUES words, which is more, for each
+    // thread. The stores are to patch `n`.
     unsafe {
         let lane = cx.thread_idx().x;
         // Two lanes add up each value, each of them for half the threads.
@@ -85,8 +91,8 @@ pub(super) unsafe fn finish(
     }
 }
 
-/// Computes a lane's part of the entropy of `pixels` values in a histogram, in units of 8 bits: that of every 32nd bin, from its
-/// lane on.
+/// Computes a lane's part of the entropy of `pixels` values in a histogram, in units of 8 bits:
+/// that of every 32nd bin, from its lane on.
 ///
 /// # Safety
 /// `count` has [`BINS`] words of shared memory, which no thread writes meanwhile.
