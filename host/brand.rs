@@ -48,17 +48,17 @@ pub(crate) mod sealed {
 impl<S: Tag> Brand for S {}
 impl<S: Tag> StreamTag for S {}
 
-/// The tag of a stream inside an object of which there are several: `In<I, Upload>` is another stream for each
+/// The tag of a stream inside an object of which there are several: `Within<I, Upload>` is another stream for each
 /// instance tag `I`.
 ///
 /// ```
-/// use thalweg::{Device, In, Stream, Tag, stream_tags};
+/// use thalweg::{Device, Stream, Tag, Within, stream_tags};
 ///
 /// stream_tags!(Upload, Compute);
 ///
 /// struct Pipeline<I: Tag> {
-///     up: Stream<In<I, Upload>>,
-///     compute: Stream<In<I, Compute>>,
+///     up: Stream<Within<I, Upload>>,
+///     compute: Stream<Within<I, Compute>>,
 /// }
 ///
 /// impl<I: Tag> Pipeline<I> {
@@ -74,11 +74,11 @@ impl<S: Tag> StreamTag for S {}
 /// assert_ne!(left.up.serial(), left.compute.serial());
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub struct In<I, S>(PhantomData<(I, S)>);
+pub struct Within<I, S>(PhantomData<(I, S)>);
 
-impl<I: Tag, S: Tag> Tag for In<I, S> {}
+impl<I: Tag, S: Tag> Tag for Within<I, S> {}
 
-impl<I, S> fmt::Debug for In<I, S> {
+impl<I, S> fmt::Debug for Within<I, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::any::type_name::<Self>())
     }

@@ -110,7 +110,7 @@ mod stream;
 mod timeline;
 mod transitions;
 
-pub use brand::{Brand, In, StreamTag, Tag};
+pub use brand::{Brand, StreamTag, Tag, Within};
 pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;

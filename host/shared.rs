@@ -15,7 +15,7 @@ use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
 
-/// A resource that any number of streams may read: made by [`Stream::share`], read with [`Stream::read`], taken back with
+/// A resource that any number of streams may read: made by [`Stream::share`], read with [`Stream::reading`], taken back with
 /// [`Stream::unshare`].
 ///
 /// Cloning makes another handle on the same memory. Dropping the last handle or reading gives the memory back
@@ -31,8 +31,8 @@ use crate::stream::Stream;
 /// up.fill(&mut x, 9)?;
 /// let shared = up.share(x)?;
 /// let (mut a, mut b) = (left.alloc(64)?, right.alloc(64)?);
-/// left.copy(&left.read(&shared)?, &mut a)?; // both streams read at once, after the fill
-/// right.copy(&right.read(&shared)?, &mut b)?;
+/// left.copy(&left.reading(&shared)?, &mut a)?; // both streams read at once, after the fill
+/// right.copy(&right.reading(&shared)?, &mut b)?;
 /// let mut x = up.unshare(shared)?; // `up` waits for both copies
 /// up.fill(&mut x, 0)?;
 /// assert_eq!(left.read_blocking(&a)?, right.read_blocking(&b)?);
@@ -226,7 +226,7 @@ impl<S: Brand> Stream<S> {
     ///
     /// # Errors
     /// A part of it lives on another device, or the device has failed.
-    pub fn read<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
+    pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
     where
         S: StreamTag,
     {
