@@ -79,13 +79,13 @@ fn entropy<S: StreamTag>(
     timeline: &Timeline,
 ) -> Result<Event<DeviceBuffer<f32>>, Error> {
     let mut map = s.alloc((side.div_ceil(patch) * side.div_ceil(patch)) as usize)?;
-    let (rgb, label) = (s.read(rgb)?, if side == SMALL { "urgent" } else { "background" });
+    let (rgb, label) = (s.reading(rgb)?, if side == SMALL { "urgent" } else { "background" });
     timeline.span(s, Activity::Compute, label, || kernels::entropy(s, side, side, patch, &rgb, &mut map))?;
     Ok(s.record(map)?)
 }
 
 fn upload<S: StreamTag>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Result<Event<DeviceBuffer<u8>>, Error> {
-    let from = s.read(from)?;
+    let from = s.reading(from)?;
     let mut to = s.alloc(from.len())?;
     s.copy_to_device(&from, &mut to)?;
     Ok(s.record(to)?)

@@ -5,18 +5,21 @@ use std::marker::PhantomData;
 
 /// The type that names a stream: what [`stream_tags!`](crate::stream_tags) declares.
 ///
-/// Every `'static` type can be one. A tag is bound once, for the life of the process, to one stream of one
-/// device, and equal types mean the same stream; so no operation checks anything, tags fit in
-/// structs, statics and threads, and the compiler's message names both streams.
+/// Every `'static` type can be a tag. A tag is bound once, for the life of the process, to one
+/// stream of one device, and equal types mean the same stream. So no operation checks at run time
+/// which stream orders a buffer, tags fit in structs, statics and threads, and the compiler's
+/// message names both streams.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream tag",
     note = "declare one with `stream_tags!({Self})`; streams known only at run time are lanes: `pool.lane(|s| ...)`"
 )]
 pub trait Tag: 'static {}
 
-/// What stands for a stream in types: a [`StreamTag`], or the brand of a stream under [`capture`](Stream::capture).
+/// A type that stands for a stream: a [`StreamTag`], or the brand of a stream under
+/// [`capture`](Stream::capture).
 ///
-/// What is generic over it can run and be captured: copies, fills, kernel launches, and functions of those.
+/// Code that is generic over `Brand` can run and can be captured: copies, fills, kernel launches,
+/// and functions that call those.
 ///
 /// ```
 /// use thalweg::{Brand, DeviceBuffer, On, Result, Stream};
@@ -31,8 +34,10 @@ pub trait Tag: 'static {}
 )]
 pub trait Brand: sealed::Sealed {}
 
-/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream: a stream that runs
-/// what it is given, so that memory can be allocated on it and events be recorded.
+/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread)
+/// stream.
+///
+/// Such a stream runs the work that it is given, so it can also allocate memory and record events.
 #[diagnostic::on_unimplemented(
     message = "stream `{Self}` cannot do this",
     note = "a stream under capture takes copies, fills and kernel launches only, of the buffers that the capture was given: allocate, bind, record, wait and synchronize before it or after it",
@@ -48,17 +53,17 @@ pub(crate) mod sealed {
 impl<S: Tag> Brand for S {}
 impl<S: Tag> StreamTag for S {}
 
-/// The tag of a stream inside an object of which there are several: `In<I, Upload>` is another stream for each
-/// instance tag `I`.
+/// The tag of a stream inside an object that a program has several of. `Within<I, Upload>` names
+/// another stream for each instance tag `I`.
 ///
 /// ```
-/// use thalweg::{Device, In, Stream, Tag, stream_tags};
+/// use thalweg::{Device, Stream, Tag, Within, stream_tags};
 ///
 /// stream_tags!(Upload, Compute);
 ///
 /// struct Pipeline<I: Tag> {
-///     up: Stream<In<I, Upload>>,
-///     compute: Stream<In<I, Compute>>,
+///     up: Stream<Within<I, Upload>>,
+///     compute: Stream<Within<I, Compute>>,
 /// }
 ///
 /// impl<I: Tag> Pipeline<I> {
@@ -74,17 +79,18 @@ impl<S: Tag> StreamTag for S {}
 /// assert_ne!(left.up.serial(), left.compute.serial());
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub struct In<I, S>(PhantomData<(I, S)>);
+pub struct Within<I, S>(PhantomData<(I, S)>);
 
-impl<I: Tag, S: Tag> Tag for In<I, S> {}
+impl<I: Tag, S: Tag> Tag for Within<I, S> {}
 
-impl<I, S> fmt::Debug for In<I, S> {
+impl<I, S> fmt::Debug for Within<I, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::any::type_name::<Self>())
     }
 }
 
-/// Declares stream tags: types without values, each of which names one stream. Works inside functions too.
+/// Declares stream tags: types without values, each of which names one stream. The macro works
+/// inside functions too.
 ///
 /// ```
 /// thalweg::stream_tags! {

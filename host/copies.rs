@@ -21,7 +21,9 @@ impl<S: Brand> Stream<S> {
         if slice.is_empty() {
             return Ok(());
         }
-        // SAFETY: the slice is this stream's, as long as it says.
+        // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
+        // the slice has `byte_len` bytes and this stream orders all uses of them. Buffers are freed
+        // after the stream's work.
         self.call(|s| unsafe { s.fill(slice.device_ptr(), Pattern::U8(0), slice.byte_len()) })
     }
 
@@ -43,7 +45,9 @@ impl<S: Brand> Stream<S> {
             [a, b, c, d] => Pattern::U32(u32::from_ne_bytes([a, b, c, d])),
             _ => unreachable!("asserted above"),
         };
-        // SAFETY: the slice is this stream's, with `len` elements of the pattern's size.
+        // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
+        // the slice has `len` elements and this stream orders all uses of them. The match above
+        // gave the pattern the size of one element.
         self.call(|s| unsafe { s.fill(slice.device_ptr(), pattern, slice.len()) })
     }
 
@@ -56,7 +60,8 @@ impl<S: Brand> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: both slices are this stream's and equally long.
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
         self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), from.host_ptr(), from.byte_len()) })
     }
 
@@ -69,7 +74,8 @@ impl<S: Brand> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: both slices are this stream's and equally long.
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
         self.call(|s| unsafe { s.copy_to_host(to.host_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
@@ -82,11 +88,12 @@ impl<S: Brand> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: both slices are this stream's and equally long.
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
-    /// Copies from a buffer that may be another device's. No graph can hold such a copy.
+    /// Copies from a buffer that may belong to another device. A graph cannot hold such a copy.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
@@ -101,11 +108,13 @@ impl<S: Brand> Stream<S> {
         }
         let (there, here) = (from.device().driver(), self.device().driver());
         let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
-        // SAFETY: both are this stream's and equally long, each with its own device.
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. `equal_lengths` checked the lengths. Each address goes
+        // with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
-    /// Copies to a buffer that may be another device's. No graph can hold such a copy.
+    /// Copies to a buffer that may belong to another device. A graph cannot hold such a copy.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
@@ -120,11 +129,14 @@ impl<S: Brand> Stream<S> {
         }
         let (there, here) = (to.device().driver(), self.device().driver());
         let (to, from, bytes) = (target.raw().device_ptr(), from.device_ptr(), from.byte_len());
-        // SAFETY: both are this stream's and equally long, each with its own device.
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. `equal_lengths` checked the lengths. Each address goes
+        // with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((there, to), (here, from), bytes) })
     }
 
-    /// Copies ordinary memory to the device and waits until it is there: convenient, slow, and the serial baseline.
+    /// Copies ordinary memory to the device and waits until the copy is done. It is convenient and
+    /// slow, and serves as the serial baseline.
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
@@ -139,26 +151,30 @@ impl<S: Brand> Stream<S> {
             return Ok(());
         }
         if !self.device().driver().copies_pageable() {
-            // Its streams copy later, from memory of ours.
+            // This device's streams copy later and only from page-locked memory, so stage the
+            // elements.
             let staged = self.bind(self.device().pinned_from(from)?)?;
             self.copy_to_device(&staged, to)?;
             return self.synchronize();
         }
         self.device().usable()?;
         let addr = from.as_ptr().expose_provenance() as u64;
-        // SAFETY: `from` is borrowed until `outlast` returns, which is after the stream has passed the copy or can run it no more.
+        // SAFETY: `from` is borrowed until `outlast` returns. By then the stream has passed the
+        // copy, or the device can no longer run it. `equal_lengths` checked that `from` has
+        // `byte_len` bytes, and `to` is ordered by this stream.
         let copied = self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) });
         let waited = self.outlast();
         copied.and(waited).and_then(|()| self.device().check())
     }
 
-    /// Waits until no work enqueued so far can touch memory that the caller is about to have back.
+    /// Waits until no work enqueued so far can touch memory that goes back to the caller.
     ///
-    /// A wait that fails says nothing about that work, unless CUDA documents that nothing runs after such a failure. The caller's
-    /// memory cannot be leaked, so the process ends where the driver cannot say.
+    /// A failed wait does not prove that the work has ended, unless CUDA documents that nothing
+    /// runs after such a failure. The caller's memory cannot be leaked, so this function aborts the
+    /// process when the driver gives no proof.
     fn outlast(self) -> Result<()> {
         let mut first = Ok(());
-        // An earlier call's failure is reported once, and the next wait waits.
+        // The driver reports a failure of an earlier call once. The next wait then really waits.
         for _ in 0..3 {
             match self.handle().synchronize() {
                 Ok(()) => return first,
@@ -178,7 +194,8 @@ impl<S: Brand> Stream<S> {
         std::process::abort()
     }
 
-    /// The elements, once all work enqueued so far is done: convenient, slow, and the serial baseline.
+    /// Waits for all work enqueued so far and returns the elements. It is convenient and slow, and
+    /// serves as the serial baseline.
     ///
     /// # Errors
     /// The device has failed.
@@ -198,10 +215,12 @@ impl<S: Brand> Stream<S> {
             return Ok(self.record(staged)?.synchronize()?.to_vec());
         }
         self.device().usable()?;
-        // Where the wait fails it leaks.
+        // The vector leaks if the wait fails, because the copy may still write to it.
         let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
         let addr = to.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: `to` is neither touched nor freed before a wait for the stream, which is past the copy then, has succeeded.
+        // SAFETY: `to` has `from.len()` elements. It is neither touched nor freed before
+        // `synchronize` has succeeded, and by then the stream has passed the copy. `from` is
+        // ordered by this stream.
         let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });
         let waited = self.call(StreamHandle::synchronize);
         copied.and(waited)?;
@@ -210,10 +229,11 @@ impl<S: Brand> Stream<S> {
         Ok(to)
     }
 
-    /// A new device buffer with the elements of `data`; waits until they are there.
+    /// Allocates a device buffer, copies the elements of `data` to it, and waits until they are
+    /// there.
     ///
     /// # Errors
-    /// As [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
+    /// The errors of [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
     #[track_caller]
     pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
     where

@@ -1,4 +1,4 @@
-//! Events: what guards a resource in transit.
+//! Events, which guard resources in transit.
 
 use std::fmt;
 
@@ -18,11 +18,12 @@ use crate::runtime::memory::{When, give_back};
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
 
-/// A resource in transit: guarded by an event recorded on the stream it left.
+/// A resource in transit: an event, recorded on the stream that the resource left, guards it.
 ///
-/// [`Stream::record`](crate::Stream::record) makes one. [`Stream::wait`](crate::Stream::wait) moves the resource to another stream (the device waits,
-/// the host does not), [`synchronize`](Event::synchronize) and `.await` bring it back to the host. Dropping it gives the memory back
-/// once the event is complete, without waiting.
+/// [`Stream::record`](crate::Stream::record) makes one. [`Stream::wait`](crate::Stream::wait) moves
+/// the resource to another stream: the device waits and the host does not.
+/// [`synchronize`](Event::synchronize) and `.await` bring the resource back to the host. Dropping
+/// an event gives the memory back once the event is complete, without waiting.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -39,11 +40,11 @@ use crate::stream::Stream;
 /// ```
 #[must_use = "dropping it gives the resource's memory back"]
 pub struct Event<R: Resource> {
-    // `None` only while `drop` or a transition takes it.
+    // `None` only while `drop` or a transition takes the value.
     value: Option<R>,
-    /// `None` where the resource was idle already.
+    /// `None` if the resource was idle already.
     event: Option<Lease>,
-    /// What becomes of it when it is dropped; `None` frees the memory.
+    /// Runs when the event is dropped. If it is `None`, the memory is freed.
     on_drop: Option<OnDrop<R>>,
 }
 
@@ -54,12 +55,12 @@ type OnDrop<R> = Box<dyn FnOnce(Event<R>) + Send + Sync>;
 pub enum Query<R: Resource> {
     /// The work is done; the resource is idle.
     Ready(R),
-    /// Not yet.
+    /// The work is not done yet.
     Pending(Event<R>),
 }
 
 impl<R: Resource> Event<R> {
-    /// An event that is complete already, such as the first of a [`Ring`](crate::Ring).
+    /// Makes an event that is already complete, such as the first ones of a [`Ring`](crate::Ring).
     pub fn ready(value: R) -> Self {
         Self { value: Some(value), event: None, on_drop: None }
     }
@@ -82,7 +83,7 @@ impl<R: Resource> Event<R> {
         self.event.as_ref()
     }
 
-    /// The resource and the event; the caller establishes the order that the event gave.
+    /// Takes the resource and the event apart. The caller must keep the order that the event gave.
     #[inline]
     pub(crate) fn into_parts(mut self) -> (R, Option<Lease>) {
         let Some(value) = self.value.take() else { unreachable!("only a transition takes it, by value") };
@@ -97,17 +98,17 @@ impl<R: Resource> Event<R> {
         self.event.as_ref().map_or(Ok(true), Lease::query)
     }
 
-    /// Whether the work before the record is done. If it is not, the task is woken when it is, or when the device has failed.
-    /// Does not wait.
+    /// Whether the work before the record is done. If it is not, the task is woken once the work is
+    /// done or the device has failed. Does not wait.
     ///
-    /// Unlike `.await`, it leaves the event where it is.
+    /// Unlike `.await`, this call does not consume the event.
     ///
     /// # Errors
     /// The device has failed.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self.is_ready() {
             Ok(true) => Poll::Ready(Ok(())),
-            // In a host function the device cannot be asked, but the thread in the background can ask it.
+            // A host function may not ask the device, but the background thread may.
             Ok(false) | Err(Error::InHostFunction) => {
                 if let Some(lease) = self.lease() {
                     lease.wake(cx.waker());
@@ -118,11 +119,14 @@ impl<R: Resource> Event<R> {
         }
     }
 
-    /// The same event; if it is dropped, or a future of it is, `take` gets it instead of its memory being freed.
+    /// Calls `take` with the event when the event, or a future of it, is dropped, instead of
+    /// freeing the memory.
     ///
-    /// For pools whose memory comes back however a batch ends. `take` runs where the event is dropped, perhaps in a host function of a
-    /// stream, so it should neither block nor panic (a panic is caught, and what it held is dropped). Transitions forget it:
-    /// `wait`, `query`, `synchronize`.
+    /// This is for pools that want their memory back however a batch ends. `take` runs in the
+    /// thread that drops the event, which may be inside a host function of a stream, so `take`
+    /// should neither block nor panic. If it panics, the panic is caught and the event that it
+    /// holds is dropped. Operations that take the resource out of the event forget `take`: `wait`,
+    /// `synchronize`, `query` when the work is done, `unzip`, `map_peer` and `map_local`.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -143,7 +147,8 @@ impl<R: Resource> Event<R> {
         self
     }
 
-    /// The resource, idle, if the work before the record is done; else the event again. Does not wait.
+    /// Returns the idle resource if the work before the record is done, and the event otherwise.
+    /// Does not wait.
     ///
     /// # Errors
     /// The device has failed; the event comes back.
@@ -173,9 +178,11 @@ impl<R: Resource> Event<R> {
 }
 
 impl<R: Unzip> Event<R> {
-    /// An event for each part of the resource, each of the same recorded point.
+    /// Gives each part of the resource an event of its own. All of them stand for the same recorded
+    /// point.
     ///
-    /// For tuples, and for structs that derive [`Resource`](derive@crate::Resource) with `#[resource(unzip)]`.
+    /// This works for tuples, and for structs that derive [`Resource`](derive@crate::Resource) with
+    /// `#[resource(unzip)]`.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -193,23 +200,23 @@ impl<R: Unzip> Event<R> {
     }
 }
 
-/// Puts the parts of a resource behind the event that the whole was behind; only this crate makes one.
+/// Guards each part of a resource with the event that guarded the whole. Only this crate makes one.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Splitter(Option<Lease>);
 
 impl Splitter {
-    /// The part, behind the event of the whole.
+    /// Guards the part with the event of the whole.
     pub fn event<R: Resource>(&self, part: R) -> Event<R> {
         Event { value: Some(part), event: self.0.clone(), on_drop: None }
     }
 }
 
-/// A resource whose parts can go separate ways from an event on: see [`Event::unzip`].
+/// A resource whose parts can travel separately after an event: see [`Event::unzip`].
 ///
 /// # Safety
-/// `__unzip` puts every part that is a resource behind an event of the splitter, and lets no other code have it before.
-/// Derive it instead of writing it.
+/// `__unzip` passes every part that is a resource to the splitter's `event`, and gives no other
+/// code access to it before that. Derive this trait instead of writing an implementation.
 pub unsafe trait Unzip: Resource {
     /// An event for each part.
     type Events;
@@ -267,12 +274,13 @@ impl<T: Plain> Event<DeviceBuffer<T>> {
         self.len() == 0
     }
 
-    /// The device whose memory the buffer is.
+    /// The device whose memory the buffer uses.
     pub fn device(&self) -> Device {
         self.value().device()
     }
 
-    /// The same event over a buffer that streams of other devices may copy from and to.
+    /// Makes the buffer one that streams of other devices may copy from and to. The event stays the
+    /// same.
     pub fn map_peer(self) -> Event<PeerBuffer<T>> {
         let (value, event) = self.into_parts();
         Event { value: Some(PeerBuffer::new(value)), event, on_drop: None }
@@ -280,7 +288,7 @@ impl<T: Plain> Event<DeviceBuffer<T>> {
 }
 
 impl<T: Plain> Event<PeerBuffer<T>> {
-    /// The same event over the buffer for its own device.
+    /// Makes the buffer one for its own device again. The event stays the same.
     pub fn map_local(self) -> Event<DeviceBuffer<T>> {
         let (value, event) = self.into_parts();
         Event { value: Some(value.into_inner()), event, on_drop: None }
@@ -300,11 +308,12 @@ impl<R: Resource> Drop for Event<R> {
     }
 }
 
-/// Gives an event that was dropped to whoever asked for it. The closure is a user's, and a panic must not leave a destructor.
+/// Gives a dropped event to the closure of `on_drop`. The closure is user code, and its panic must
+/// not leave a destructor.
 #[cold]
 fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
     if guard::forked() {
-        std::mem::forget((take, event)); // whatever lock the closure takes may have been held at the fork
+        std::mem::forget((take, event)); // a lock of the closure's may have been held at the fork
         return;
     }
     let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(event)));
@@ -325,7 +334,8 @@ impl<R: Resource> IntoFuture for Event<R> {
     }
 }
 
-/// `event.await`: the resource, idle, once the work before the record is done. Works on every executor.
+/// The future of `event.await`. It gives the idle resource once the work before the record is done,
+/// and works on every executor.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct EventFuture<R: Resource>(Option<Event<R>>);
@@ -338,7 +348,7 @@ impl<R: Resource> Future for EventFuture<R> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(event) = self.0.take() else {
-            return Poll::Pending; // polled after it was ready, which says nothing more
+            return Poll::Pending; // it was polled again after it was ready
         };
         match event.query() {
             Ok(Query::Ready(value)) => Poll::Ready(Ok(value)),
@@ -354,7 +364,7 @@ impl<R: Resource> Future for EventFuture<R> {
     }
 }
 
-/// A point in a stream's time. Only this kind of event has [`elapsed`](TimedEvent::elapsed).
+/// A point in the time of a stream. Only this kind of event has [`elapsed`](TimedEvent::elapsed).
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -390,10 +400,11 @@ impl TimedEvent {
         device.seen(self.0.handle().synchronize())
     }
 
-    /// Device time from `start` to this point; `None` while either is still ahead. Resolution about 0.5 us.
+    /// The device time from `start` to this point, or `None` while one of them is not complete.
+    /// CUDA documents a resolution of about 0.5 us.
     ///
     /// # Errors
-    /// The device has failed, or the two are of different devices.
+    /// The device has failed, or the two events belong to different devices.
     pub fn elapsed(&self, start: &TimedEvent) -> Result<Option<Duration>> {
         let device = self.0.device();
         if device != start.0.device() {
@@ -405,7 +416,7 @@ impl TimedEvent {
 }
 
 impl<S: Brand> Stream<S> {
-    /// A point in the stream's time, for measuring.
+    /// Records a point in the time of the stream, for measuring.
     ///
     /// # Errors
     /// The device has failed.

@@ -8,13 +8,17 @@ use crate::error::{Error, Result};
 use crate::stream::Stream;
 
 impl<S: Brand> Stream<S> {
-    /// Runs `f` on a thread of the driver once the stream comes to it; what follows on the stream waits for it.
+    /// Runs `f` on a thread of the driver when the stream reaches it. Later work on the stream
+    /// waits for `f`.
     ///
-    /// `f` must not call into a device: that gives [`Error::InHostFunction`]. It may drop resources, whose memory is then given
-    /// back by another thread; a [`Reading`] dropped in it leaks its resource, because it cannot be recorded. A panic is caught and reported by [`Device::check`] and [`synchronize`](Stream::synchronize).
+    /// `f` must not call into a device: such calls return [`Error::InHostFunction`]. It may drop
+    /// resources, whose memory another thread then gives back. A [`Reading`](crate::Reading) that
+    /// is dropped in it leaks its resource, because the end of the reading cannot be recorded
+    /// there. A panic is caught, and [`Device::check`](crate::Device::check) and
+    /// [`synchronize`](Stream::synchronize) report it.
     ///
     /// # Errors
-    /// The device has failed; `f` is dropped.
+    /// The device has failed, and `f` is dropped.
     pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()>
     where
         S: StreamTag,
@@ -27,9 +31,10 @@ impl<S: Brand> Stream<S> {
                 let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
                     (Some(s), _) => (*s).to_owned(),
                     (_, Some(s)) => s.clone(),
-                    _ => "a value that is no text".to_owned(),
+                    _ => "a value that is not text".to_owned(),
                 };
-                // The payload is the user's; dropping it may panic again, and there is nobody left to catch it.
+                // The payload is a user's value. Dropping it may panic again, and nothing would
+                // catch that panic.
                 std::mem::forget(panic);
                 device.defer(Error::HostFunctionPanicked { message });
             }
@@ -37,10 +42,12 @@ impl<S: Brand> Stream<S> {
         self.call(|s| s.launch_host(Box::new(guarded)))
     }
 
-    /// Blocks the stream until the word in page-locked memory is at least `value`: a gate for tests.
+    /// Blocks the stream until the word in page-locked memory is at least `value`. It is a gate for
+    /// tests.
     ///
     /// # Safety
-    /// `flag` lies in page-locked memory, is aligned, and stays valid until the stream is past this point.
+    /// `flag` points to an aligned word in page-locked memory, which stays valid until the stream
+    /// has passed this operation.
     ///
     /// # Errors
     /// The device has failed or does not support it.
@@ -48,12 +55,14 @@ impl<S: Brand> Stream<S> {
     where
         S: StreamTag,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller of `wait_value` promises that `flag` points to an aligned word of
+        // page-locked memory, which stays valid until the stream has passed this operation.
         self.call(|s| unsafe { s.wait_value(flag, value) })
     }
 }
 
-/// A host function: called, or dropped by a queue that passes it over, as one.
+/// A host function that counts as one whether a queue calls it or drops it without a call. In both
+/// cases calls into a device are refused.
 struct HostFunction<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> HostFunction<F> {

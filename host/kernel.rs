@@ -18,8 +18,9 @@ impl<S: Brand> Launch<S> for Stream<S> {
             return Ok(());
         }
         let function = device.function(kernel)?;
-        // SAFETY: The caller promises that the slots are the kernel's; `function` is the kernel's own entry on the
-        // stream's device.
+        // SAFETY: The caller of `launch` promises that the slots are the kernel's, that this stream
+        // orders the buffers among them, and that the kernel is sound for these arguments and this
+        // shape. `device.function` found `function`, the kernel's entry on the stream's device.
         device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })
     }
 }

@@ -15,15 +15,15 @@ use crate::stream::Stream;
 
 /// The brand of a stream inside [`StreamPool::lane`] or [`AnyStream::enter`].
 ///
-/// Its lifetime is new at each call and belongs to the closure, so nothing that this stream orders can leave
-/// except as an [`Event`](crate::Event), and nothing of one lane passes for another's.
+/// Its lifetime is new at each call and belongs to the closure. So what this stream orders can
+/// leave the closure only as an [`Event`](crate::Event), and cannot be used on another lane.
 pub struct Lane<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
 
 impl sealed::Sealed for Lane<'_> {}
 impl Brand for Lane<'_> {}
 impl StreamTag for Lane<'_> {}
 
-/// The brand of a stream inside [`Device::per_thread`]; it stays on its thread.
+/// The brand of a stream inside [`Device::per_thread`], which stays on its thread.
 pub struct PerThread<'l>(PhantomData<Lane<'l>>, PhantomData<*const ()>);
 
 impl sealed::Sealed for PerThread<'_> {}
@@ -42,7 +42,7 @@ impl fmt::Debug for PerThread<'_> {
     }
 }
 
-/// A stream without a type of its own: for a number of streams known only at run time.
+/// A stream without a type of its own, for programs that learn the number of streams at run time.
 ///
 /// ```
 /// use thalweg::{AnyStream, Device, DeviceBuffer, Event};
@@ -69,12 +69,12 @@ impl fmt::Debug for PerThread<'_> {
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 ///
-/// Dropping it parks the stream for the next one; its work goes on.
+/// Dropping it parks the stream for a later user. The stream's work continues.
 #[derive(Debug)]
 pub struct AnyStream(&'static StreamInner);
 
 impl AnyStream {
-    /// A stream of `device` with the default options.
+    /// Makes a stream of `device` with the default options.
     ///
     /// # Errors
     /// The device has failed.
@@ -82,7 +82,7 @@ impl AnyStream {
         Self::with(device, StreamOptions::default())
     }
 
-    /// A stream of `device`.
+    /// Makes a stream of `device`.
     ///
     /// # Errors
     /// The device has no such priority, or has failed.
@@ -107,9 +107,10 @@ impl Drop for AnyStream {
     }
 }
 
-/// A fixed number of streams that threads take turns on.
+/// A fixed number of streams that threads use in turn.
 ///
-/// Each use gets the stream that was used the longest ago, so that one thread too goes round all of them.
+/// Each use gets the stream that came back the longest ago, so even a single thread goes through
+/// all of them.
 ///
 /// ```
 /// use thalweg::{Device, StreamPool};
@@ -138,7 +139,7 @@ pub struct StreamPool {
 }
 
 impl StreamPool {
-    /// A pool of `lanes` streams.
+    /// Makes a pool of `lanes` streams.
     ///
     /// # Errors
     /// `lanes` is 0, or the device has failed.
@@ -160,8 +161,8 @@ impl StreamPool {
         self.lanes
     }
 
-    /// Uses a stream that nobody else is using, and waits for one where all are in use. A closure that takes a
-    /// second lane of the same pool may wait for itself.
+    /// Uses a stream that nobody else is using. If all are in use, the call waits for one. A
+    /// closure that takes a second lane of the same pool may wait for itself.
     pub fn lane<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
         let mut free = lock(&self.free);
         let stream = loop {
@@ -179,7 +180,7 @@ impl StreamPool {
     }
 }
 
-/// A stream on loan; it goes back when the closure returns or panics.
+/// A stream on loan. It goes back to the pool when the closure returns or panics.
 struct Lent<'p> {
     pool: &'p StreamPool,
     stream: Option<AnyStream>,
@@ -199,12 +200,12 @@ impl fmt::Debug for StreamPool {
 }
 
 thread_local! {
-    /// This thread's streams; parked when it ends.
+    /// The streams of this thread. They are parked when the thread ends.
     static PER_THREAD: RefCell<Vec<AnyStream>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
-    /// Uses the calling thread's own stream of this device, made at its first use.
+    /// Uses the calling thread's own stream of this device. The first use makes it.
     ///
     /// ```
     /// use thalweg::Device;
@@ -220,7 +221,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// The stream cannot be made.
+    /// The stream cannot be made, or the thread is ending.
     pub fn per_thread<T>(self, f: impl for<'l> FnOnce(&Stream<PerThread<'l>>) -> T) -> Result<T> {
         let stream = PER_THREAD.try_with(|streams| {
             let mut streams = streams.borrow_mut();
@@ -232,7 +233,7 @@ impl Device {
             streams.push(stream);
             Ok::<_, Error>(inner)
         });
-        let ended = |_| Error::Thread { reason: "this thread's streams have been given back: it is ending".into() };
+        let ended = |_| Error::Thread { reason: "this thread is ending and has given its streams back".into() };
         let stream = stream.map_err(ended)??;
         Ok(f(&Stream::of(stream)))
     }

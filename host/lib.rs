@@ -1,9 +1,10 @@
 //! CUDA streams whose races do not compile.
 //!
-//! A buffer's type says which stream orders it. Work on another stream, or on the host, needs an
-//! [`Event`], and the event carries the buffer; so the wait cannot be forgotten, a pinned buffer cannot be touched during a copy,
-//! and nothing can be freed while a stream reads it. The checks are the compiler's: at run time an operation is
-//! the driver call and little else.
+//! The type of a buffer says which stream orders it. To use the buffer on another stream, or on the
+//! host, you need an [`Event`], and the event carries the buffer. So you cannot forget the wait,
+//! you cannot touch a pinned buffer during a copy, and nothing can free memory while a stream reads
+//! it. The compiler makes these checks: at run time an operation is the driver call and little
+//! else.
 //!
 //! ```
 //! use thalweg::{Device, kernel, ptx, stream_tags};
@@ -58,36 +59,40 @@
 //! | [`On<S, DeviceBuffer<T>>`](On), and composites of those | ordered by stream `S` | use it in operations of `S`, and of no other stream |
 //! | [`Event<R>`](Event) | in transit, guarded by a recorded event | [`wait`](Stream::wait) on another stream, [`synchronize`](Event::synchronize), [`query`](Event::query), `.await` |
 //!
-//! [`Stream::hand`] is `record` and `wait` in one. Several streams read one resource through [`Shared`]; [`DeviceBuffer::split`] makes
-//! pieces that travel separately; [`Ring`] keeps slots going round; [`StreamPool`] and [`AnyStream`] are for streams counted at
-//! run time; a [`Graph`] is work captured once and enqueued by one call. Forgetting any of these leaks, and can never race or
-//! dangle.
+//! [`Stream::hand`] is `record` and `wait` in one call. Several streams can read one resource
+//! through [`Shared`]. [`DeviceBuffer::split`] makes pieces that travel separately. [`Ring`] keeps
+//! slots in circulation. [`StreamPool`] and [`AnyStream`] are for programs that learn the number of
+//! streams at run time. A [`Graph`] is work that is captured once and enqueued by one call.
+//! Forgetting a value of any of these types leaks it, and can never cause a race or a dangling
+//! pointer.
 //!
 //! # Overlap, and seeing it
 //!
-//! [`overlap`] has the patterns: copies beside kernels, stages beside stages. [`Timeline`] draws what ran when and says what
-//! binds; [`Device::tally`] lists the calls that made the host wait; [`concurrency_check`] measures whether two streams run at
-//! once.
+//! [`overlap`] has the patterns: copies beside kernels, and stages beside stages. [`Timeline`]
+//! draws what ran when and says which step limits the speed. [`Device::tally`] lists the calls that
+//! made the host wait. [`concurrency_check`] measures whether two streams run at the same time.
 //!
-//! The crate `thalweg-loader` feeds a device from disk, decoded and uploaded ahead of its consumer. `thalweg-vision` turns
-//! photographs into adaptive visual tokens.
+//! The crate `thalweg-loader` reads images from disk, decodes them and uploads them ahead of their
+//! consumer. `thalweg-vision` turns photographs into adaptive visual tokens.
 //!
 //! # Devices
 //!
-//! [`Device::best`] is the first GPU, through the NVIDIA driver alone (no CUDA toolkit), else the CPU device, which runs the
-//! same kernels with real queues and threads. `THALWEG_DEVICE=cpu` or `cuda:1` chooses.
+//! [`Device::best`] is the first GPU. It needs only the NVIDIA driver, and no CUDA toolkit. Without
+//! a GPU it is the CPU device, which runs the same kernels with real queues and threads.
+//! `THALWEG_DEVICE=cpu` or `cuda:1` chooses a device.
 //!
 //! # Kernels
 //!
-//! [`kernel!`] declares a kernel once, in Rust: its PTX entry, its CPU body and the typed launcher, whose `require` clause is
-//! checked at each launch. `thalweg-ptx-builder` compiles a crate of them to PTX in its build script, and [`ptx!`] embeds
-//! the file.
+//! [`kernel!`] declares a kernel once, in Rust. The declaration gives the PTX entry, the CPU body
+//! and the typed launcher, which checks the `require` clause at each launch. `thalweg-ptx-builder`
+//! compiles a crate of kernels to PTX in its build script, and [`ptx!`] embeds the file.
 //!
 //! # Interoperation
 //!
-//! [`Stream::raw`], [`DeviceSlice::device_ptr`] and [`DeviceBuffer::from_raw`] let code of cudarc, cust, cuBLAS or NCCL work on
-//! our streams. On a thread without a CUDA context, opening a device leaves its primary context current, as the
-//! CUDA runtime does; a context that is current already is put back after every call.
+//! [`Stream::raw`], [`DeviceSlice::device_ptr`] and [`DeviceBuffer::from_raw`] let code of cudarc,
+//! cust, cuBLAS or NCCL work on streams of this crate. If a thread has no CUDA context, opening a
+//! device leaves the device's primary context current, as the CUDA runtime does. A context that is
+//! already current is restored after every call.
 
 extern crate self as thalweg; // for the paths that the derive writes
 
@@ -110,7 +115,7 @@ mod stream;
 mod timeline;
 mod transitions;
 
-pub use brand::{Brand, In, StreamTag, Tag};
+pub use brand::{Brand, StreamTag, Tag, Within};
 pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;
@@ -137,8 +142,10 @@ pub use thalweg_derive::Resource;
 #[cfg(test)]
 ptx! {}
 
-/// Locks a mutex; one that a panic poisoned still holds consistent data here, because no code of a user runs
-/// under a lock of this crate.
+/// Locks a mutex, also after a panic poisoned it. No user code runs under a lock that guards data
+/// and is taken here, so a user's panic cannot leave that data half changed. The one lock with user
+/// code under it is `resolving` of the timeline, where the seeded CPU device may carry out work. It
+/// guards no data.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

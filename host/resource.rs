@@ -5,16 +5,19 @@
 //!                                               \--synchronize--> idle R
 //! ```
 //!
-//! - `R` is idle: no GPU work can touch it. A [`PinnedBuffer`](crate::PinnedBuffer) is a slice then.
+//! - `R` is idle: no GPU work can touch it. A [`PinnedBuffer`](crate::PinnedBuffer) is then a
+//!   slice.
 //! - `R::On<S>` is ordered by stream `S`: work may be pending, and only operations of `S` take it.
-//!   For a buffer that is [`On<S, DeviceBuffer<T>>`](On), for a tuple a tuple of those, for a struct
-//!   with `#[derive(Resource)]` the struct `NameOn<S>`.
+//!   For a buffer it is [`On<S, DeviceBuffer<T>>`](On), for a tuple a tuple of those, and for a
+//!   struct with `#[derive(Resource)]` the struct `NameOn<S>`.
 //! - [`Event<R>`](crate::Event) is in transit: guarded by a recorded event.
 //!
-//! Moves, not guards: a value that is forgotten leaks, and can never race or dangle. What makes it
-//! sound is that **no safe way leads from `On` or `Event` to a `&R` or `&mut R`**, so that a resource in
-//! flight cannot be swapped against an idle one, and that every conversion between states asks for a
-//! [`Token`] that only this crate can make, after the event that justifies it was recorded or waited for.
+//! A transition moves the value; it does not guard it. So a forgotten value leaks, and can never
+//! cause a race or a dangling pointer. Two rules make this sound. **No safe code gets a `&R` or
+//! `&mut R` from an `On` or an `Event`**, so a resource in flight cannot be swapped with an idle
+//! one. And every conversion between states takes a [`Token`], which only this crate can make. It
+//! makes one only if the conversion is justified, for example because an event was recorded or
+//! waited for.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -27,7 +30,7 @@ use crate::runtime::memory::Memory;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
 
-/// Proof that a change of state is justified; only this crate makes one.
+/// Proof that a change of state is justified. Only this crate makes one.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Token(());
@@ -54,7 +57,7 @@ impl fmt::Debug for Leaf {
     }
 }
 
-/// What kind of leaf, for the check against a stream's device.
+/// The kind of a leaf, which the check against a stream's device needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeafKind {
     /// Device memory: usable on streams of its own device.
@@ -73,7 +76,7 @@ pub struct LeafInfo {
     pub(crate) kind: LeafKind,
     pub(crate) addr: u64,
     pub(crate) bytes: usize,
-    /// The allocation's number: another one that comes to lie in the same place has another.
+    /// The number of the allocation. A later allocation in the same place has another number.
     pub(crate) allocation: u64,
 }
 
@@ -92,8 +95,9 @@ impl fmt::Display for LeafInfo {
 
 /// Something that travels between the host and streams: a buffer, or a composite of buffers.
 ///
-/// Implemented for [`PinnedBuffer`](crate::PinnedBuffer), [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), and for tuples, arrays,
-/// `Vec` and `Option` of resources; for a struct by `#[derive(Resource)]`.
+/// It is implemented for [`PinnedBuffer`](crate::PinnedBuffer),
+/// [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), and for tuples,
+/// arrays, `Vec` and `Option` of resources. `#[derive(Resource)]` implements it for a struct.
 ///
 /// ```
 /// use thalweg::{Device, DeviceBuffer, PinnedBuffer, Resource, stream_tags};
@@ -118,8 +122,9 @@ impl fmt::Display for LeafInfo {
 /// ```
 ///
 /// # Safety
-/// The methods visit every leaf exactly once, move it without touching it, and run no other code on the way
-/// (`__alias` may clone metadata). A composite has no `Drop` of its own. Derive it instead of writing it.
+/// The methods visit every leaf exactly once, move it without touching its memory, and run no other
+/// code (`__alias` may clone metadata). A composite has no `Drop` of its own. Derive this trait
+/// instead of writing an implementation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a resource",
     label = "cannot travel between the host and streams",
@@ -129,16 +134,16 @@ pub unsafe trait Resource: Sized + Send + 'static {
     /// The resource while stream `S` orders it.
     type On<S: Brand>: Bundle<S, Idle = Self>;
 
-    /// Tells where each leaf lives, in a fixed order.
+    /// Visits each leaf's place and memory, in a fixed order.
     #[doc(hidden)]
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit);
-    /// Takes the memory out of each leaf, leaving empty buffers behind.
+    /// Takes the memory out of each leaf and leaves empty buffers.
     #[doc(hidden)]
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, token: Token);
-    /// To the ordered state.
+    /// Converts to the ordered state.
     #[doc(hidden)]
     fn __bind<S: Brand>(self, stream: Stream<S>, token: Token) -> Self::On<S>;
-    /// A second handle on the same memory that frees nothing when dropped.
+    /// Makes a second handle on the same memory, which frees nothing when it is dropped.
     #[doc(hidden)]
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S>;
 }
@@ -146,7 +151,7 @@ pub unsafe trait Resource: Sized + Send + 'static {
 /// A resource, or a composite of them, while stream `S` orders it.
 ///
 /// # Safety
-/// As for [`Resource`]; `__unbind` undoes `__bind`.
+/// The implementation keeps the rules of [`Resource`], and `__unbind` undoes `__bind`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not ordered by stream `{S}`",
     label = "not a resource on `{S}`",
@@ -155,7 +160,7 @@ pub unsafe trait Resource: Sized + Send + 'static {
 pub unsafe trait Bundle<S: Brand>: Sized {
     /// The same resource, idle.
     type Idle: Resource<On<S> = Self>;
-    /// Back from the ordered state.
+    /// Converts back from the ordered state.
     #[doc(hidden)]
     fn __unbind(self, token: Token) -> Self::Idle;
 }
@@ -174,20 +179,22 @@ pub unsafe trait LeafResource: Resource {
     /// The buffer as an exclusive slice of its stream.
     #[doc(hidden)]
     fn __slice_mut<S: Brand>(&mut self, token: Token) -> &mut Self::Slice<S>;
-    /// A second handle on the same memory.
+    /// Makes a second handle on the same memory, which does not own it.
     #[doc(hidden)]
     fn __copy(&self, token: Token) -> Self;
 }
 
-/// A buffer ordered by stream `S`: work on it may be pending, and only operations of `S` take it.
+/// A buffer that stream `S` orders. Work on it may be pending, and only operations of `S` take it.
 ///
-/// It dereferences to [`DeviceSlice`](crate::DeviceSlice) or [`HostSlice`](crate::HostSlice), whose elements the host cannot read. Dropping it
-/// frees the memory once the stream is past all work on it, and never blocks.
+/// It dereferences to [`DeviceSlice`](crate::DeviceSlice) or [`HostSlice`](crate::HostSlice), whose
+/// elements the host cannot read. Dropping it frees the memory once the stream has passed all work
+/// on it, and never blocks.
 #[must_use = "dropping it gives the memory back"]
 pub struct On<S: Brand, L: LeafResource> {
     leaf: ManuallyDrop<L>,
     stream: Stream<S>,
-    /// A reader's or a capture's handle on memory that somebody else owns.
+    /// Whether this is a second handle, of a reader or a capture, on memory that another value
+    /// owns.
     alias: bool,
 }
 
@@ -200,11 +207,11 @@ impl<S: Brand, L: LeafResource> On<S, L> {
         Self { leaf: ManuallyDrop::new(leaf), stream, alias: true }
     }
 
-    /// The buffer without its order; the caller re-establishes one.
+    /// Takes the buffer without its order. The caller must establish an order again.
     pub(crate) fn into_leaf(self) -> L {
         let mut this = ManuallyDrop::new(self);
         debug_assert!(!this.alias, "an alias never leaves its `Reading` or capture");
-        // SAFETY: `this` is never touched or dropped again.
+        // SAFETY: This function owns `this` and does not use or drop it again.
         unsafe { ManuallyDrop::take(&mut this.leaf) }
     }
 
@@ -224,8 +231,9 @@ impl<S: Brand, L: LeafResource> Drop for On<S, L> {
             let stream = self.stream;
             let when = || When::Stream(stream.inner());
             self.leaf.__drain(&mut |leaf| give_back(leaf.0, when()), Token::new());
-            // Emptied, the leaf frees nothing.
-            // SAFETY: dropped once, here.
+            // `__drain` has emptied the leaf, so dropping it frees nothing.
+            // SAFETY: `drop` runs once. `into_leaf` is the only other place that takes the leaf,
+            // and it prevents `drop`.
             unsafe { ManuallyDrop::drop(&mut self.leaf) };
         }
     }
@@ -238,7 +246,7 @@ impl<S: Brand, L: LeafResource> std::ops::Deref for On<S, L> {
     }
 }
 
-// The slice is unsized, so this `&mut` cannot be used to swap one buffer against another.
+// The slice is unsized, so this `&mut` cannot be used to swap one buffer with another.
 impl<S: Brand, L: LeafResource> std::ops::DerefMut for On<S, L> {
     fn deref_mut(&mut self) -> &mut L::Slice<S> {
         self.leaf.__slice_mut(Token::new())
@@ -251,7 +259,8 @@ impl<S: Brand, L: LeafResource> fmt::Debug for On<S, L> {
     }
 }
 
-// SAFETY: an alias or owner of one leaf; conversions only move it.
+// SAFETY: `On` holds one leaf. `__unbind` moves it out and runs no other code, which undoes
+// `__bind`.
 unsafe impl<S: Brand, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> for On<S, L> {
     type Idle = L;
     fn __unbind(self, _: Token) -> L {
@@ -261,7 +270,8 @@ unsafe impl<S: Brand, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> fo
 
 macro_rules! tuple {
     ($($r:ident)*) => {
-        // SAFETY: visits each field once, in order, and moves it by its own implementation.
+        // SAFETY: Each method visits each field once, in order, and each field's own implementation
+        // keeps the rules of `Resource`.
         unsafe impl<$($r: Resource),*> Resource for ($($r,)*) {
             type On<Tag: Brand> = ($($r::On<Tag>,)*);
             #[allow(non_snake_case, unused_variables)]
@@ -285,7 +295,8 @@ macro_rules! tuple {
                 ($($r.__alias(stream, token),)*)
             }
         }
-        // SAFETY: as above.
+        // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes
+        // `__bind`, which calls `__bind` of each part.
         unsafe impl<Tag: Brand, $($r: Bundle<Tag>),*> Bundle<Tag> for ($($r,)*) {
             type Idle = ($($r::Idle,)*);
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
@@ -306,7 +317,8 @@ tuple!(A B C D E F);
 tuple!(A B C D E F G);
 tuple!(A B C D E F G H);
 
-// SAFETY: visits each element once and moves it by its own implementation.
+// SAFETY: Each method visits each element once, in order, and the element's own implementation
+// keeps the rules of `Resource`.
 unsafe impl<R: Resource> Resource for Vec<R> {
     type On<S: Brand> = Vec<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -322,7 +334,8 @@ unsafe impl<R: Resource> Resource for Vec<R> {
         self.iter().map(|r| r.__alias(stream, token)).collect()
     }
 }
-// SAFETY: as above.
+// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
+// calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Vec<B> {
     type Idle = Vec<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {
@@ -330,7 +343,8 @@ unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Vec<B> {
     }
 }
 
-// SAFETY: visits each element once and moves it by its own implementation.
+// SAFETY: Each method visits each element once, in order, and the element's own implementation
+// keeps the rules of `Resource`.
 unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
     type On<S: Brand> = [R::On<S>; N];
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -346,7 +360,8 @@ unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
         self.each_ref().map(|r| r.__alias(stream, token))
     }
 }
-// SAFETY: as above.
+// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
+// calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
     type Idle = [B::Idle; N];
     fn __unbind(self, token: Token) -> Self::Idle {
@@ -354,7 +369,8 @@ unsafe impl<S: Brand, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
     }
 }
 
-// SAFETY: visits the element, if any, once and moves it by its own implementation.
+// SAFETY: Each method visits the element once if there is one, and the element's own implementation
+// keeps the rules of `Resource`.
 unsafe impl<R: Resource> Resource for Option<R> {
     type On<S: Brand> = Option<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -370,7 +386,8 @@ unsafe impl<R: Resource> Resource for Option<R> {
         self.as_ref().map(|r| r.__alias(stream, token))
     }
 }
-// SAFETY: as above.
+// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
+// calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Option<B> {
     type Idle = Option<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {

@@ -7,10 +7,11 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::resource::Resource;
 
-/// A ring of `depth` slots: double buffering, and deeper.
+/// A ring of `depth` slots, for double buffering and deeper.
 ///
-/// [`take`](Ring::take) gives the slot that was given back the longest ago, as an [`Event`] to wait for on a stream or on the host.
-/// A slot that an error swallowed is made anew by the next `take`, so one failed step does not end the loop.
+/// [`take`](Ring::take) gives the slot that came back the longest ago, as an [`Event`] to wait for
+/// on a stream or on the host. If the ring has no slot left, `take` makes a new one. So a step that
+/// fails and loses its slot does not end the loop.
 ///
 /// ```
 /// use thalweg::{Device, Ring, stream_tags};
@@ -35,19 +36,19 @@ pub struct Ring<R: Resource> {
 }
 
 impl<R: Resource> Ring<R> {
-    /// A ring of `depth` slots, each made by `make`.
+    /// Makes a ring of `depth` slots, each by a call of `make`.
     ///
     /// # Errors
-    /// What `make` returns.
+    /// `make` failed.
     pub fn new(depth: usize, mut make: impl FnMut() -> Result<R> + Send + 'static) -> Result<Self> {
         let slots = (0..depth).map(|_| make().map(Event::ready)).collect::<Result<_>>()?;
         Ok(Self { slots, depth, make: Box::new(make) })
     }
 
-    /// The slot given back the longest ago, or a new one where all are lost or lent.
+    /// The slot that came back the longest ago, or a new one if all are lost or lent.
     ///
     /// # Errors
-    /// What `make` returns.
+    /// `make` failed.
     pub fn take(&mut self) -> Result<Event<R>> {
         match self.slots.pop_front() {
             Some(slot) => Ok(slot),
@@ -55,7 +56,7 @@ impl<R: Resource> Ring<R> {
         }
     }
 
-    /// Gives a slot back. Beyond `depth` it is dropped.
+    /// Gives a slot back. If the ring already holds `depth` slots, it drops this one.
     pub fn give(&mut self, slot: Event<R>) {
         if self.slots.len() < self.depth {
             self.slots.push_back(slot);
@@ -70,7 +71,7 @@ impl<R: Resource> Ring<R> {
     /// Waits on the host for every slot in the ring.
     ///
     /// # Errors
-    /// The device has failed; the slots stay.
+    /// The device has failed. The slots stay in the ring.
     #[track_caller]
     pub fn synchronize(&mut self) -> Result<()> {
         for _ in 0..self.slots.len() {

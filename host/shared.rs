@@ -15,11 +15,11 @@ use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
 
-/// A resource that any number of streams may read: made by [`Stream::share`], read with [`Stream::read`], taken back with
-/// [`Stream::unshare`].
+/// A resource that any number of streams may read. [`Stream::share`] makes it, [`Stream::reading`]
+/// reads it, and [`Stream::unshare`] takes it back for one stream.
 ///
-/// Cloning makes another handle on the same memory. Dropping the last handle or reading gives the memory back
-/// once the producer and all readers are done, without waiting.
+/// Cloning makes another handle on the same memory. Dropping the last handle or reading gives the
+/// memory back once the producer and all readers are done. The drop does not wait.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -31,8 +31,8 @@ use crate::stream::Stream;
 /// up.fill(&mut x, 9)?;
 /// let shared = up.share(x)?;
 /// let (mut a, mut b) = (left.alloc(64)?, right.alloc(64)?);
-/// left.copy(&left.read(&shared)?, &mut a)?; // both streams read at once, after the fill
-/// right.copy(&right.read(&shared)?, &mut b)?;
+/// left.copy(&left.reading(&shared)?, &mut a)?; // both streams read at once, after the fill
+/// right.copy(&right.reading(&shared)?, &mut b)?;
 /// let mut x = up.unshare(shared)?; // `up` waits for both copies
 /// up.fill(&mut x, 0)?;
 /// assert_eq!(left.read_blocking(&a)?, right.read_blocking(&b)?);
@@ -41,27 +41,27 @@ use crate::stream::Stream;
 pub struct Shared<R: Resource>(Arc<Inner<R>>);
 
 struct Inner<R: Resource> {
-    /// `None` only once it was taken.
+    /// `None` only after the value was taken.
     value: Option<R>,
-    /// Recorded after the last write.
+    /// The event that was recorded after the last write.
     producer: Lease,
     readers: Mutex<Readers>,
 }
 
 #[derive(Default)]
 struct Readers {
-    /// The newest read of each stream, by the stream's serial: a newer record on a stream covers its
-    /// older ones. One event for all readers would lose all but the last.
+    /// The newest read of each stream, by the stream's serial. A newer record on a stream covers
+    /// its older ones. A single event for all readers would keep only the last reader.
     events: Vec<Reader>,
-    /// A reader could not be recorded, so nobody can know when it is done.
+    /// The end of a reading could not be recorded, so nobody can know when it is done.
     lost: bool,
 }
 
 struct Reader {
-    /// Of the stream.
+    /// The serial of the stream.
     serial: u64,
-    /// Drawn before the record: what is recorded with a later turn covers all reads of earlier ones, in
-    /// whatever order two threads get here.
+    /// A number drawn before the record. A record with a later turn covers all reads with earlier
+    /// turns, in whatever order two threads store their records.
     turn: u64,
     event: Lease,
 }
@@ -82,12 +82,12 @@ impl<R: Resource> Shared<R> {
         &self.0.producer
     }
 
-    /// Handles and readings alive, this one included.
+    /// Number of handles and readings that are alive, including this one.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// What to wait for before the resource may be written, if this is the only handle.
+    /// The events to wait for before the resource may be written, if this is the only handle.
     pub(crate) fn readers(&self) -> Result<Vec<Lease>> {
         let holders = self.holders();
         if holders > 1 {
@@ -101,7 +101,7 @@ impl<R: Resource> Shared<R> {
         Ok(events.chain([self.0.producer.clone()]).collect())
     }
 
-    /// The resource; the caller has waited for [`readers`](Self::readers).
+    /// Takes the resource. The caller has waited for [`readers`](Self::readers).
     pub(crate) fn into_value(self) -> Result<R, Returned<Self>> {
         match Arc::try_unwrap(self.0) {
             Ok(mut inner) => match inner.value.take() {
@@ -117,13 +117,16 @@ impl<R: Resource> Shared<R> {
 }
 
 impl<T: Plain> Shared<PinnedBuffer<T>> {
-    /// The elements on the host, once the producer is done, while streams go on reading; `None` before. Does not wait.
+    /// The elements, for the host to read while streams also read them. `None` if the producer is
+    /// not done yet. Does not wait.
     ///
     /// # Errors
     /// The device has failed.
     pub fn host(&self) -> Result<Option<&[T]>> {
         if self.0.producer.query()? {
-            // SAFETY: the last write is complete, and while this handle is borrowed there are only readers.
+            // SAFETY: The query above says that the last write is complete. The next write needs
+            // the resource from `unshare`, which takes the last handle by value, so there is none
+            // while this handle is borrowed.
             Ok(Some(unsafe { self.value().slice_while_shared() }))
         } else {
             Ok(None)
@@ -156,11 +159,13 @@ impl<R: Resource> Drop for Inner<R> {
     }
 }
 
-/// A shared resource while stream `S` reads it: dereferences to `&R::On<S>`, so it goes wherever an operation takes that.
+/// A shared resource while stream `S` reads it. It dereferences to `R::On<S>`, so operations that
+/// take a `&R::On<S>` take it.
 ///
-/// Dropping it records an event on `S`, which whoever writes or frees the memory next waits for.
+/// Dropping it records an event on `S`. Whoever next writes or frees the memory waits for that
+/// event.
 pub struct Reading<S: StreamTag, R: Resource> {
-    /// A handle that owns nothing.
+    /// A second handle, which does not own the memory.
     on: R::On<S>,
     stream: Stream<S>,
     shared: Arc<Inner<R>>,
@@ -181,7 +186,8 @@ impl<S: StreamTag, R: Resource> Deref for Reading<S, R> {
 
 impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
-        // The record comes first; the handle is released after, with the fields.
+        // Record the event first. The fields, and with them the handle on the resource, are dropped
+        // after this.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::AcqRel);
         let event = self.stream.inner().lease();
@@ -210,7 +216,7 @@ impl<S: Brand> Stream<S> {
     /// Shares a resource for reading by any number of streams.
     ///
     /// # Errors
-    /// The device has failed; the resource comes back.
+    /// The device has failed. The resource comes back.
     #[track_caller]
     pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>>
     where
@@ -222,11 +228,12 @@ impl<S: Brand> Stream<S> {
         }
     }
 
-    /// Reads a shared resource on this stream, which waits, on the device, for its producer.
+    /// Reads a shared resource on this stream. The stream waits, on the device, for the producer.
+    /// The host does not wait.
     ///
     /// # Errors
     /// A part of it lives on another device, or the device has failed.
-    pub fn read<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
+    pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
     where
         S: StreamTag,
     {
@@ -235,11 +242,13 @@ impl<S: Brand> Stream<S> {
         Ok(Reading::new(shared, self))
     }
 
-    /// Takes a shared resource back for this stream alone, which waits, on the device, for every reader.
+    /// Takes a shared resource back for this stream alone. The stream waits, on the device, for
+    /// every reader. The host does not wait.
     ///
     /// # Errors
-    /// Other handles or readings are alive ([`Error::StillShared`]), a part of it lives on another device, or the device has
-    /// failed; it comes back.
+    /// Other handles or readings are alive ([`Error::StillShared`]), the end of a reading could not
+    /// be recorded ([`Error::ReaderLost`]), a part of the resource lives on another device, or the
+    /// device has failed. The handle comes back.
     pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>>
     where
         S: StreamTag,

@@ -1,6 +1,7 @@
-//! Streams: FIFO queues of a device, whose identity is a type.
+//! Streams: FIFO queues of a device, each identified by a type.
 //!
-//! What a stream does with resources stands in the files of those: `transitions`, `copies`, `shared`, `graph`, `kernel`.
+//! The operations on resources are in `transitions`, `copies`, `shared`, `graph`, `kernel` and
+//! `host_function`.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -16,18 +17,19 @@ use crate::runtime::device::Device;
 use crate::runtime::stream::{StreamInner, StreamOptions};
 use crate::runtime::tally::Stall;
 
-/// A stream: operations enqueued on it run in order, on the device, after the call has returned.
+/// A stream. The device runs its operations in order while the host continues.
 ///
-/// A handle, free to copy. `S` is its identity: an operation takes only buffers that the same stream orders
-/// ([`On<S, _>`](On)), so work cannot meet a buffer that another stream may be using.
+/// This is a handle that costs nothing to copy. `S` is the identity of the stream: an operation
+/// takes only buffers that the same stream orders ([`On<S, _>`](On)), so its work cannot meet a
+/// buffer that another stream may be using.
 ///
-/// Every operation returns at once, unless its name says `blocking` or `synchronize`. An error of an earlier
-/// operation may surface in a later call.
+/// Operations enqueue work and do not wait for it, unless their name says `blocking` or
+/// `synchronize`. An error of an earlier operation may surface in a later call.
 pub struct Stream<S> {
     inner: &'static StreamInner,
     /// Invariant in the tag.
     brand: PhantomData<fn(S) -> S>,
-    /// Bound to a thread where the tag is.
+    /// Makes the stream `Send` and `Sync` only if the tag is.
     tag: PhantomData<S>,
 }
 
@@ -45,7 +47,7 @@ impl<S> fmt::Debug for Stream<S> {
 }
 
 impl<S> Stream<S> {
-    /// A handle on the stream of tag `S`.
+    /// A handle on this stream under brand `S`.
     #[inline]
     pub(crate) fn of(inner: &'static StreamInner) -> Self {
         Self { inner, brand: PhantomData, tag: PhantomData }
@@ -76,15 +78,17 @@ impl<S> Stream<S> {
         self.inner.priority()
     }
 
-    /// The driver's `CUstream`, for interoperation; `None` on the CPU device. It is never destroyed.
+    /// The driver's `CUstream`, for interoperation, or `None` on the CPU device. It is never
+    /// destroyed.
     pub fn raw(self) -> Option<*mut std::ffi::c_void> {
         self.handle().raw()
     }
 }
 
-// What a stream under capture cannot do has its bound at the method, because there the compiler shows the trait's notes.
+// Methods that a stream under capture cannot do have the bound `StreamTag` at the method, because
+// the compiler shows the trait's notes there.
 impl<S: Brand> Stream<S> {
-    /// Calls into the device.
+    /// Calls the driver, if the device is usable, and turns its fault into an error.
     #[inline]
     pub(crate) fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {
         let device = self.device();
@@ -119,9 +123,10 @@ impl<S: Brand> Stream<S> {
 }
 
 impl Device {
-    /// The stream of tag `S`, made at the first call, with the default options.
+    /// The stream of tag `S`, with the default options. The first call makes it.
     ///
-    /// A tag is bound to one stream of one device for the life of the process; every call returns that stream.
+    /// A tag is bound to one stream of one device for the life of the process, and every call
+    /// returns that stream.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -133,21 +138,22 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// The tag is bound to a stream of another device or priority ([`Error::TagBound`]), or the driver's own.
+    /// The tag is bound to a stream of another device or priority ([`Error::TagBound`]), or the
+    /// driver cannot make a stream.
     pub fn stream<S: Tag>(self) -> Result<Stream<S>> {
         self.stream_with(StreamOptions::default())
     }
 
-    /// As [`stream`](Device::stream), with options.
+    /// Like [`stream`](Device::stream), with options.
     ///
     /// # Errors
-    /// As [`stream`](Device::stream).
+    /// The errors of [`stream`](Device::stream), and a priority that the device does not have.
     pub fn stream_with<S: Tag>(self, options: StreamOptions) -> Result<Stream<S>> {
         static TAGS: Mutex<Option<HashMap<TypeId, &'static StreamInner>>> = Mutex::new(None);
         self.usable()?;
         let mut tags = lock(&TAGS);
         let tags = tags.get_or_insert_default();
-        // Identity is the type's: two tags are the same stream exactly if they are the same type.
+        // Two tags are the same stream exactly if they are the same type.
         if let Some(&inner) = tags.get(&TypeId::of::<S>()) {
             if inner.device() != self || inner.priority() != options.priority {
                 return Err(Error::TagBound {

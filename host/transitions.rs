@@ -9,10 +9,10 @@ use crate::resource::{Bundle, LeafKind, LeafResource, On, Resource, Token};
 use crate::stream::Stream;
 
 impl<S: Brand> Stream<S> {
-    /// Hands an idle resource to this stream. Nothing is enqueued.
+    /// Hands an idle resource to this stream. This enqueues nothing.
     ///
     /// # Errors
-    /// A part of it lives on another device; it comes back.
+    /// A part of the resource lives on another device. The resource comes back.
     pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
     where
         S: StreamTag,
@@ -23,28 +23,31 @@ impl<S: Brand> Stream<S> {
         }
     }
 
-    /// Records an event: the resource leaves the stream, guarded until all work enqueued so far is done.
+    /// Records an event. The resource leaves the stream, guarded until all work enqueued so far is
+    /// done.
     ///
     /// # Errors
-    /// The device has failed; the resource comes back, still on the stream.
+    /// The device has failed. The resource comes back, still on the stream.
     #[inline]
     #[track_caller]
     pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>>
     where
         S: StreamTag,
     {
-        // An event exists only after its record succeeded: CUDA reports an unrecorded one as complete.
+        // Make the event only after its record succeeded, because CUDA reports an event without a
+        // record as complete.
         match self.inner().lease() {
             Ok(event) => Ok(Event::new(bundle.__unbind(Token::new()), event)),
             Err(error) => Err(Returned::new(error, bundle)),
         }
     }
 
-    /// Makes this stream wait, on the device, for the event; the resource is ordered by this stream from then on. The
-    /// host does not wait.
+    /// Makes this stream wait, on the device, for the event. From then on this stream orders the
+    /// resource. The host does not wait.
     ///
     /// # Errors
-    /// A part of the resource lives on another device, or the device has failed; the event comes back.
+    /// A part of the resource lives on another device, or the device has failed. The event comes
+    /// back.
     #[inline]
     pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>>
     where
@@ -60,10 +63,12 @@ impl<S: Brand> Stream<S> {
         }
     }
 
-    /// Hands a resource to another stream: [`record`](Stream::record) here and [`wait`](Stream::wait) there, in one call.
+    /// Hands a resource to another stream: [`record`](Stream::record) here and
+    /// [`wait`](Stream::wait) there, in one call.
     ///
     /// # Errors
-    /// As of the two; the resource comes back, still on this stream.
+    /// The errors of [`record`](Stream::record) and [`wait`](Stream::wait). The resource comes
+    /// back, still on this stream.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -87,7 +92,8 @@ impl<S: Brand> Stream<S> {
     where
         S: StreamTag,
     {
-        // In flight under an idle type: should the driver panic, it leaks rather than passes for idle.
+        // The bundle may have pending work although its type now says idle. If the driver's call
+        // panics, `ManuallyDrop` leaks it instead of freeing it as idle.
         let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
         let handed = to.admits(&*idle).and_then(|()| {
             to.device().usable()?;
@@ -96,7 +102,7 @@ impl<S: Brand> Stream<S> {
         let idle = ManuallyDrop::into_inner(idle);
         match handed {
             Ok(()) => Ok(idle.__bind(*to, Token::new())),
-            // No order was lost: the resource is still this stream's.
+            // The order is unchanged, so the resource still belongs to this stream.
             Err(error) => Err(Returned::new(error, idle.__bind(self, Token::new()))),
         }
     }
@@ -123,9 +129,9 @@ impl<S: Brand> Stream<S> {
 }
 
 impl<S: Brand, L: LeafResource> On<S, L> {
-    /// Waits on the host until the stream is past all work on the buffer, and returns it idle.
+    /// Waits on the host until the stream has passed all work on the buffer, and returns it idle.
     ///
-    /// The short form of `record` and `synchronize`, for set-up code.
+    /// This is the short form of `record` and `synchronize`, for set-up code.
     ///
     /// # Errors
     /// The record or the wait failed.

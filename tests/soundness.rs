@@ -117,7 +117,7 @@ fn the_newest_reading_of_a_stream_counts() {
             let mut x = p.alloc::<u32>(64).unwrap();
             p.fill(&mut x, 1).unwrap();
             let shared = p.share(x).unwrap();
-            let (older, newer) = (r.read(&shared).unwrap(), r.read(&shared).unwrap());
+            let (older, newer) = (r.reading(&shared).unwrap(), r.reading(&shared).unwrap());
             let mut seen = r.alloc::<u32>(64).unwrap();
             p.synchronize().unwrap();
             r.synchronize().unwrap();
@@ -153,7 +153,7 @@ fn a_reading_dropped_in_a_host_function_is_lost() {
     let (shares, reads) = (device.stream::<Shares>().unwrap(), device.stream::<Reads>().unwrap());
     let pool = PinnedPool::new(device, 1 << 20);
     let shared = shares.share(shares.bind(pool.take::<u8>(4096).unwrap()).unwrap()).unwrap();
-    let reading = reads.read(&shared).unwrap();
+    let reading = reads.reading(&shared).unwrap();
     shares.launch_host(move || drop(reading)).unwrap();
     shares.synchronize().unwrap();
     let refused = shares.unshare(shared).unwrap_err();
@@ -213,7 +213,7 @@ fn fields_may_have_any_name() {
 
     let buffers = Buffers { __sink: pinned(1), __visit: pinned(2), __token: pinned(3), __stream: pinned(4) };
     let shared = from.share(from.bind(buffers).unwrap()).unwrap();
-    drop(to.read(&shared).unwrap());
+    drop(to.reading(&shared).unwrap());
     let buffers = to.record(to.unshare(shared).unwrap()).unwrap().synchronize().unwrap();
     assert_eq!([buffers.__sink[0], buffers.__visit[0], buffers.__token[0], buffers.__stream[0]], [1, 2, 3, 4]);
 

@@ -209,7 +209,7 @@ fn readers_wait_for_the_producer_and_the_next_writer_for_every_reader() {
             producing.hold(&a);
             a.fill(&mut x, 2).unwrap();
             let shared = a.share(x).unwrap();
-            let (first, second) = (b.read(&shared).unwrap(), c.read(&shared).unwrap());
+            let (first, second) = (b.reading(&shared).unwrap(), c.reading(&shared).unwrap());
             b.copy(&first, &mut on_b).unwrap();
             reading.hold(&c);
             c.copy(&second, &mut on_c).unwrap();
@@ -242,13 +242,13 @@ fn threads_that_read_on_one_stream_are_all_waited_for() {
     for seed in 0..300 {
         let shared = writes.share(filled(writes, 1000, 1)).unwrap();
         device.reseed(seed);
-        let first = reads.read(&shared).unwrap();
+        let first = reads.reading(&shared).unwrap();
         let (clone, mut copy) = (shared.clone(), reads.alloc(1000).unwrap());
         let (go, gone) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let other = thread::spawn(move || {
             gone.recv().unwrap();
-            let second = reads.read(&clone).unwrap();
+            let second = reads.reading(&clone).unwrap();
             reads.copy(&second, &mut copy).unwrap();
             drop((second, clone));
             tell.send(()).unwrap();
@@ -273,7 +273,7 @@ fn unshare_is_refused_while_others_hold_on() {
     everywhere_and_seeded(|device| {
         lanes(device, |a, b, _| {
             let shared = a.share(filled(a, 5, 1)).unwrap();
-            let (clone, reading) = (shared.clone(), b.read(&shared).unwrap());
+            let (clone, reading) = (shared.clone(), b.reading(&shared).unwrap());
             assert_eq!(shared.holders(), 3);
             let returned = a.unshare(shared).unwrap_err();
             assert!(matches!(returned.error, Error::StillShared { holders: 2 }));
@@ -299,7 +299,7 @@ fn the_host_sees_shared_page_locked_memory_once_it_is_written() {
             not_yet("a slice", || shared.host().unwrap().is_some());
             writing.open();
             reading.hold(&b);
-            b.copy_to_device(&b.read(&shared).unwrap(), &mut y).unwrap();
+            b.copy_to_device(&b.reading(&shared).unwrap(), &mut y).unwrap();
             soon("the slice", || shared.host().unwrap().is_some());
             assert_eq!(shared.host().unwrap().unwrap(), [4; 50], "while another stream reads");
             reading.open();
@@ -363,7 +363,7 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
                     4 | 5 => {
                         // The reader at the gate is neither the producer nor the last reader.
                         let shared = b.share(b.bind(host).unwrap()).unwrap();
-                        let (first, second) = (a.read(&shared).unwrap(), c.read(&shared).unwrap());
+                        let (first, second) = (a.reading(&shared).unwrap(), c.reading(&shared).unwrap());
                         a.copy_to_device(&first, &mut x).unwrap();
                         if way == 4 {
                             drop((shared, first, second));
@@ -423,7 +423,7 @@ fn device_memory_is_freed_after_the_work_on_it() {
                     3 => drop(a.share(copied(x)).unwrap()),
                     4 | 5 => {
                         let shared = b.share(b.bind(x).unwrap()).unwrap();
-                        let (first, second) = (a.read(&shared).unwrap(), c.read(&shared).unwrap());
+                        let (first, second) = (a.reading(&shared).unwrap(), c.reading(&shared).unwrap());
                         a.copy(&first, &mut y).unwrap();
                         if way == 4 {
                             drop((shared, first, second));
@@ -577,7 +577,7 @@ fn forgetting_leaks_and_corrupts_nothing() {
             std::mem::forget(a.record(second).unwrap());
             std::mem::forget(a.share(third).unwrap());
             let shared = a.share(fourth).unwrap();
-            let reading = b.read(&shared).unwrap();
+            let reading = b.reading(&shared).unwrap();
             b.copy_to_device(&reading, &mut y).unwrap();
             std::mem::forget(reading);
             let returned = a.unshare(shared).unwrap_err();
@@ -781,7 +781,7 @@ fn buffers_without_elements() {
             a.write_blocking(&[], &mut x).unwrap();
             assert!(a.read_blocking(&x).unwrap().is_empty());
             let shared = a.share((x, host)).unwrap();
-            b.read(&shared).unwrap();
+            b.reading(&shared).unwrap();
             let (x, host) = b.unshare(shared).unwrap();
             let (x, host) = b.record((x, host)).unwrap().synchronize().unwrap();
             assert!(x.is_empty() && host.is_empty());
@@ -902,7 +902,7 @@ fn a_host_function_may_not_call_into_a_device() {
                     errors.push(s.launch_host(|| ()).unwrap_err());
                     errors.push(s.record(()).unwrap_err().error);
                     errors.push(s.wait(returned.value).map(drop).unwrap_err().error);
-                    errors.push(s.read(&shared).map(drop).unwrap_err());
+                    errors.push(s.reading(&shared).map(drop).unwrap_err());
                     errors.push(s.unshare(shared).map(drop).unwrap_err().error);
                 });
                 tell.send(errors).unwrap();
@@ -1026,12 +1026,12 @@ fn a_reading_dropped_by_a_host_function_is_lost() {
     let device = Device::cpu().unwrap();
     let (reads, calls) = (device.stream::<Reads>().unwrap(), device.stream::<Calls>().unwrap());
     let shared = calls.share(filled(calls, 10, 1)).unwrap();
-    let reading = reads.read(&shared).unwrap();
+    let reading = reads.reading(&shared).unwrap();
     calls.launch_host(move || drop(reading)).unwrap();
     calls.synchronize().unwrap();
     let returned = calls.unshare(shared).unwrap_err();
     assert!(matches!(returned.error, Error::ReaderLost), "{returned}");
-    assert_eq!(calls.read_blocking(&calls.read(&returned.value).unwrap()).unwrap(), [1; 10], "it can still be read");
+    assert_eq!(calls.read_blocking(&calls.reading(&returned.value).unwrap()).unwrap(), [1; 10], "it can still be read");
 }
 
 /// A queue that passes a host function over drops it on a thread of its own, where a call that waits would wait for
@@ -1074,7 +1074,7 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
         let gate = Gate::closed(device); // never opened
         gate.hold(&b);
         let shared = b.share(y).unwrap();
-        let reading = c.read(&shared).unwrap();
+        let reading = c.reading(&shared).unwrap();
         let (first, second) = (b.record(()).unwrap(), b.record(()).unwrap());
         let third = b.record(b.bind(host).unwrap()).unwrap();
         let (called, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -1134,7 +1134,7 @@ fn a_device_refuses_what_is_anothers_and_gives_it_back() {
             let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
             assert!(mismatch(&returned.error));
             let shared = a.share(returned.value).unwrap();
-            assert!(mismatch(&other.read(&shared).map(drop).unwrap_err()));
+            assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
             let returned = other.unshare(shared).unwrap_err();
             assert!(mismatch(&returned.error));
             // A composite is refused for any part of it, and comes back whole.
@@ -1167,7 +1167,7 @@ fn a_seeded_device_keeps_to_itself() {
                 let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
                 assert!(mismatch(&returned.error), "{returned}");
                 let shared = a.share(returned.value).unwrap();
-                assert!(mismatch(&other.read(&shared).map(drop).unwrap_err()));
+                assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
                 let returned = other.unshare(shared).unwrap_err();
                 assert!(mismatch(&returned.error), "{returned}");
                 assert!(mismatch(&other.wait(a.record(()).unwrap()).unwrap_err().error));

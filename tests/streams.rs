@@ -378,7 +378,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
     }
 
     fn read<R: Resource>(self, t: usize, shared: &Shared<R>) -> Outcome<Readings<A, B, C, R>> {
-        Ok(with!(self, t, |s, of| of(s.read(shared)?)))
+        Ok(with!(self, t, |s, of| of(s.reading(shared)?)))
     }
 
     fn unshare<R: Resource>(self, t: usize, shared: Shared<R>) -> Result<Ordered<A, B, C, R>, Returned<Shared<R>>> {

@@ -16,11 +16,11 @@ use crate::runtime::memory::{When, give_back};
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
 
-/// `len` elements of `T` in device memory, idle: no work on it is pending.
+/// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
 ///
-/// A stream makes one ([`Stream::alloc`]), as [`On<S, DeviceBuffer<T>>`](On), and every operation takes that
-/// form. The idle form is what an [`Event`](crate::Event) gives back to the host; it can be bound to any stream of its
-/// device.
+/// [`Stream::alloc`] makes one as [`On<S, DeviceBuffer<T>>`](On), and every operation takes that
+/// form. The idle form is what an [`Event`](crate::Event) gives back to the host. It can be bound
+/// to any stream of its device.
 ///
 /// Dropping it frees the memory without waiting.
 pub struct DeviceBuffer<T: Plain> {
@@ -41,21 +41,23 @@ impl<T: Plain> DeviceBuffer<T> {
         Self { addr, len, device, memory, element: PhantomData }
     }
 
-    /// A buffer without elements, which takes no memory.
+    /// Makes a buffer without elements, which takes no memory.
     pub fn empty(device: Device) -> Self {
         Self::new(super::EMPTY.addr().get() as u64, 0, device)
     }
 
     /// Adopts memory that other code allocated with `cuMemAllocAsync` or from a memory pool.
     ///
-    /// Dropping the buffer frees it with `cuMemFreeAsync`.
+    /// Dropping the buffer frees the memory with `cuMemFreeAsync`. If `len` is 0, the buffer does
+    /// not own the memory and frees nothing.
     ///
     /// # Safety
-    /// `addr` is such an allocation of at least `len` elements on `device`, aligned to the size of `T` (to 16 bytes at most), no work on it is pending,
-    /// and nobody else uses or frees it.
+    /// `addr` is such an allocation of at least `len` elements on `device`. It is aligned to the
+    /// size of `T`, or to 16 bytes if that is less. No work on it is pending, and nobody else uses
+    /// or frees it.
     ///
     /// # Errors
-    /// The bytes are more than an allocation can hold.
+    /// The elements need more bytes than an allocation can hold.
     pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
         const { element::<T>() }
         byte_len::<T>(len)?;
@@ -77,15 +79,15 @@ impl<T: Plain> DeviceBuffer<T> {
         self.device
     }
 
-    /// Address in device memory, for interoperation.
+    /// The address in device memory, for interoperation.
     pub fn device_ptr(&self) -> u64 {
         self.addr
     }
 
-    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
-    /// separately. The last piece that is dropped frees it all.
+    /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
+    /// the memory and travel separately. Dropping the last piece frees the whole memory.
     pub fn split(mut self, n: usize) -> Vec<Self> {
-        let mut pieces = Vec::with_capacity(n); // first, because it panics where `n` is absurd
+        let mut pieces = Vec::with_capacity(n); // allocate first: this panics if `n` is absurd
         let owner = self.memory.take().share();
         pieces.extend(split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())));
         pieces
@@ -109,7 +111,7 @@ impl<T: Plain> DeviceBuffer<T> {
     /// Joins pieces of one allocation, in order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one allocation, or not adjacent; they come back.
+    /// They are not pieces of one allocation, or they are not adjacent. The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         let parts = pieces.iter().map(|p| (p.addr, p.len * size_of::<T>(), &p.memory));
         if let Err(error) = split::adjacent(parts) {
@@ -124,8 +126,9 @@ impl<T: Plain> DeviceBuffer<T> {
 }
 
 impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
-    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
-    /// separately. The last piece that is dropped frees it all, after the others' work.
+    /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
+    /// the memory and travel separately. Dropping the last piece frees the whole memory, after the
+    /// work of the other pieces.
     pub fn split(self, n: usize) -> Vec<Self> {
         split::split_on(self, n, DeviceBuffer::split)
     }
@@ -133,7 +136,7 @@ impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
     /// Joins pieces of one allocation, in order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one allocation, or not adjacent; they come back.
+    /// They are not pieces of one allocation, or they are not adjacent. The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         split::join_on(pieces, DeviceBuffer::join)
     }
@@ -155,7 +158,8 @@ impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-// SAFETY: one leaf, which conversions only move.
+// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
+// memory, and runs no other code.
 unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -174,15 +178,20 @@ unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     }
 }
 
-// SAFETY: sealed.
+// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
     type Slice<S: Brand> = DeviceSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &DeviceSlice<S, T> {
-        // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
+        // SAFETY: The buffer's memory holds `len` aligned elements: `alloc` or the caller of
+        // `from_raw` established that. This crate makes the token only for an `On<S, _>`, and the
+        // stream of that `On` orders all uses.
         unsafe { DeviceSlice::from_raw(self.addr, self.len) }
     }
     fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut DeviceSlice<S, T> {
-        // SAFETY: as above, exclusively through `&mut self`.
+        // SAFETY: The memory holds `len` aligned elements, and stream `S` orders all uses, as in
+        // `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
+        // shared reference, or while a capture holds the bundle, so no other slice overlaps this
+        // one.
         unsafe { DeviceSlice::from_raw_mut(self.addr, self.len) }
     }
     fn __copy(&self, _: Token) -> Self {
@@ -191,10 +200,11 @@ unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
 }
 
 impl<S: Brand> Stream<S> {
-    /// Allocates `len` elements of device memory, in stream order. What they hold is arbitrary.
+    /// Allocates `len` elements of device memory, in stream order. Their contents are arbitrary.
     ///
     /// # Errors
-    /// The device is out of memory, or the bytes are more than an allocation can hold.
+    /// The device is out of memory or has failed, or the elements need more bytes than an
+    /// allocation can hold.
     #[track_caller]
     pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where
@@ -216,7 +226,7 @@ impl<S: Brand> Stream<S> {
     /// Allocates `len` elements of device memory, all bits zero.
     ///
     /// # Errors
-    /// As [`alloc`](Stream::alloc).
+    /// The errors of [`alloc`](Stream::alloc).
     #[track_caller]
     pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where

@@ -15,9 +15,10 @@ pub use pool::PinnedPool;
 
 use crate::error::{Error, Result};
 
-/// Plain data that a buffer can hold: any bit pattern is a value, and nothing is behind a pointer.
+/// Plain data that a buffer can hold: every bit pattern is a value, and it contains no pointers.
 ///
-/// Implemented for every [`bytemuck::Pod`] type that threads may share; buffers of a type of size 0 do not compile.
+/// It is implemented for every [`bytemuck::Pod`] type that threads may share. Buffers of a type of
+/// size 0 do not compile.
 #[diagnostic::on_unimplemented(
     message = "a buffer cannot hold elements of `{Self}`",
     label = "not plain data",
@@ -26,20 +27,20 @@ use crate::error::{Error, Result};
 pub trait Plain: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Plain for T {}
 
-/// Alignment of every allocation, in bytes.
+/// Alignment of every allocation that this crate makes, in bytes.
 pub(crate) const ALIGNMENT: usize = 256;
 
-/// An address for buffers without elements.
+/// The address of buffers without elements.
 pub(crate) const EMPTY: NonNull<u8> = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT)).expect("not null");
 
-/// Refuses element types that no buffer can hold. Called in a constant of each public function that makes buffers, since
-/// the compiler shows where the function that holds the constant is used.
+/// Refuses element types that no buffer can hold. Each public function that makes buffers calls it
+/// in a constant of its own, because the compiler then points at the call of that function.
 pub(crate) const fn element<T: Plain>() {
     assert!(size_of::<T>() > 0, "a buffer's element type must have a size");
     assert!(align_of::<T>() <= ALIGNMENT, "a buffer's element type is aligned to at most 256 bytes");
 }
 
-/// The bytes of `len` elements.
+/// The number of bytes of `len` elements.
 pub(crate) fn byte_len<T: Plain>(len: usize) -> Result<usize> {
     const { element::<T>() }
     len.checked_mul(size_of::<T>())

@@ -11,10 +11,11 @@ use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 
-/// A [`DeviceBuffer`] that streams of other devices may wait for, and only copy from and to.
+/// A [`DeviceBuffer`] that streams of other devices may wait for and copy from and to, but not use
+/// otherwise.
 ///
-/// A kernel of another device must not be given it, so it dereferences to [`PeerSlice`], which
-/// [`Stream::copy_from_peer`] and [`Stream::copy_to_peer`] take and no launch does.
+/// A kernel of another device must not get it. So it dereferences to [`PeerSlice`], which
+/// [`Stream::copy_from_peer`] and [`Stream::copy_to_peer`] take and no launch takes.
 ///
 /// ```
 /// use thalweg::{Device, PeerBuffer, stream_tags};
@@ -56,7 +57,8 @@ impl<T: Plain> fmt::Debug for PeerBuffer<T> {
     }
 }
 
-/// Elements in the memory of a device that may be another than that of stream `S`, which orders them.
+/// Elements that stream `S` orders, in the memory of a device that may differ from the stream's
+/// device.
 #[repr(transparent)]
 pub struct PeerSlice<S, T>(DeviceSlice<S, T>);
 
@@ -89,7 +91,8 @@ impl<S: Brand, T: Plain> On<S, PeerBuffer<T>> {
     }
 }
 
-// SAFETY: one leaf, which conversions only move.
+// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
+// memory, and runs no other code.
 unsafe impl<T: Plain> Resource for PeerBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -106,17 +109,19 @@ unsafe impl<T: Plain> Resource for PeerBuffer<T> {
     }
 }
 
-// SAFETY: sealed.
+// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: Plain> LeafResource for PeerBuffer<T> {
     type Slice<S: Brand> = PeerSlice<S, T>;
     fn __slice<S: Brand>(&self, token: Token) -> &PeerSlice<S, T> {
         let slice: *const DeviceSlice<S, T> = self.0.__slice(token);
-        // SAFETY: `PeerSlice` is a transparent wrapper.
+        // SAFETY: `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer comes from
+        // a reference with the lifetime of the result.
         unsafe { &*(slice as *const PeerSlice<S, T>) }
     }
     fn __slice_mut<S: Brand>(&mut self, token: Token) -> &mut PeerSlice<S, T> {
         let slice: *mut DeviceSlice<S, T> = self.0.__slice_mut(token);
-        // SAFETY: `PeerSlice` is a transparent wrapper.
+        // SAFETY: `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer comes from
+        // a reference with the lifetime of the result.
         unsafe { &mut *(slice as *mut PeerSlice<S, T>) }
     }
     fn __copy(&self, token: Token) -> Self {

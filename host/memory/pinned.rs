@@ -17,10 +17,11 @@ use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool};
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
 
-/// `len` elements of `T` in page-locked host memory, idle: an ordinary slice.
+/// `len` elements of `T` in page-locked host memory. The buffer is idle: it is an ordinary slice.
 ///
-/// From [`Device::pinned`], [`Device::pinned_from`] or a [`PinnedPool`](crate::PinnedPool). [`Stream::bind`] hands it to a stream, after
-/// which the host cannot read or write it until an [`Event`](crate::Event) says that the stream is past all work on it.
+/// [`Device::pinned`], [`Device::pinned_from`] and a [`PinnedPool`](crate::PinnedPool) make one.
+/// [`Stream::bind`] hands it to a stream. Then the host cannot read or write it until an
+/// [`Event`](crate::Event) says that the stream has passed all work on it.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -38,7 +39,8 @@ use crate::stream::Stream;
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 ///
-/// Dropping it gives the memory back to its pool; page-locking costs milliseconds, so pools keep it.
+/// Dropping it gives the memory back to its pool. The pool keeps it, because page-locking costs
+/// milliseconds.
 pub struct PinnedBuffer<T: Plain> {
     ptr: NonNull<T>,
     len: usize,
@@ -46,13 +48,14 @@ pub struct PinnedBuffer<T: Plain> {
     memory: Owned<PinnedBlock>,
 }
 
-// SAFETY: it owns its elements as a `Vec` would.
+// SAFETY: The buffer owns its elements as a `Vec` does: a pool lends a block once, and pieces are
+// disjoint. `T` is `Send`.
 unsafe impl<T: Plain> Send for PinnedBuffer<T> {}
-// SAFETY: as above; `&self` gives `&[T]` only.
+// SAFETY: `&self` gives only `&[T]`, and `T` is `Sync`.
 unsafe impl<T: Plain> Sync for PinnedBuffer<T> {}
 
 impl<T: Plain> PinnedBuffer<T> {
-    /// `len` elements in a block of the pool.
+    /// Takes a block of the pool for `len` elements.
     #[track_caller]
     pub(crate) fn lent(pool: &Arc<Pool>, len: usize) -> Result<Self> {
         let bytes = byte_len::<T>(len)?;
@@ -60,41 +63,43 @@ impl<T: Plain> PinnedBuffer<T> {
             return Ok(Self::empty(pool.device()));
         }
         let block = pool.lend(bytes)?;
-        // SAFETY: The pool lends the block to nobody else, and its memory was zeroed when it was made.
+        // SAFETY: The pool lends the block to nobody else, and its memory was zeroed when it was
+        // made.
         Ok(unsafe { Self::from_block(block, len, pool.device()) })
     }
 
-    /// The block's first `len` elements.
+    /// Makes a buffer of the block's first `len` elements.
     ///
     /// # Safety
-    /// The block is exclusively the caller's, initialised, and holds `len` elements.
+    /// The caller owns the block exclusively. The block is initialised and holds `len` elements.
     unsafe fn from_block(block: PinnedBlock, len: usize, device: Device) -> Self {
         Self { ptr: block.ptr.cast(), len, device, memory: Owned::Whole(block) }
     }
 
-    /// A buffer without elements, which takes no memory.
+    /// Makes a buffer without elements, which takes no memory.
     pub fn empty(device: Device) -> Self {
         Self { ptr: EMPTY.cast(), len: 0, device, memory: Owned::Empty }
     }
 
-    /// The device it was page-locked for; every device of the same kind can use it.
+    /// The device that the memory was page-locked for. Every device of the same kind can use it.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
-    /// separately. The last piece that is dropped gives it back.
+    /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
+    /// the memory and travel separately. Dropping the last piece gives the whole memory back.
     pub fn split(self, n: usize) -> Vec<Self> {
         self.split_items(n, 1)
     }
 
-    /// As [`split`](Self::split), between items of `item` elements, of which the buffer holds a whole number.
+    /// Like [`split`](Self::split), but only between items of `item` elements. The buffer holds a
+    /// whole number of items.
     pub(crate) fn split_items(mut self, n: usize, item: usize) -> Vec<Self> {
-        let mut pieces = Vec::with_capacity(n); // first, because it panics where `n` is absurd
+        let mut pieces = Vec::with_capacity(n); // allocate first: this panics if `n` is absurd
         let items = self.len.checked_div(item).unwrap_or(0);
         let owner = self.memory.take().share();
         pieces.extend(split::pieces(items, n).map(|r| Self {
-            // SAFETY: inside the buffer: `items * item` is at most its length.
+            // SAFETY: The offset is inside the buffer: `items * item` is at most its length.
             ptr: unsafe { self.ptr.add(r.start * item) },
             len: r.len() * item,
             device: self.device,
@@ -106,7 +111,7 @@ impl<T: Plain> PinnedBuffer<T> {
     /// Joins pieces of one buffer, in order, into one.
     ///
     /// # Errors
-    /// They are not pieces of one buffer, or not adjacent; they come back.
+    /// They are not pieces of one buffer, or they are not adjacent. The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         let parts =
             pieces.iter().map(|p| (p.ptr.as_ptr().expose_provenance() as u64, p.len * size_of::<T>(), &p.memory));
@@ -116,24 +121,27 @@ impl<T: Plain> PinnedBuffer<T> {
         let len = pieces.iter().map(|p| p.len).sum();
         let mut pieces = pieces.into_iter();
         let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
-        // The pointer's provenance is the whole block's: `split` only moved it.
+        // The provenance of the first pointer covers the whole block, because `split` only moved
+        // the pointer.
         first.len = len;
         Ok(first)
     }
 
-    /// The elements while only readers can be at work, for [`Shared::host`](crate::Shared::host).
+    /// The elements, while only readers can be at work. For [`Shared::host`](crate::Shared::host).
     ///
     /// # Safety
     /// Nothing writes the memory while the slice lives.
     pub(crate) unsafe fn slice_while_shared(&self) -> &[T] {
-        // SAFETY: the buffer's own initialised memory; nobody writes it.
+        // SAFETY: The pool initialised the memory, which holds `len` elements, and the caller
+        // promises that nothing writes it while the slice lives.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
-    /// Splits into `n` pieces, as equal as can be, that own disjoint parts of the memory and travel
-    /// separately. The last piece that is dropped gives it back, after the others' work.
+    /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
+    /// the memory and travel separately. Dropping the last piece gives the whole memory back, after
+    /// the work of the other pieces.
     pub fn split(self, n: usize) -> Vec<Self> {
         split::split_on(self, n, PinnedBuffer::split)
     }
@@ -141,7 +149,7 @@ impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
     /// Joins pieces of one buffer, in order, into one.
     ///
     /// # Errors
-    /// They are not pieces of one buffer, or not adjacent; they come back.
+    /// They are not pieces of one buffer, or they are not adjacent. The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         split::join_on(pieces, PinnedBuffer::join)
     }
@@ -150,14 +158,17 @@ impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
 impl<T: Plain> Deref for PinnedBuffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: idle, so nothing else touches the initialised memory; `len` elements of plain data.
+        // SAFETY: The memory holds `len` initialised elements of plain data. Only an idle buffer
+        // can be borrowed, and a buffer becomes idle only after the stream's work on it, so nothing
+        // else touches the memory.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl<T: Plain> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, exclusively through `&mut self`.
+        // SAFETY: The memory holds `len` initialised elements of plain data. The buffer is idle, so
+        // no stream uses it, and `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -174,7 +185,8 @@ impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-// SAFETY: one leaf, which conversions only move.
+// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
+// memory, and runs no other code.
 unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -194,15 +206,20 @@ unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
     }
 }
 
-// SAFETY: sealed.
+// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
     type Slice<S: Brand> = HostSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &HostSlice<S, T> {
-        // SAFETY: the buffer's own memory; whoever holds a token has it ordered by `S`.
+        // SAFETY: The buffer's memory holds `len` aligned elements: its pool established that. This
+        // crate makes the token only for an `On<S, _>`, and the stream of that `On` orders all
+        // uses.
         unsafe { HostSlice::from_raw(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
     }
     fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut HostSlice<S, T> {
-        // SAFETY: as above, exclusively through `&mut self`.
+        // SAFETY: The memory holds `len` aligned elements, and stream `S` orders all uses, as in
+        // `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
+        // shared reference, or while a capture holds the bundle, so no other slice overlaps this
+        // one.
         unsafe { HostSlice::from_raw_mut(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
     }
     fn __copy(&self, _: Token) -> Self {

@@ -10,8 +10,9 @@ use crate::runtime::tally::Stall;
 
 /// A pool of page-locked memory with a budget.
 ///
-/// Every device has [one of its own](Device::pinned_pool), which [`Device::pinned`] uses. Another bounds what a part of a program can
-/// lock. What a dropped pool held goes to the device's.
+/// Every device has [a pool of its own](Device::pinned_pool), which [`Device::pinned`] uses.
+/// Another pool bounds how much memory a part of a program can lock. The memory of a dropped pool
+/// goes to the device's own pool.
 ///
 /// ```
 /// use thalweg::{Device, Error, PinnedPool};
@@ -27,7 +28,8 @@ use crate::runtime::tally::Stall;
 pub struct PinnedPool(Arc<Pool>);
 
 impl PinnedPool {
-    /// A pool of page-locked memory for `device` that never holds more than `budget` bytes, lent and kept together.
+    /// Makes a pool of page-locked memory for `device`. It never holds more than `budget` bytes,
+    /// lent and kept together.
     pub fn new(device: Device, budget: usize) -> Self {
         Self(Arc::new(Pool::new(device, budget, false)))
     }
@@ -36,29 +38,32 @@ impl PinnedPool {
         Self(pool)
     }
 
-    /// A buffer of `len` elements; whatever an earlier buffer left in it, or zeros.
+    /// Takes a buffer of `len` elements. It holds what an earlier buffer left in it, or zeros.
     ///
-    /// Where the budget is spent but buffers dropped on a stream are about to come back, it waits for them.
+    /// If the budget is spent but buffers that were dropped on a stream will come back, the call
+    /// waits for them.
     ///
     /// # Errors
-    /// The budget is spent ([`Error::PinnedBudget`]), or the system cannot lock as many pages.
+    /// The budget is spent ([`Error::PinnedBudget`]), the system cannot lock so many pages, or the
+    /// device has failed.
     #[track_caller]
     pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         PinnedBuffer::lent(&self.0, len)
     }
 
-    /// Bytes lent out.
+    /// The number of bytes that are lent.
     pub fn in_use(&self) -> usize {
         self.0.amounts().0
     }
 
-    /// Bytes kept for the next buffer.
+    /// The number of bytes that are kept for later buffers.
     pub fn cached(&self) -> usize {
         self.0.amounts().1
     }
 
-    /// Gives the memory that nobody uses back to the system; may wait for the device. In a host function of a stream it does nothing.
+    /// Gives the memory that nobody uses back to the system. The call may wait for the device. It
+    /// does nothing in a host function of a stream, or if the device has failed.
     #[track_caller]
     pub fn trim(&self) {
         let _stall = self.0.device().stall(Stall::PinnedAllocation);
@@ -67,21 +72,23 @@ impl PinnedPool {
 }
 
 impl Device {
-    /// A page-locked buffer of `len` elements from the device's [own pool](Device::pinned_pool): zeros, or whatever an earlier
-    /// buffer left. The first of its size takes milliseconds.
+    /// Takes a page-locked buffer of `len` elements from the device's [own
+    /// pool](Device::pinned_pool). It holds zeros, or what an earlier buffer left. Making the first
+    /// buffer of a size takes milliseconds.
     ///
     /// # Errors
-    /// The system cannot lock as many pages, or the [limit](Device::limit_pinned) is reached ([`Error::PinnedBudget`]).
+    /// The system cannot lock so many pages, the [limit](Device::limit_pinned) is reached
+    /// ([`Error::PinnedBudget`]), or the device has failed.
     #[track_caller]
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         PinnedBuffer::lent(self.home_pool(), len)
     }
 
-    /// As [`pinned`](Device::pinned), with the elements of `data`.
+    /// Like [`pinned`](Device::pinned), with the elements of `data`.
     ///
     /// # Errors
-    /// As [`pinned`](Device::pinned).
+    /// The errors of [`pinned`](Device::pinned).
     #[track_caller]
     pub fn pinned_from<T: Plain>(self, data: &[T]) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
@@ -92,10 +99,13 @@ impl Device {
 
     /// The device's own pool of page-locked memory, which [`pinned`](Device::pinned) uses.
     ///
-    /// It keeps what buffers give back, for the next ones, up to a bound: lent and kept together, it never grows beyond twice the most bytes that
-    /// were lent at once since the last [`trim`](Device::trim), or 64 MiB where that is more. (A buffer is lent a whole block, which is at most
-    /// twice as large as asked for; and what a dropped [`PinnedPool`] kept comes on top until the next block is made.) Programs whose buffers come in the
-    /// same sizes again and again find them all there. [`limit_pinned`](Device::limit_pinned) sets a limit on top.
+    /// It keeps the memory of dropped buffers for later ones, up to a bound. Lent and kept
+    /// together, it never grows beyond twice the most bytes that were lent at once since the last
+    /// [`trim`](Device::trim), or beyond 64 MiB if that is more. (A buffer takes a whole block,
+    /// which is at most twice as large as the request. The memory of a dropped [`PinnedPool`] is
+    /// added to that until the pool makes its next block.) A program that uses buffers of the same
+    /// sizes again and again finds them all there. [`limit_pinned`](Device::limit_pinned) sets a
+    /// further limit.
     ///
     /// ```
     /// use thalweg::Device;
@@ -115,19 +125,22 @@ impl Device {
         PinnedPool::of(self.home_pool().clone())
     }
 
-    /// Sets the most bytes of page-locked memory that [`pinned`](Device::pinned) holds, lent and kept together; `None`, as at first, for no limit
-    /// but the system's. What is kept beyond it is given back; what is lent stays, and nothing more is lent before enough of it has come back.
+    /// Limits the bytes of page-locked memory that [`pinned`](Device::pinned) holds, lent and kept
+    /// together. `None`, the default, means no limit but the system's. Kept memory beyond the limit
+    /// is given back. Lent memory stays, and nothing more is lent before enough of it has come
+    /// back.
     ///
-    /// Where the limit is reached but buffers dropped on a stream are about to come back, `pinned` waits for them. Pools of your own are not
-    /// counted.
+    /// If the limit is reached but buffers that were dropped on a stream will come back, `pinned`
+    /// waits for them. Other pools do not count.
     pub fn limit_pinned(self, bytes: Option<usize>) {
         self.home_pool().limit(bytes.unwrap_or(usize::MAX));
     }
 
-    /// Gives memory that nobody uses back to the system: page-locked memory of the device's [own pool](Device::pinned_pool), and on a GPU the
-    /// device memory that the driver keeps for the next allocation. May wait for the device.
+    /// Gives memory that nobody uses back to the system: page-locked memory of the device's [own
+    /// pool](Device::pinned_pool), and on a GPU the device memory that the driver keeps for later
+    /// allocations. The call may wait for the device.
     ///
-    /// Memory that was dropped on a stream is in use until the stream has come to that point.
+    /// Memory that was dropped on a stream is in use until the stream has passed that point.
     ///
     /// # Errors
     /// The device has failed.

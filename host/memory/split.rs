@@ -7,7 +7,8 @@ use crate::error::{Error, Result, Returned};
 use crate::resource::{LeafResource, On};
 pub(crate) use crate::runtime::memory::adjacent;
 
-/// The lengths of `n` pieces of `len` elements: as equal as can be, the longer ones first.
+/// The ranges of `n` pieces of `len` elements. Their lengths are as equal as possible, the longer
+/// pieces first.
 pub(crate) fn pieces(len: usize, n: usize) -> impl Iterator<Item = Range<usize>> {
     let (each, longer) = (len.checked_div(n).unwrap_or(0), len.checked_rem(n).unwrap_or(0));
     (0..n).map(move |i| {
@@ -16,24 +17,24 @@ pub(crate) fn pieces(len: usize, n: usize) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-/// The whole, or the pieces again.
+/// The whole buffer, or the pieces again.
 type Join<P> = Result<P, Returned<Vec<P>>>;
 
-/// Splits a buffer on a stream, by the `split` of its idle form.
+/// Splits a buffer on a stream with the `split` of its idle form.
 pub(crate) fn split_on<S: StreamTag, L: LeafResource>(
     buffer: On<S, L>,
     n: usize,
     split: impl FnOnce(L, usize) -> Vec<L>,
 ) -> Vec<On<S, L>> {
-    let mut pieces = Vec::with_capacity(n); // a panic over an absurd `n` finds the buffer still on its stream
+    let mut pieces = Vec::with_capacity(n); // if this panics, the buffer is still on its stream
     if n > 0 {
         let stream = buffer.stream();
         pieces.extend(split(buffer.into_leaf(), n).into_iter().map(|piece| On::new(piece, stream)));
     }
-    pieces // and with no pieces the buffer is dropped as one on a stream
+    pieces // if `n` is 0, the buffer is dropped on its stream
 }
 
-/// Joins pieces on a stream, by the `join` of their idle form.
+/// Joins pieces on a stream with the `join` of their idle form.
 pub(crate) fn join_on<S: StreamTag, L: LeafResource>(
     pieces: Vec<On<S, L>>,
     join: impl FnOnce(Vec<L>) -> Join<L>,

@@ -49,5 +49,5 @@ pub fn shared_read<R: Resource, T, O: Resource>(
     readers: impl IntoIterator<Item = T>,
     mut f: impl for<'l> FnMut(&Stream<Lane<'l>>, &R::On<Lane<'l>>, T) -> Result<Event<O>>,
 ) -> Vec<Result<Event<O>>> {
-    readers.into_iter().map(|reader| pool.lane(|s| f(s, &*s.read(shared)?, reader))).collect()
+    readers.into_iter().map(|reader| pool.lane(|s| f(s, &*s.reading(shared)?, reader))).collect()
 }

@@ -606,7 +606,7 @@ fn lane_name(tag: &str, serial: u64) -> String {
         return format!("stream {serial}");
     }
     let paths = tag.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}' | '#')));
-    let words = paths.filter_map(|path| path.rsplit("::").next()).filter(|word| !matches!(*word, "" | "In"));
+    let words = paths.filter_map(|path| path.rsplit("::").next()).filter(|word| !matches!(*word, "" | "Within"));
     words.collect::<Vec<_>>().join(" ")
 }
 
@@ -651,7 +651,7 @@ mod tests {
     fn lanes_are_called_as_their_tags() {
         assert_eq!(lane_name("demo::main::Upload", 3), "Upload");
         assert_eq!(lane_name("demo::main::{{closure}}::Upload", 3), "Upload");
-        assert_eq!(lane_name("thalweg::stream::In<demo::Left, demo::Upload>", 3), "Left Upload");
+        assert_eq!(lane_name("thalweg::brand::Within<demo::Left, demo::Upload>", 3), "Left Upload");
         assert_eq!(lane_name(std::any::type_name::<crate::Lane<'_>>(), 7), "stream 7");
         assert_eq!(lane_name(std::any::type_name::<crate::PerThread<'_>>(), 7), "stream 7");
     }

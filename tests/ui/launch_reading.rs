@@ -21,7 +21,7 @@ fn main() -> thalweg::Result<()> {
     let compute = Device::cpu()?.stream::<Compute>()?;
     let x = compute.alloc_zeroed::<f32>(16)?;
     let y = compute.share(compute.alloc::<f32>(16)?)?;
-    let mut y = compute.read(&y)?; // bug
+    let mut y = compute.reading(&y)?; // bug
     let mut y = compute.unshare(y)?; // fix
     double(&compute, 16, &x, &mut y)
     //~^ E0596 `Reading<Compute, DeviceBuffer<f32>>`

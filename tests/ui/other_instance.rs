@@ -1,10 +1,10 @@
 //! The same stream of two instances of one object.
-use thalweg::{Device, In, Stream, Tag, stream_tags};
+use thalweg::{Device, Stream, Tag, Within, stream_tags};
 
 stream_tags!(Upload, Left, Right);
 
 struct Pipeline<I: Tag> {
-    up: Stream<In<I, Upload>>,
+    up: Stream<Within<I, Upload>>,
 }
 
 fn main() -> thalweg::Result<()> {
@@ -13,7 +13,7 @@ fn main() -> thalweg::Result<()> {
     let right = Pipeline::<Right> { up: gpu.stream()? };
     let mut image = left.up.alloc::<u8>(16)?;
     right.up.zero(&mut image)?; // bug
-    //~^ E0308 `DeviceSlice<In<Right, Upload>` `On<In<Left, Upload>`
+    //~^ E0308 `DeviceSlice<Within<Right, Upload>` `On<Within<Left, Upload>`
     left.up.zero(&mut image)?; // fix
     Ok(())
 }

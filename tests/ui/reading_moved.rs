@@ -7,7 +7,7 @@ fn main() -> thalweg::Result<()> {
     let gpu = Device::cpu()?;
     let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     let shared = up.share(up.alloc::<u8>(16)?)?;
-    let reading = compute.read(&shared)?;
+    let reading = compute.reading(&shared)?;
     let image = *reading; // bug
     //~^ E0507 `Reading<Compute, DeviceBuffer<u8>>` `On<Compute, DeviceBuffer<u8>>`
     let image = &*reading; // fix

@@ -235,12 +235,12 @@ impl Profile {
         kernels::profile_sample(stream, images, rgb.len() as u32, table, rgb, textures)?;
         kernels::profile_scale(stream, images, textures, features, information)?;
         // The score is scaled already: a peak of 1 leaves it as it is.
-        let coupling = stream.read(&self.coupling)?;
+        let coupling = stream.reading(&self.coupling)?;
         let how = Salience { edge: EDGE, least_peak: 1.0, foveal_bias: 0.0 };
         let out = ParticipatoryMut { participatory, salience: perspectival, summaries };
         kernels::participatory(stream, &batch, how, features, information, &coupling, out)?;
         if let Some(predictor) = &self.predictor {
-            kernels::balance(stream, &batch, summaries, &stream.read(predictor)?, mix)?;
+            kernels::balance(stream, &batch, summaries, &stream.reading(predictor)?, mix)?;
         }
         let scores = Scores { entropy: information, participatory, summaries, mix };
         let out = RelevanceMut { salience: perspectival, relevance };
