@@ -18,7 +18,7 @@ mod support;
 
 use std::time::Duration;
 
-use thalweg::overlap::priority;
+use thalweg::overlap::measure_priority;
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, PinnedBuffer, Shared, Stream, StreamTag, Timeline,
 };
@@ -45,7 +45,7 @@ fn main() -> Result<(), Error> {
     for patch in support::sized(device, [32, 128, 512], [32, 64, 128]) {
         let probe = |samples, timeline: &Timeline| {
             let background = |s: &Stream<Lane<'_>>| entropy(s, side, patch, &large, timeline);
-            priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
+            measure_priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
         };
         println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
         probe(2, &timeline)?; // for the picture
@@ -56,7 +56,7 @@ fn main() -> Result<(), Error> {
     }
     let bytes = support::sized(device, 64 << 20, 1 << 20);
     let (small, large) = (page_locked(device, 4096)?, page_locked(device, bytes)?);
-    let found = priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
+    let found = measure_priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
     println!("\na copy of 4 KiB beside copies of {} MiB\n{found}", bytes >> 20);
     args.finish(&timeline)
 }
