@@ -1,4 +1,5 @@
-//! Small urgent kernels beside background work that fills the device, without and with priority.
+//! Runs small urgent kernels beside background work that fills the device, without and with
+//! priority.
 //!
 //! ```text
 //! background   | block | block | block | block | block | block | ...   more are waiting
@@ -10,8 +11,9 @@
 //! cargo run --release --example priority
 //! ```
 //!
-//! Where it does not help: a running block is never interrupted, so the longer the background's blocks, the longer even an
-//! urgent kernel waits; copies have no priority; and there is nothing to gain where the device is not full.
+//! A priority has limits. It does not interrupt a running block, so with longer background blocks
+//! even an urgent kernel waits longer. It does not order copies. It gains nothing if the device is
+//! not full.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -24,7 +26,7 @@ use thalweg::{
 };
 use thalweg_vision::kernels;
 
-/// Columns and rows of the urgent image, a single block.
+/// Columns and rows of the urgent image, which is a single patch and so a single block.
 const SMALL: u32 = 64;
 
 fn main() -> Result<(), Error> {
@@ -49,7 +51,7 @@ fn main() -> Result<(), Error> {
         };
         println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
         probe(2, &timeline)?; // for the picture
-        // Beside the background, the kernel computes what it computes alone.
+        // The kernel's results beside the background equal its results alone.
         let busy = AnyStream::new(device)?.enter(|s| entropy(s, side, patch, &large, &off))?;
         assert_eq!(urgent()?, alone);
         busy.synchronize()?;
@@ -61,7 +63,8 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// All pixels alike, so that all threads of a block count into one bin, and blocks last.
+/// Makes an image whose pixels are all equal, so that all threads of a block count into one bin and
+/// blocks run long.
 fn blank(device: Device, side: u32) -> Result<Shared<DeviceBuffer<u8>>, Error> {
     AnyStream::new(device)?.enter(|s| Ok(s.share(s.alloc_zeroed(3 * (side * side) as usize)?)?))
 }
@@ -70,7 +73,8 @@ fn page_locked(device: Device, bytes: usize) -> Result<Shared<PinnedBuffer<u8>>,
     AnyStream::new(device)?.enter(|s| Ok(s.share(s.bind(device.pinned(bytes)?)?)?))
 }
 
-/// A block a patch, whose duration grows with the patch's area.
+/// Enqueues a kernel with one block for each patch. The duration of a block grows with the patch's
+/// area.
 fn entropy<S: StreamTag>(
     s: &Stream<S>,
     side: u32,
@@ -91,7 +95,7 @@ fn upload<S: StreamTag>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Resul
     Ok(s.record(to)?)
 }
 
-/// Device time of one block with nothing beside it.
+/// Measures the device time of one block when nothing else runs.
 fn one_block(device: Device, patch: u32) -> Result<Duration, Error> {
     let rgb = blank(device, patch)?;
     AnyStream::new(device)?.enter(|s| {

@@ -104,7 +104,7 @@ impl Timeline {
         Self(None)
     }
 
-    /// Whether it records.
+    /// Returns whether this timeline records.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }

@@ -154,7 +154,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Forgets a span whose work failed.
+    /// Forgets a span whose work failed, and frees its events.
     pub(super) fn cancel(&self, span: Started) {
         lock(&self.state).events.extend([span.start, span.end]);
     }
