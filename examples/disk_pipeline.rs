@@ -1,17 +1,18 @@
-//! Photographs from disk to the scores of their patches: five stages, each at work on other images.
+//! Turns photographs on disk into scores of their patches, in four stages that work on different
+//! images at once.
 //!
 //! ```text
-//! decode 0..n | jpeg 0..3 | jpeg 4..7 | jpeg 8..11 | ...         a thread a core, into page-locked memory
+//! decode 0..n | jpeg 0..3 | jpeg 4..7 | jpeg 8..11 | ...         one thread for each core, into page-locked memory
 //! upload      |           | 0..3      | 4..7       | ...
 //! compute     |                       | 0..3       | 4..7 | ...
 //! download    |                                    | 0..3 | ...
 //! ```
 //!
 //! ```text
-//! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: the decoders bind)
-//! cargo run --release --example disk_pipeline -- --raw                    (no decoding: disk or bus binds)
-//! cargo run --release --example disk_pipeline -- --raw --keep             (frames are kept on the host as well)
-//! cargo run --release --example disk_pipeline -- --raw --direct           (from the disk, past the page cache)
+//! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: the decoders are the limit)
+//! cargo run --release --example disk_pipeline -- --raw                    (no decoding: the disk or the bus is the limit)
+//! cargo run --release --example disk_pipeline -- --raw --keep             (the host keeps the frames as well)
+//! cargo run --release --example disk_pipeline -- --raw --direct           (reads from the disk, without the page cache)
 //! cargo run --release --example disk_pipeline -- ~/photographs
 //! ```
 
@@ -38,12 +39,12 @@ const PATCH: u32 = 32;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
     let args = support::Arguments::parse_with(
-        "Photographs from disk to the scores of their patches.",
-        "  --raw            frames that need no decoder (binary PPM) instead of JPEG; they go from the\n                   \
-         file to the device in pieces\n  \
-         --keep           as --raw, but each frame is read into memory that its batch keeps\n  \
-         --direct         as --raw, but by direct I/O (O_DIRECT), for frames made for this run\n  \
-         FOLDER           photographs of your own (default: files made of assets/photos)\n",
+        "Turns photographs on disk into scores of their patches.",
+        "  --raw            use frames that need no decoder (binary PPM) instead of JPEG; they go from\n                   \
+         the file to the device in pieces\n  \
+         --keep           like --raw, but each frame is read into memory that its batch keeps\n  \
+         --direct         like --raw, but with direct I/O (O_DIRECT); only for frames made for this run\n  \
+         FOLDER           use your own photographs (default: files made from assets/photos)\n",
         |argument| match argument {
             "--raw" | "--keep" | "--direct" => {
                 raw = true;
@@ -65,7 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     paths.retain(|path| path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)));
     paths.sort();
     if paths.is_empty() {
-        return Err(format!("{}: no *.{}", folder.display(), endings.join(", *.")).into());
+        return Err(format!("{}: found no *.{}", folder.display(), endings.join(", *.")).into());
     }
     let read: Read = match (raw, direct && made.is_some(), keep) {
         (false, ..) => Box::new(read_photo),
@@ -81,8 +82,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let read = move |path: &Path, canvas: &mut Canvas<'_>| read(path, canvas);
     let all: Vec<_> = paths.iter().cycle().take(total.max(paths.len())).cloned().collect();
 
-    // Serial: one thread decodes a file, then it is uploaded, then scored, then downloaded. The first epoch, here and below, is not counted: it
-    // page-locks memory, loads kernels, and brings files into the page cache.
+    // Serial: one thread decodes a file, then the file is uploaded and scored, and its scores are
+    // downloaded. Here and below the first epoch does not count, because it page-locks memory,
+    // loads kernels, and brings files into the page cache.
     let options = Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, ..Options::default() };
     let mut loader = Loader::new(gpu, Source::files(&paths, read.clone()), options)?;
     score_all(gpu, &mut loader, &Timeline::off(), 0)?;
@@ -91,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let serial = score_all(gpu, &mut loader, &Timeline::off(), 0)?;
     let serial_rate = paths.len() as f64 / start.elapsed().as_secs_f64();
 
-    // What the disk and the decoders can do alone, and the bus.
+    // Measure what the disk and the decoders can do alone, and what the bus can do alone.
     let options = Options { batch, upload: Upload::Off, ..Options::default() };
     let plain: fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
     let mut loader = Loader::new(gpu, Source::files(&all, plain), options.clone())?;
@@ -104,8 +106,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(loader);
     let upload_rate = support::upload_limit(gpu, batch * image_bytes as usize)? / image_bytes;
 
-    // All stages at once.
-    let timeline = Timeline::new(gpu)?; // always on: a few us an image
+    // Run all stages at once.
+    let timeline = Timeline::new(gpu)?; // always on, because it costs only a few us for each image
     let options = Options { upload: Upload::Auto, timeline: timeline.clone(), ..options };
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
@@ -114,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     loader.restart();
     let scores = score_all(gpu, &mut loader, &timeline, 2)?;
     let rate = all.len() as f64 / start.elapsed().as_secs_f64();
-    assert!(warm == serial && scores == serial, "every image has the scores that the serial run gave it");
+    assert!(warm == serial && scores == serial, "the scores differ from those of the serial run");
 
     let trace = timeline.finish()?;
     let threads = loader.threads();
@@ -132,7 +134,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("download", busy(Activity::Download), String::new()),
     ];
     if let Some(decision) = loader.decision() {
-        let how = if decision.streams { "on a stream of the loader's own" } else { "in turn" };
+        let how = if decision.streams { "on the loader's own stream" } else { "in turn" };
         println!("uploads {how}: {}", decision.reason);
     }
     println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
@@ -143,7 +145,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (binds, share, _) = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).ok_or("no stages")?;
     let limit = decode_rate.min(upload_rate);
     println!(
-        "{binds} binds, {:.0} % busy; {:.0} % of the smaller of {alone} and uploading alone",
+        "{binds} is the limit, {:.0} % busy; the pipeline reaches {:.0} % of the smaller rate of {alone} and uploading alone",
         100.0 * share,
         100.0 * rate / limit
     );
@@ -153,7 +155,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 type Read = Box<dyn Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Send + Sync>;
 
-/// A file whose blocks come from the disk itself.
+/// Opens a file so that its blocks come from the disk and not from the page cache.
 #[cfg(target_os = "linux")]
 fn open_direct(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -165,7 +167,7 @@ fn open_direct(_: &Path) -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Scores of each file, with up to `ahead` batches under way past their upload.
+/// Computes the scores of each file. Up to `ahead` batches are under way after their upload.
 fn score_all(
     gpu: Device,
     loader: &mut Loader<PathBuf>,
@@ -180,7 +182,7 @@ fn score_all(
         for (size, path) in sizes.into_iter().zip(paths) {
             let (own, others) = rest.split_at(14 * patches(size));
             let known = scores.entry(path).or_insert_with(|| own.to_vec());
-            assert!(known == own, "a file has the same scores each time");
+            assert!(known == own, "the scores of a file changed between reads");
             rest = others;
         }
         Ok::<_, Error>(())
@@ -209,7 +211,8 @@ fn patches([height, width]: [u32; 2]) -> usize {
     height.div_ceil(PATCH) as usize * width.div_ceil(PATCH) as usize
 }
 
-/// For each image of a batch, 13 means a patch and its entropy.
+/// Enqueues the scores of a batch. For each image they are 13 means for each patch, then an entropy
+/// for each patch.
 fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> Result<On<Compute, DeviceBuffer<f32>>, Error> {
     let mut scores = s.alloc(batch.sizes.iter().map(|&size| 14 * patches(size)).sum())?;
     let mut at = 0;
@@ -224,11 +227,11 @@ fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> Result<On<Co
     Ok(scores)
 }
 
-/// Files made for this run, which take them away when it ends.
+/// Files made for this run. They are removed when this value is dropped.
 struct Made(PathBuf);
 
 impl Made {
-    /// `count` images, each tiled with one of the photographs of `assets/photos`.
+    /// Makes `count` images, each tiled with one of the photographs in `assets/photos`.
     fn new(count: usize, height: u32, width: u32, raw: bool) -> Result<Self, Box<dyn std::error::Error>> {
         let made = Self(std::env::temp_dir().join(format!("thalweg-disk-pipeline-{}", std::process::id())));
         fs::create_dir_all(&made.0)?;

@@ -1,4 +1,4 @@
-//! Frame N + 1 is loaded and uploaded while frame N is worked on; with two slots, three, and more.
+//! Loads and uploads frame N + 1 while the device works on frame N, with 1, 2, 3 and 6 slots.
 //!
 //! ```text
 //! host      | load 0 | load 1 |    | load 2 |    | load 3 |
@@ -7,7 +7,8 @@
 //! download                             | down 0 | down 1 |     ...
 //! ```
 //!
-//! Frames arrive in page-locked memory, as from a camera: loading one is writing its number into it.
+//! Frames arrive in page-locked memory, like those of a camera. Loading a frame means writing its
+//! number into it.
 //!
 //! ```text
 //! cargo run --release --example double_buffer -- --timeline double_buffer.svg
@@ -26,7 +27,7 @@ stream_tags!(Upload, Compute, Download);
 
 const PATCH: u32 = 32;
 
-/// The textures of a frame, and their means over patches.
+/// Enqueues the textures of a frame, and their means over patches.
 fn features<S: StreamTag>(
     s: &Stream<S>,
     [height, width]: [u32; 2],
@@ -39,7 +40,7 @@ fn features<S: StreamTag>(
 }
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Loads and uploads a frame while the one before is worked on.");
+    let args = support::Arguments::parse("Loads and uploads a frame while the device works on the previous one.");
     let gpu = args.device()?;
     let (frames, size) = support::sized(gpu, (60, [2160, 3840]), (12, [192, 256u32]));
     let [bytes, patches] =
@@ -48,7 +49,7 @@ fn main() -> Result<(), Error> {
     let (up, compute, down) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let timeline = args.timeline(gpu)?;
 
-    // What `serial` gives, frame by frame.
+    // The results of `serial`, frame by frame, to compare with.
     let (lane, off) = (AnyStream::new(gpu)?, Timeline::off());
     let one = Chunks::of_items(1, bytes, results);
     let frame = support::images(gpu, 1, size[0], size[1])?;

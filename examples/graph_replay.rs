@@ -1,4 +1,4 @@
-//! A chain of small kernels, launched one by one and as a graph.
+//! Runs a chain of small kernels, launched one by one and as a graph.
 //!
 //! ```text
 //! stream   launch | k 0 | . | k 1 | . | k 2 | . | k 3 | ...   a call for each, a gap after each
@@ -9,7 +9,7 @@
 //! cargo run --release --example graph_replay -- --timeline graph_replay.svg
 //! ```
 //!
-//! The slots of a ring get a graph each, captured when they come round for the first time.
+//! Each slot of a ring gets a graph, captured at the slot's first use.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -22,15 +22,17 @@ use thalweg_vision::kernels;
 
 stream_tags!(Work);
 
-/// Columns and rows of an image, and of a patch: a few blocks.
+/// Columns and rows of an image, and of a patch. An image takes only a few blocks.
 const SIDE: u32 = 32;
 const PATCH: u32 = 8;
 const PIXELS: usize = (SIDE * SIDE) as usize;
 const MEANS: usize = 13 * (SIDE / PATCH * (SIDE / PATCH)) as usize;
-/// Frames before the clock starts: they load the kernels, capture a graph for each slot, and are in the picture.
+/// Frames before the clock starts. They load the kernels and capture a graph for each slot, and the
+/// timeline shows them.
 const FIRST: usize = 6;
 
-/// An image, and on the device it, its planes and their means; these on the host.
+/// The image on the host, then the image, its planes and their means on the device, then the means
+/// on the host.
 type Slot = (PinnedBuffer<u8>, DeviceBuffer<u8>, DeviceBuffer<f32>, DeviceBuffer<f32>, PinnedBuffer<f32>);
 type OnStream<S> = <Slot as Resource>::On<S>;
 
@@ -52,14 +54,15 @@ fn main() -> Result<(), Error> {
         let (graph, got) = run(work, frames, "replay", timeline, |slot| {
             Ok(graph_replay(&work, &mut graphs, slot, |s, slot| chain(s, slot, length))?)
         })?;
-        assert!(got == want, "a graph computes what its stream does");
+        assert!(got == want, "the results of the graph differ from those of the stream");
         let [stream, graph] = [stream, graph].map(|seconds| 1e6 * seconds / f64::from(length));
         println!("{length:3} in a row  {stream:9.2} {graph:9.2}");
     }
     args.finish(&timeline)
 }
 
-/// Copies an image up, runs `length` kernels on it, and copies the last means down: on a stream, or into a graph.
+/// Uploads an image, runs `length` kernels on it, and downloads the last means. The stream runs
+/// them or captures them.
 fn chain<S: Brand>(s: &Stream<S>, slot: &mut OnStream<S>, length: u32) -> Result<(), Error> {
     let (image, rgb, planes, means, host) = slot;
     s.copy_to_device(image, rgb)?;
@@ -70,7 +73,7 @@ fn chain<S: Brand>(s: &Stream<S>, slot: &mut OnStream<S>, length: u32) -> Result
     s.copy_to_host(means, host)
 }
 
-/// Sends frames round a ring of three slots: seconds for each, and what came out.
+/// Sends frames through a ring of three slots. Returns the seconds for each frame, and the results.
 fn run(
     work: Stream<Work>,
     frames: usize,

@@ -1,4 +1,5 @@
-//! All uploads, then all kernels, then all downloads; and the choice between this order and the interleaved one.
+//! Enqueues all uploads, then all kernels, then all downloads, and compares this order with the
+//! interleaved one.
 //!
 //! ```text
 //! first     | up 0 | up 1 | up 2 |
@@ -16,12 +17,13 @@ mod support;
 use thalweg::overlap::{choose, grouped, interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
-/// One for uploads, one for kernels, one for downloads.
+/// One stream for uploads, one for kernels, one for downloads.
 const STREAMS: usize = 3;
 
 fn main() -> Result<(), Error> {
-    let args =
-        support::Arguments::parse("All uploads, then all kernels, then all downloads; or is interleaving better?");
+    let args = support::Arguments::parse(
+        "Enqueues all uploads, then all kernels, then all downloads; or is interleaving better?",
+    );
     let gpu = args.device()?;
     let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (16, [192, 256]));
     let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;

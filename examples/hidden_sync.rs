@@ -1,4 +1,4 @@
-//! Finding a hidden synchronisation with the device's tally, and removing it.
+//! Finds a hidden synchronisation with the device's tally, and removes it.
 //!
 //! ```text
 //! before   host     | prepare 0 | read . . . . . . . | prepare 1 | read . . .
@@ -14,7 +14,8 @@
 //! cargo run --release --example hidden_sync -- --timeline hidden_sync.svg
 //! ```
 //!
-//! Both ways run under the tally, which says what made the host wait, how long and in which line.
+//! Both versions run under the tally, which reports what made the host wait, how long, and in which
+//! line.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -27,12 +28,13 @@ use thalweg_vision::kernels::entropy;
 
 stream_tags!(Upload, Compute);
 
-/// Images of so many rows and columns.
+/// The number of images.
 const COUNT: usize = 24;
+/// Rows and columns of an image.
 const SIDE: u32 = 512;
 const BYTES: usize = 3 * (SIDE * SIDE) as usize;
 
-/// Two streams and what runs on them.
+/// Two streams and the work that runs on them.
 struct Program {
     gpu: Device,
     up: Stream<Upload>,
@@ -41,7 +43,8 @@ struct Program {
 }
 
 impl Program {
-    /// Prepares an image, uploads it and enqueues its kernel: entropy of the whole image, one number.
+    /// Prepares an image, uploads it, and enqueues its kernel, which computes one number: the
+    /// entropy of the whole image.
     fn enqueue(&self, i: usize) -> Result<On<Compute, DeviceBuffer<f32>>> {
         let mut image = self.gpu.pinned::<u8>(BYTES)?;
         self.timeline.host("host", &format!("prepare {i}"), || {
@@ -63,7 +66,7 @@ impl Program {
         Ok(out)
     }
 
-    /// The way that looks harmless: it is only one number.
+    /// Reads each result at once. This looks harmless, because it is only one number.
     fn before(&self) -> Result<Vec<f32>> {
         let mut results = Vec::new();
         for i in 0..COUNT {
@@ -74,7 +77,8 @@ impl Program {
         Ok(results)
     }
 
-    /// Without the wait: numbers go to page-locked memory behind their kernels, and the host waits at the end.
+    /// Avoids the wait. Numbers go to page-locked memory after their kernels, and the host waits at
+    /// the end.
     fn after(&self) -> Result<Vec<f32>> {
         let mut pending = Vec::new();
         for i in 0..COUNT {
@@ -104,7 +108,8 @@ fn main() -> Result<()> {
     let gpu = args.device()?;
     let mut program = Program { gpu, up: gpu.stream()?, compute: gpu.stream()?, timeline: Timeline::off() };
 
-    // Once unobserved, with memory for all images at once: pools are full, and the kernel is loaded.
+    // Run once without the tally and with memory for all images at once, to fill the pools and load
+    // the kernel.
     let full = (0..COUNT).map(|_| gpu.pinned::<u8>(BYTES)).collect::<Result<Vec<_>>>()?;
     drop(full);
     program.after()?;

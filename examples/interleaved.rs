@@ -1,4 +1,4 @@
-//! Chunk after chunk: upload, kernel and download of successive chunks at the same time, on a stream each.
+//! Overlaps upload, kernel and download of successive chunks. Each step has its own stream.
 //!
 //! ```text
 //! first     | up 0 | up 1     | up 2     | up 3     | up 4     | ...
@@ -6,8 +6,8 @@
 //! last                        | down 0   | down 1   | down 2   | ...
 //! ```
 //!
-//! The stage's work is set so that a kernel takes as long as an upload and a download, where the device is fast enough: the
-//! case in which overlap gains most.
+//! The stage's work is set so that a kernel takes as long as an upload, unless the device is too
+//! slow for that. A download moves as many bytes as an upload. Overlap gains most in this case.
 //!
 //! ```text
 //! cargo run --release --example interleaved -- --timeline interleaved.svg
@@ -19,11 +19,11 @@ mod support;
 use thalweg::overlap::{interleaved, serial};
 use thalweg::{AnyStream, Error, Timeline};
 
-/// One for uploads, one for kernels, one for downloads.
+/// One stream for uploads, one for kernels, one for downloads.
 const STREAMS: usize = 3;
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Uploads, kernels and downloads of successive chunks at the same time.");
+    let args = support::Arguments::parse("Overlaps uploads, kernels and downloads of successive chunks.");
     let gpu = args.device()?;
     let (frames, [height, width]) = support::sized(gpu, (40, [2160, 3840]), (16, [192, 256]));
     let streams = (0..STREAMS).map(|_| AnyStream::new(gpu)).collect::<Result<Vec<_>, _>>()?;

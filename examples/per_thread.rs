@@ -1,4 +1,4 @@
-//! Host threads, each with its own stream, and work on both sides.
+//! Runs host threads, each with its own stream and with work on host and device.
 //!
 //! ```text
 //! thread 0   draw | up | entropy | down | draw | up | entropy | down | ...
@@ -10,7 +10,7 @@
 //! cargo run --release --example per_thread -- --timeline per_thread.svg
 //! ```
 //!
-//! Every thread waits for its own results only. No stream is named, handed round or locked.
+//! Every thread waits only for its own results. The program names, passes and locks no stream.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
     let (count, side) = support::sized(device, (128, 1024), (24, 128));
     let seeds: Vec<u32> = (0..count).collect();
 
-    // Serial: this thread, one image after another.
+    // Serial: this thread computes one image after another.
     let off = Timeline::off();
     let one = |&seed: &u32| device.per_thread(|s| entropy(*s, side, seed, &off))?;
     let serial = seeds.iter().map(one).collect::<Result<Vec<_>, _>>()?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Error> {
         })?;
         println!("{threads:2} threads: {:8.0} images/s", f64::from(count) / time.as_secs_f64());
     }
-    // A few more for the picture.
+    // Compute a few more images for the picture.
     for map in per_thread(device, most, &seeds[..4 * most.min(4)], |s, &seed| entropy(*s, side, seed, &timeline))? {
         map?;
     }

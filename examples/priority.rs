@@ -1,4 +1,5 @@
-//! Small urgent kernels beside background work that fills the device, without and with priority.
+//! Runs small urgent kernels beside background work that fills the device, without and with
+//! priority.
 //!
 //! ```text
 //! background   | block | block | block | block | block | block | ...   more are waiting
@@ -10,21 +11,22 @@
 //! cargo run --release --example priority
 //! ```
 //!
-//! Where it does not help: a running block is never interrupted, so the longer the background's blocks, the longer even an
-//! urgent kernel waits; copies have no priority; and there is nothing to gain where the device is not full.
+//! A priority has limits. It does not interrupt a running block, so with longer background blocks
+//! even an urgent kernel waits longer. It does not order copies. It gains nothing if the device is
+//! not full.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::time::Duration;
 
-use thalweg::overlap::priority;
+use thalweg::overlap::measure_priority;
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, PinnedBuffer, Shared, Stream, StreamTag, Timeline,
 };
 use thalweg_vision::kernels;
 
-/// Columns and rows of the urgent image, a single block.
+/// Columns and rows of the urgent image, which is a single patch and so a single block.
 const SMALL: u32 = 64;
 
 fn main() -> Result<(), Error> {
@@ -45,23 +47,24 @@ fn main() -> Result<(), Error> {
     for patch in support::sized(device, [32, 128, 512], [32, 64, 128]) {
         let probe = |samples, timeline: &Timeline| {
             let background = |s: &Stream<Lane<'_>>| entropy(s, side, patch, &large, timeline);
-            priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
+            measure_priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
         };
         println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
         probe(2, &timeline)?; // for the picture
-        // Beside the background, the kernel computes what it computes alone.
+        // The kernel's results beside the background equal its results alone.
         let busy = AnyStream::new(device)?.enter(|s| entropy(s, side, patch, &large, &off))?;
         assert_eq!(urgent()?, alone);
         busy.synchronize()?;
     }
     let bytes = support::sized(device, 64 << 20, 1 << 20);
     let (small, large) = (page_locked(device, 4096)?, page_locked(device, bytes)?);
-    let found = priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
+    let found = measure_priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
     println!("\na copy of 4 KiB beside copies of {} MiB\n{found}", bytes >> 20);
     args.finish(&timeline)
 }
 
-/// All pixels alike, so that all threads of a block count into one bin, and blocks last.
+/// Makes an image whose pixels are all equal, so that all threads of a block count into one bin and
+/// blocks run long.
 fn blank(device: Device, side: u32) -> Result<Shared<DeviceBuffer<u8>>, Error> {
     AnyStream::new(device)?.enter(|s| Ok(s.share(s.alloc_zeroed(3 * (side * side) as usize)?)?))
 }
@@ -70,7 +73,8 @@ fn page_locked(device: Device, bytes: usize) -> Result<Shared<PinnedBuffer<u8>>,
     AnyStream::new(device)?.enter(|s| Ok(s.share(s.bind(device.pinned(bytes)?)?)?))
 }
 
-/// A block a patch, whose duration grows with the patch's area.
+/// Enqueues a kernel with one block for each patch. The duration of a block grows with the patch's
+/// area.
 fn entropy<S: StreamTag>(
     s: &Stream<S>,
     side: u32,
@@ -91,7 +95,7 @@ fn upload<S: StreamTag>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Resul
     Ok(s.record(to)?)
 }
 
-/// Device time of one block with nothing beside it.
+/// Measures the device time of one block when nothing else runs.
 fn one_block(device: Device, patch: u32) -> Result<Duration, Error> {
     let rgb = blank(device, patch)?;
     AnyStream::new(device)?.enter(|s| {

@@ -1,4 +1,5 @@
-//! Two streams: one makes textures, the other uses them, and events carry the buffers back and forth.
+//! Runs two streams: one makes textures, the other uses them, and events carry the buffers back and
+//! forth.
 //!
 //! ```text
 //! producer  | make 0 | make 1 | make 2      | make 3      |     make 2 waits for the event of use 0
@@ -49,7 +50,7 @@ fn main() -> Result<(), Error> {
         )
     })?;
 
-    // Each stream's own: the producer's images, the consumer's results.
+    // These stay on one stream: the images with the producer, the results with the consumer.
     let images = producer.bind(images)?;
     let mut rgb = producer.alloc(3 * pixels)?;
     let mut features = consumer.alloc(PLANES * patches)?;

@@ -1,4 +1,4 @@
-//! Work on the host while events are pending: by polling, and by `.await`.
+//! Works on the host while events are pending: with polling, and with `.await`.
 //!
 //! ```text
 //! stream   | up | textures | features | down |
@@ -9,7 +9,8 @@
 //! cargo run --release --example query_poll -- --timeline query_poll.svg
 //! ```
 //!
-//! An executor polls for you: a task that awaits an event sleeps until it is complete, and others run meanwhile.
+//! An executor polls for you. A task that awaits an event sleeps until the event is complete, and
+//! other tasks run meanwhile.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -20,12 +21,12 @@ use support::features::features;
 use thalweg::overlap::query_poll;
 use thalweg::{Error, StreamPool, Timeline};
 
-/// Bytes that one piece of host work goes through.
+/// The bytes that one piece of host work sums.
 const PIECE: usize = 16 << 10;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Work on the host while events are pending: CPU work done meanwhile.");
+    let args = support::Arguments::parse("Works on the host while events are pending, and reports how much.");
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let (side, count) = support::sized(device, (4096, 8), (256, 4));
@@ -34,7 +35,7 @@ async fn main() -> Result<(), Error> {
     let mut images = support::images(device, count, side, side)?.split(count);
     let work = images[0].repeat(support::sized(device, 4, 32)); // for the host
 
-    // Serial: one image after another, each to its end.
+    // Serial: finish each image before the next one starts.
     let mut want = Vec::new();
     for image in std::mem::take(&mut images) {
         let (image, means) = pool.lane(|s| features(s, side, image, &off))?.synchronize()?;
@@ -42,7 +43,7 @@ async fn main() -> Result<(), Error> {
         want.push(means);
     }
 
-    // The host waits, then works.
+    // The host waits, and then works.
     let start = Instant::now();
     let (first, _) = pool.lane(|s| features(s, side, images.remove(0), &off))?.synchronize()?;
     let waited = start.elapsed();
@@ -61,10 +62,10 @@ async fn main() -> Result<(), Error> {
     meanwhile += left.map(sum).sum::<u64>();
     let done = work.len().min(pieces as usize * PIECE) as f64 / 1e6;
     println!("query:       {waited:.1?} for the result, {:.1?} with the host's work", start.elapsed());
-    println!("             {done:.1} of {:.1} MB gone through while the event was pending", work.len() as f64 / 1e6);
+    println!("             {done:.1} of {:.1} MB summed while the event was pending", work.len() as f64 / 1e6);
     assert!(got[..] == want[0][..] && meanwhile == total);
 
-    // Every image a task, and one that works until all have their results.
+    // Each image is a task. This task works until all of them have their results.
     images.insert(0, first);
     let start = Instant::now();
     let pending = images.into_iter().map(|image| pool.lane(|s| features(s, side, image, &off)));

@@ -1,4 +1,4 @@
-//! Upload, kernel and download on three streams, chunk after chunk.
+//! Runs upload, kernel and download of successive chunks on three streams.
 //!
 //! ```text
 //! up       | copy 0 | copy 1 | copy 2 | ...
@@ -10,7 +10,8 @@
 //! cargo run --release --example quickstart
 //! ```
 //!
-//! Swap `compute` for `up` in the kernel's line, or leave out a `hand`: it does not compile.
+//! If you replace `compute` by `up` in the kernel's line, or leave out a `hand`, the program does
+//! not compile.
 
 use std::time::Instant;
 
@@ -48,7 +49,8 @@ fn main() -> Result<(), Error> {
         down.copy_to_host(&entropy, &mut result)?;
         results.push(down.record(result)?);
     }
-    // Nothing above has waited. Each result is a slice once its own event is complete.
+    // Nothing in the loop waits for the device. Each result is a slice once its own event is
+    // complete.
     let results = results.into_iter().map(Event::synchronize).collect::<Result<Vec<_>, _>>()?;
     let elapsed = start.elapsed();
 
@@ -59,7 +61,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Entropy of the first 32 x 32 pixels' luma, in bits / 8, the plain way.
+/// Computes the entropy of the luma of the first 32 x 32 pixels, in bits / 8, with a plain loop.
 fn first_patch(rgb: &[u8]) -> f32 {
     let mut histogram = [0u32; 256];
     for y in 0..32 {

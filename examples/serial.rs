@@ -1,4 +1,5 @@
-//! Nothing overlaps: the baseline of all, from ordinary memory and from page-locked memory.
+//! Runs one step after another, from ordinary memory and from page-locked memory: the baseline for
+//! all patterns.
 //!
 //! ```text
 //! stream  | up 0 | kernel 0 | down 0 |      | up 1 | kernel 1 | down 1 |      ...
@@ -21,7 +22,7 @@ use thalweg_vision::kernels;
 const PATCH: u32 = 32;
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Images to the entropies of their patches, one step at a time.");
+    let args = support::Arguments::parse("Computes the entropies of the patches of images, one step at a time.");
     let gpu = args.device()?;
     let (frames, [height, width]) = support::sized(gpu, (24, [2160, 3840]), (12, [256, 256u32]));
     let stream = AnyStream::new(gpu)?;
@@ -30,7 +31,7 @@ fn main() -> Result<(), Error> {
     let pinned = support::images(gpu, frames, height, width)?;
     let ordinary = pinned.to_vec();
 
-    // An image is a chunk of its own.
+    // Each image is a chunk.
     fn entropy<S: StreamTag>(
         s: &Stream<S>,
         [height, width]: [u32; 2],
@@ -62,7 +63,7 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// Entropy of the first patch's luma, in bits / 8, the plain way.
+/// Computes the entropy of the luma of the first patch, in bits / 8, with a plain loop.
 fn first_patch(rgb: &[u8], width: usize) -> f32 {
     let mut histogram = [0u32; 256];
     for (y, x) in (0..32).flat_map(|y| (0..32).map(move |x| (y, x))) {

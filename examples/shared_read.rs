@@ -1,4 +1,4 @@
-//! One image, read by several streams at once, without a copy for each.
+//! Lets several streams read one image at once, without a copy for each stream.
 //!
 //! ```text
 //! upload   | image |                                    | next image
@@ -12,8 +12,8 @@
 //! cargo run --release --example shared_read -- --timeline shared_read.svg
 //! ```
 //!
-//! `upload` takes the image back for the next one as soon as all readers are done: it waits on the device, and no
-//! reader can be forgotten.
+//! The stream `upload` takes the buffer back for the next image. It waits on the device for all
+//! readers, and no reader can be forgotten.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -26,11 +26,12 @@ use thalweg_vision::kernels;
 
 stream_tags!(Upload);
 
-/// Sides of the patches, a reader each.
+/// The sides of the patches, one for each reader.
 const PATCHES: [u32; 4] = [16, 32, 64, 128];
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("One image, read by four streams at once: bytes not copied, and time.");
+    let args =
+        support::Arguments::parse("Lets four streams read one image at once, and compares time and copied bytes.");
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let side = support::sized(device, 2048, 256);
@@ -39,7 +40,7 @@ fn main() -> Result<(), Error> {
     let bytes = image.len();
     let (up, pool) = (device.stream::<Upload>()?, StreamPool::new(device, PATCHES.len())?);
 
-    // Serial: one stream, one reader after another.
+    // Serial: one stream runs one reader after another.
     let rgb = up.upload_blocking(&image)?;
     let mut serial = Vec::new();
     let alone = support::least(3, || {
@@ -48,7 +49,7 @@ fn main() -> Result<(), Error> {
         Ok::<_, Error>(())
     })?;
 
-    // A copy for each reader.
+    // Each reader gets a copy.
     let copied = support::least(3, || {
         let copies = PATCHES.map(|patch| {
             let mut own = up.alloc(bytes)?;
@@ -61,14 +62,15 @@ fn main() -> Result<(), Error> {
         Ok::<_, Error>(())
     })?;
 
-    // One image for all of them.
+    // All readers share one image.
     let shared = up.share(rgb)?;
     let read = || shared_read(&pool, &shared, PATCHES, |s, rgb, patch| entropies(s, side, patch, rgb, &timeline));
     let together = support::least(3, || {
         assert_eq!(read().into_iter().map(finish).collect::<Result<Vec<_>, _>>()?, serial);
         Ok::<_, Error>(())
     })?;
-    // The next image takes its place while the readers are under way, and after them.
+    // Enqueue the next image into the same buffer while the readers are under way. The copy runs
+    // after them.
     let maps = read();
     let mut rgb = up.unshare(shared)?;
     timeline.span(&up, Activity::Upload, "next image", || up.copy_to_device(&up.bind(next)?, &mut rgb))?;
@@ -82,7 +84,7 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// Enqueues the entropy of each patch, and its download.
+/// Enqueues the entropies of the patches, and their download.
 fn entropies<S: StreamTag>(
     s: &Stream<S>,
     side: u32,

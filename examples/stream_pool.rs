@@ -1,4 +1,4 @@
-//! Many images on a pool of streams, 1 to 16 of them.
+//! Processes many images on a pool of 1 to 16 streams.
 //!
 //! ```text
 //! lane 0   | up | textures | features | down | up | textures | ...
@@ -10,7 +10,8 @@
 //! cargo run --release --example stream_pool -- --timeline stream_pool.svg
 //! ```
 //!
-//! One of these images does not fill a GPU, and its kernels wait for its copy. More lanes help until the device is full.
+//! One of these images does not fill a GPU, and its kernels wait for its copy. More lanes help
+//! until the device is full.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -22,13 +23,14 @@ use thalweg::overlap::stream_pool;
 use thalweg::{Error, StreamPool, Timeline};
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Many images on a pool of streams: images per second with 1 to 16 lanes.");
+    let args =
+        support::Arguments::parse("Processes many images on a pool of streams: images per second with 1 to 16 lanes.");
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let (count, side) = support::sized(device, (256, 512), (12, 128));
     let mut images = support::images(device, count, side, side)?.split(count);
 
-    // Serial: one after another, each to its end.
+    // Serial: finish each image before the next one starts.
     let one = StreamPool::new(device, 1)?;
     let off = Timeline::off();
     let mut serial = Vec::new();
@@ -41,7 +43,7 @@ fn main() -> Result<(), Error> {
     for lanes in [1, 2, 4, 8, 16] {
         let pool = StreamPool::new(device, lanes)?;
         let mut least = Duration::MAX;
-        // Four lanes make a picture that can be read.
+        // Record only the run with four lanes, because a picture of more lanes is hard to read.
         for timeline in [&off, &off, if lanes == 4 { &timeline } else { &off }] {
             let start = Instant::now();
             let done = stream_pool(&pool, images, |s, image| features(s, side, image, timeline));
@@ -49,7 +51,10 @@ fn main() -> Result<(), Error> {
             least = least.min(start.elapsed());
             let results: Vec<_>;
             (images, results) = done.into_iter().unzip();
-            assert!(results.iter().zip(&serial).all(|(got, want)| got[..] == want[..]), "as serial");
+            assert!(
+                results.iter().zip(&serial).all(|(got, want)| got[..] == want[..]),
+                "the results differ from the serial ones"
+            );
         }
         println!("{lanes:2} lanes: {:8.0} images/s", count as f64 / least.as_secs_f64());
     }

@@ -1,4 +1,5 @@
-//! Photographs to tokens: textures, relevance and allocation on three streams over successive images, behind an upload stream.
+//! Turns photographs into tokens on four streams: one for the uploads, and one for each of three
+//! stages (textures, relevance, allocation) that work on successive images.
 //!
 //! ```text
 //! upload      | up 0 | up 1      | up 2      | up 3      |
@@ -22,7 +23,8 @@ use thalweg::{Error, Result, Stream, StreamTag, Timeline, stream_tags};
 
 stream_tags!(Upload, Texture, Relevance, Allocation);
 
-/// The images' tokens and the least time they took in three runs, through so many slots; `timeline` records the last.
+/// Runs the images three times through `slots` slots. Returns their tokens and the least time.
+/// `timeline` records the last run.
 fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
     streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
     (images, size, slots): (usize, [u32; 2], usize),
@@ -39,7 +41,8 @@ fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
         slots = three_stream(
             streams,
             slots,
-            // Images arrive in page-locked memory; a strip of the number's makes each another one.
+            // Images arrive in page-locked memory. A strip that depends on the number makes each
+            // image different.
             |n, slot: &mut Slot| {
                 let strip = slot.host.len() / 64;
                 slot.host[..strip].iter_mut().enumerate().for_each(|(i, v)| *v = (i * (n + 1)) as u8);
@@ -58,7 +61,8 @@ fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
 }
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("Three stages of successive images at the same time, each on its stream.");
+    let args =
+        support::Arguments::parse("Runs three stages of successive images and their uploads at once, on four streams.");
     let gpu = args.device()?;
     let (images, size) = support::sized(gpu, (60, [2160, 3840]), (12, [192, 256]));
     let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
@@ -67,7 +71,7 @@ fn main() -> Result<(), Error> {
     let bytes = 3 * size[0] as usize * size[1] as usize;
     let limit = support::upload_limit(gpu, bytes)?;
 
-    // One image at a time, to see how the stages compare.
+    // Run one image at a time, to compare the stages.
     let alone = Timeline::new(gpu)?;
     run(streams, (8, size, 1), &alone)?;
     let trace = alone.finish()?;
@@ -82,18 +86,18 @@ fn main() -> Result<(), Error> {
 
     let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::off())?;
     let timeline = args.timeline(gpu)?;
-    let (got, on_three) = run(streams, (images, size, 5), &timeline)?;
+    let (got, on_four) = run(streams, (images, size, 5), &timeline)?;
     assert!(got == want && got[0] != got[1], "the tokens differ from those of one stream");
 
     let rate = |time: Duration| images as f64 / time.as_secs_f64();
     println!(
-        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on three: {:.2} x, {:.1} % of the upload limit ({:.1} GB/s)",
+        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four: {:.2} x, {:.1} % of the upload limit ({:.1} GB/s)",
         size[0],
         size[1],
         rate(on_one),
-        rate(on_three),
-        rate(on_three) / rate(on_one),
-        100.0 * rate(on_three) * bytes as f64 / limit,
+        rate(on_four),
+        rate(on_four) / rate(on_one),
+        100.0 * rate(on_four) * bytes as f64 / limit,
         limit / 1e9
     );
     args.finish(&timeline)

@@ -1,4 +1,4 @@
-//! Photographs to tokens as a library call, as they would go to a vision-language model.
+//! Turns photographs into tokens with one library call, as input for a vision-language model.
 //!
 //! ```text
 //! cargo run --release --example tokens
@@ -9,7 +9,7 @@ use thalweg_vision::{Image, Params, Pipeline};
 
 fn main() -> Result<(), Error> {
     let device = Device::best()?;
-    // Two photographs' worth of pixels without a decoder: a disc on a gradient, and stripes.
+    // Two pictures that need no decoder: a disc on a gradient, and stripes.
     let disc = picture(240, 320, |y, x| {
         let inside = (y - 120.0).hypot(x - 200.0) < 60.0;
         if inside { [230.0, 80.0 + y / 3.0, 40.0] } else { [x / 2.0, y / 2.0, 120.0] }

@@ -17,7 +17,7 @@ use proptest::test_runner::TestRunner;
 use support::cases;
 use support::devices::{alone_on, devices};
 use support::gate::{Gate, guarded};
-use thalweg::overlap::{Latency, graph_replay, per_thread, priority, query_poll, shared_read, stream_pool};
+use thalweg::overlap::{Latency, graph_replay, measure_priority, per_thread, query_poll, shared_read, stream_pool};
 use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring, Stream,
     StreamPool, StreamTag,
@@ -466,7 +466,7 @@ fn the_probe_compares_what_the_device_offers() {
             Ok(s.record(x)?)
         }
         let mut urgent = 0;
-        let found = priority(
+        let found = measure_priority(
             device,
             samples,
             |s| filled(*s, len),
@@ -495,10 +495,14 @@ fn an_error_ends_the_probe_wherever_it_happens() {
             }
             Ok(())
         };
-        let found =
-            priority(device, 12, |s| Ok((step(false)?, s.record(())?).1), |s| Ok((step(true)?, s.record(())?).1));
+        let found = measure_priority(
+            device,
+            12,
+            |s| Ok((step(false)?, s.record(())?).1),
+            |s| Ok((step(true)?, s.record(())?).1),
+        );
         assert!(matches!(&found, Err(Error::Kernel(why)) if why == "as asked"), "{found:?}");
     });
-    let none = priority(devices()[0], 0, |s| Ok(s.record(())?), |s| Ok(s.record(())?));
+    let none = measure_priority(devices()[0], 0, |s| Ok(s.record(())?), |s| Ok(s.record(())?));
     assert!(matches!(none, Err(Error::Parameter { name: "samples", .. })));
 }

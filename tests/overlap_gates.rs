@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use support::devices::{alone, devices};
 use support::gate::{Gate, guarded};
 use thalweg::overlap::{
-    Chunks, Frame, Order, Stage, double_buffer, graph_replay, grouped, interleaved, per_thread, priority,
+    Chunks, Frame, Order, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority, per_thread,
     producer_consumer, query_poll, shared_read, stream_pool, three_stream,
 };
 use thalweg::{
@@ -517,7 +517,7 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
         let urgent = Mutex::new(Vec::new());
         let mut background = 0;
         let found = guarded(&[&gates[0], &gates[1]], || {
-            priority(
+            measure_priority(
                 device,
                 SAMPLES,
                 |s| {

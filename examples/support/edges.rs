@@ -1,29 +1,31 @@
-//! A stage for the chunked patterns, whose work can be set.
+//! A stage for the chunked patterns, with an adjustable amount of work.
 
 use thalweg::overlap::{Chunks, StageTimes, measure};
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Error, PinnedBuffer, Ring, Stream, StreamTag};
 use thalweg_vision::{PLANES, kernels};
 
-/// A stage that works as long as it is told to: the edge magnitude of images, of the middle three quarters of their rows, so that as many bytes
-/// come back (4 a pixel) as went there (3 a pixel).
+/// A stage with an adjustable amount of work. It computes the edge magnitude of images and keeps
+/// the middle three quarters of their rows, so that as many bytes are downloaded (4 for each kept
+/// pixel) as are uploaded (3 for each pixel).
 pub struct Edges {
     height: u32,
     width: u32,
-    /// Rows of textures computed for each image before the ones that are kept.
+    /// Extra rows of textures that are computed for each image and not kept.
     pub extra_rows: u32,
-    /// Room for textures, in which the streams take turns.
+    /// Memory for textures, which the streams use in turn.
     planes: Ring<DeviceBuffer<f32>>,
 }
 
 impl Edges {
-    /// For images of `height`, a multiple of 8, by `width`, on `streams` streams that run kernels.
+    /// Makes a stage for images of `height` (a multiple of 8) by `width`, with `streams` streams
+    /// that run kernels.
     pub fn new(device: Device, height: u32, width: u32, streams: usize) -> Result<Self, Error> {
         let room = PLANES * height as usize * width as usize;
         let make = move || AnyStream::new(device)?.enter(|s| s.alloc(room)?.idle());
         Ok(Self { height, width, extra_rows: 0, planes: Ring::new(streams, make)? })
     }
 
-    /// Chunks of whole images.
+    /// Cuts a buffer into chunks of whole images.
     pub fn chunks(&self, count: usize) -> Chunks {
         let pixels = self.height as usize * self.width as usize;
         Chunks::of_items(count, 3 * pixels, 3 * pixels / 4)
@@ -60,8 +62,9 @@ impl Edges {
         Ok(())
     }
 
-    /// Sets the work so that a chunk's kernels take as long as its upload, or as little as possible where they take longer anyhow, and
-    /// returns what each step of a chunk then takes alone.
+    /// Sets the work so that a chunk's kernels take as long as its upload, or as little as possible
+    /// if they take longer in any case. Returns the time that each step of a chunk then takes
+    /// alone, and the input.
     pub fn balance(
         &mut self,
         stream: &AnyStream,

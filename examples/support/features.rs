@@ -1,4 +1,5 @@
-//! What a patch looks like on average: two kernels on an image, and its copies.
+//! Computes what patches look like on average: an upload, two kernels and a download for each
+//! image.
 
 use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamTag, Timeline};
 use thalweg_vision::kernels;

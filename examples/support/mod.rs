@@ -1,5 +1,5 @@
-//! What the examples share: their command line, and a measurement or two.
-#![allow(dead_code, unreachable_pub, reason = "each example uses its own part")]
+//! Shared parts of the examples: the command line, and measurements.
+#![allow(dead_code, unreachable_pub, reason = "each example uses only some parts")]
 
 pub mod edges;
 pub mod features;
@@ -18,22 +18,23 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the command line. `--help` prints `purpose`, one line, and ends the program; so does what nobody understands.
+    /// Reads the command line. `--help` prints `purpose`, which is one line, and ends the program.
+    /// An unknown argument ends it with an error message.
     pub fn parse(purpose: &str) -> Self {
         Self::parse_with(purpose, "", |_| false)
     }
 
-    /// As [`parse`](Self::parse), for an example with arguments of its own: lines for `--help`, and what to do with one; whether it
-    /// was one.
+    /// Does the same as [`parse`](Self::parse), for an example with its own arguments. `own` has
+    /// their lines for `--help`. `take` gets an argument, and returns whether it is one of them.
     pub fn parse_with(purpose: &str, own: &str, mut take: impl FnMut(&str) -> bool) -> Self {
         let mut parsed = Self { timeline: None, device: None };
         let mut arguments = std::env::args().skip(1);
         let refuse = |why: String| -> ! {
-            eprintln!("{why}; --help says what there is");
+            eprintln!("{why}; --help lists the arguments");
             exit(2)
         };
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().unwrap_or_else(|| refuse(format!("{argument} wants a value")));
+            let mut value = || arguments.next().unwrap_or_else(|| refuse(format!("{argument} needs a value")));
             match argument.as_str() {
                 "--timeline" => parsed.timeline = Some(value().into()),
                 "--device" => parsed.device = Some(value()),
@@ -55,24 +56,24 @@ impl Arguments {
         parsed
     }
 
-    /// The device asked for, after saying which it is.
+    /// Prints which device the command line asks for, and returns it.
     pub fn device(&self) -> Result<Device, Error> {
         let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::from_spec)?;
         println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
         Ok(device)
     }
 
-    /// A timeline that records if `--timeline` was given, else one that is off.
+    /// Makes a timeline, which records only if `--timeline` was given.
     pub fn timeline(&self, device: Device) -> Result<Timeline, Error> {
         if self.timeline.is_some() { Timeline::new(device) } else { Ok(Timeline::off()) }
     }
 
-    /// Saves the timeline, if one was asked for, and says where and what it shows.
+    /// Saves the timeline if `--timeline` was given, and prints its metrics and the file's name.
     pub fn finish(&self, timeline: &Timeline) -> Result<(), Error> {
         if self.timeline.is_some() { self.save(&timeline.finish()?) } else { Ok(()) }
     }
 
-    /// As [`finish`](Self::finish), for a trace that is at hand.
+    /// Does the same as [`finish`](Self::finish) for a trace.
     pub fn save(&self, trace: &Trace) -> Result<(), Error> {
         if let Some(path) = &self.timeline {
             trace.save(path)?;
@@ -82,12 +83,13 @@ impl Arguments {
     }
 }
 
-/// The first on a GPU, the second on the CPU device, where the same work takes longer.
+/// Returns `gpu` on a GPU, and `cpu` on the CPU device, where the same work takes longer.
 pub fn sized<T>(device: Device, gpu: T, cpu: T) -> T {
     if device.kind() == DeviceKind::Cuda { gpu } else { cpu }
 }
 
-/// One page-locked buffer of `count` RGB images of `height` x `width`, each of another content.
+/// Makes one page-locked buffer of `count` RGB images of `height` x `width` with different
+/// contents.
 pub fn images(device: Device, count: usize, height: u32, width: u32) -> Result<PinnedBuffer<u8>, Error> {
     let bytes = 3 * height as usize * width as usize;
     let mut rgb = device.pinned::<u8>(count * bytes)?;
@@ -102,7 +104,8 @@ pub fn images(device: Device, count: usize, height: u32, width: u32) -> Result<P
     Ok(rgb)
 }
 
-/// The least time of some runs, after one that is not counted: what it takes when nothing else gets in the way.
+/// Returns the least time of several runs, which other work on the machine disturbs least. A first
+/// run does not count.
 pub fn least<E>(runs: usize, mut run: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
     run()?;
     let mut least = Duration::MAX;
@@ -114,7 +117,8 @@ pub fn least<E>(runs: usize, mut run: impl FnMut() -> Result<(), E>) -> Result<D
     Ok(least)
 }
 
-/// Upload rate in bytes per second with nothing beside it: copies of `bytes` from page-locked memory, back to back.
+/// Measures the upload rate in bytes per second when nothing else runs. It copies `bytes` from
+/// page-locked memory again and again.
 pub fn upload_limit(device: Device, bytes: usize) -> Result<f64, Error> {
     const COPIES: usize = 16;
     let time = AnyStream::new(device)?.enter(|s| {
@@ -128,8 +132,9 @@ pub fn upload_limit(device: Device, bytes: usize) -> Result<f64, Error> {
     Ok((COPIES * bytes) as f64 / time.as_secs_f64())
 }
 
-/// Runs a pattern four times and gives its least time, the input and the results. The first run does not count, because it loads kernels
-/// and page-locks the output; the last one is the one that `timeline` records.
+/// Runs a pattern four times, and returns its least time, the input and the results. The first run
+/// does not count, because it loads kernels and page-locks the output. `timeline` records the last
+/// run.
 pub fn timed<T: Plain, U: Plain>(
     mut input: PinnedBuffer<T>,
     timeline: &Timeline,

@@ -1,4 +1,4 @@
-//! An image on its way from pixels to tokens, step by step.
+//! Turns an image into tokens, step by step.
 
 use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, Plain, Resource, Result, Stream, StreamTag};
 use thalweg_vision::kernels::{Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
@@ -8,7 +8,7 @@ const PATCH: u32 = 32;
 const BUDGET: usize = 4096;
 const SIDES: [u32; 2] = [8, 20];
 
-/// Everything an image needs on its way.
+/// All buffers that an image needs.
 #[derive(Resource)]
 pub struct Slot {
     #[resource(plain)]
@@ -29,7 +29,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A slot with an RGB image of `size` (height, width) in it.
+    /// Makes a slot that holds an RGB image of `size` (height, width).
     pub fn new(gpu: Device, rgb: &[u8], size: [u32; 2]) -> Result<Self> {
         let pixels = size[0] as usize * size[1] as usize;
         let patches = (size[0].div_ceil(PATCH) * size[1].div_ceil(PATCH)) as usize;
@@ -55,23 +55,23 @@ impl Slot {
         })
     }
 
-    /// The tokens [T, 13] of the image that was in it.
+    /// The tokens [T, 13] of the last image of this slot.
     pub fn tokens(&self) -> &[f32] {
         &self.tokens[..PLANES * self.counts[0] as usize]
     }
 }
 
-/// The image to the device.
+/// Enqueues the upload of the image.
 pub fn upload<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     s.copy_to_device(&slot.host, &mut slot.rgb)
 }
 
-/// Its 13 planes.
+/// Enqueues the 13 planes of the image.
 pub fn texture<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     kernels::textures(s, slot.size[0], slot.size[1], 0.5, 0.5, &slot.rgb, &mut slot.planes)
 }
 
-/// Features and entropy of its patches, and their relevance.
+/// Enqueues the features and the entropy of the patches, and their relevance.
 pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let ([height, width], [entropy, salience, map]) = (slot.size, &mut slot.scores);
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
@@ -82,7 +82,7 @@ pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
     kernels::relevance(s, &batch, 0.0, [0.5, 0.5], &slot.features, entropy, out)
 }
 
-/// Tokens by relevance, and back to the host.
+/// Enqueues the allocation of tokens by relevance, and their download.
 pub fn allocation<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let ([height, width], map) = (slot.size, &slot.scores[2]);
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;

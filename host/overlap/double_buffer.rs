@@ -1,4 +1,4 @@
-//! Frame N + 1 is loaded and uploaded while frame N is worked on.
+//! Loads and uploads frame N + 1 while the device works on frame N.
 //!
 //! ```text
 //! host      | load 0 | load 1 |    | load 2 |    | load 3 |
@@ -17,21 +17,23 @@ use crate::runtime::device::Device;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
-/// A slot of [`double_buffer`](fn@double_buffer): a frame and its results, in page-locked and in device memory.
+/// A slot of [`double_buffer`](fn@double_buffer). It holds a frame and its results, in page-locked
+/// memory and in device memory.
 #[derive(Debug, Resource)]
 pub struct Frame<T: Plain, U: Plain> {
-    /// What the host fills.
+    /// The frame, which the host fills.
     pub input: PinnedBuffer<T>,
-    /// What the host gets.
+    /// The results, which the host receives.
     pub output: PinnedBuffer<U>,
     on_device: (DeviceBuffer<T>, DeviceBuffer<U>),
 }
 
 impl<T: Plain, U: Plain> Frame<T, U> {
-    /// A slot for frames of `input` elements, and `output` elements of results. Waits for the allocation.
+    /// Makes a slot for frames of `input` elements and results of `output` elements. Waits for the
+    /// allocation.
     ///
     /// # Errors
-    /// There is no memory, or the device has failed.
+    /// There is not enough memory, or the device has failed.
     pub fn new(device: Device, input: usize, output: usize) -> Result<Self> {
         Ok(Self {
             input: device.pinned(input)?,
@@ -41,15 +43,19 @@ impl<T: Plain, U: Plain> Frame<T, U> {
     }
 }
 
-/// Sends frames round through as many slots: `load` fills [`Frame::input`], or swaps it with a full one, and says whether there was a frame;
-/// upload, `stage` and download run on the three streams; `take` sees [`Frame::output`]. The slots come back.
+/// Sends frames through slots that are used in turn, and returns the slots.
 ///
-/// Two slots overlap the upload of a frame with the work on the one before; three let the host take a frame's results and load the next without a
-/// gap on the upload stream; more absorb jitter. The host waits for one thing: the results of the frame whose slot is loaded next. Nothing is
-/// allocated for a frame.
+/// `load` fills [`Frame::input`], or swaps it with a full buffer, and returns whether there was a
+/// frame. Upload, `stage` and download run on the three streams. `take` sees [`Frame::output`].
+///
+/// Two slots overlap the upload of a frame with the work on the frame before it. With three, the
+/// host can take the results of a frame and load the next one without a gap on the upload stream.
+/// More slots absorb jitter. The host waits for one thing only: the results of the frame whose slot
+/// is loaded next. No page-locked and no device memory is allocated for a frame.
 ///
 /// # Errors
-/// There are no slots, the device has failed, or what the closures return; frames before a failed `load` or `stage` are still taken.
+/// There are no slots, the device has failed, or a closure returns an error. Frames before a failed
+/// `load` or `stage` are still taken.
 ///
 /// ```
 /// use thalweg::overlap::{Frame, double_buffer};

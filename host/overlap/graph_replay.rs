@@ -1,12 +1,13 @@
-//! A chain of small kernels, captured once and replayed.
+//! Captures a chain of small kernels once, and replays it.
 //!
 //! ```text
 //! stream   launch | k 0 | . | k 1 | . | k 2 | . | k 3 | ...   a call for each, a gap after each
 //! graph    replay | k 0 | k 1 | k 2 | k 3 |                   one call for all
 //! ```
 //!
-//! A kernel of a few microseconds ends before the host has launched the next one. A [`Graph`] takes one call for all of them, but
-//! each is for the buffers it was captured with. [`graph_replay`](fn@graph_replay) keeps a graph for each slot of a ring.
+//! A kernel of a few microseconds ends before the host has launched the next one. A [`Graph`]
+//! launches all of them with one call, but it works only with the buffers it was captured with.
+//! [`graph_replay`](fn@graph_replay) keeps a graph for each slot of a ring.
 
 use crate::brand::StreamTag;
 use crate::error::{Error, Result, Returned};
@@ -14,11 +15,14 @@ use crate::graph::{Capture, Graph};
 use crate::resource::{Bundle, Resource};
 use crate::stream::Stream;
 
-/// Enqueues what `record` enqueues, as one graph: captured the first time that it meets these buffers, replayed from then on.
+/// Enqueues what `record` enqueues, as one graph. The first call with given buffers captures the
+/// graph, and each call replays it.
 ///
-/// `graphs` is where it keeps them, empty at first: one for each set of buffers, so give it slots that come round again,
-/// such as those of a [`Ring`](crate::Ring). Slots that come round in order are found at once. What `record` reads beside the buffers'
-/// contents, such as sizes and other arguments, stays as it was when the graph was captured. The host does not wait.
+/// `graphs` holds the graphs and is empty at first. It gets one graph for each set of buffers, so
+/// use slots that return, such as those of a [`Ring`](crate::Ring). The graphs of slots that return
+/// in the same order are found at once. Sizes and other arguments that `record` reads keep the
+/// values that they had at the capture; only the contents of the buffers change. The host does not
+/// wait.
 ///
 /// ```
 /// use thalweg::{Device, Ring, overlap::graph_replay, stream_tags};
@@ -43,7 +47,8 @@ use crate::stream::Stream;
 /// ```
 ///
 /// # Errors
-/// That of `record`, or of [`capture`](Stream::capture) or [`replay`](Stream::replay); the bundle comes back.
+/// `record`, [`capture`](Stream::capture) or [`replay`](Stream::replay) fails. The bundle comes
+/// back.
 pub fn graph_replay<S: StreamTag, B: Bundle<S>>(
     stream: &Stream<S>,
     graphs: &mut Vec<Graph<B::Idle>>,
@@ -54,7 +59,8 @@ pub fn graph_replay<S: StreamTag, B: Bundle<S>>(
         match stream.replay(&mut graphs[i], bundle) {
             Err(Returned { error: Error::GraphMismatch { .. }, value }) => bundle = value,
             replayed => {
-                // The longest unused first: the next slot of a ring.
+                // Keep the graph that has not been used for the longest time first: the next slot
+                // of a ring needs it.
                 graphs[i..].rotate_left(1);
                 return replayed;
             }

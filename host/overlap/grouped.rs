@@ -1,4 +1,4 @@
-//! All uploads, then all kernels, then all downloads; and the choice between this and
+//! Enqueues all uploads, then all kernels, then all downloads; and chooses between this order and
 //! [`interleaved`](fn@interleaved).
 //!
 //! ```text
@@ -7,10 +7,10 @@
 //! last                           | down 0 |  | down 1 |  | down 2 |
 //! ```
 //!
-//! A device with one copy engine runs copies in the order in which they were enqueued.
-//! Interleaved, the download of a chunk stands in front of the next chunk's upload and waits
-//! for its kernel, so nothing overlaps; grouped, uploads go on during the kernels. With two
-//! engines there is nothing to gain, and grouped needs device memory for all chunks at once.
+//! A device with one copy engine runs copies in the order in which they were enqueued. In the
+//! interleaved order, the download of a chunk is ahead of the next chunk's upload and waits for its
+//! kernel, so nothing overlaps. In the grouped order, uploads go on during the kernels. With two
+//! engines the grouped order gains nothing, and it needs device memory for all chunks at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,12 +26,12 @@ use crate::timeline::Timeline;
 
 /// Enqueues the uploads of all chunks, then `stage` for all, then all downloads.
 ///
-/// The streams have the parts that they have in [`interleaved`](fn@interleaved): the first
-/// uploads, the last downloads, those between run `stage`. Every chunk has device buffers of
-/// its own. The host enqueues everything, then waits once. Input and output come back.
+/// Each stream does what it does in [`interleaved`](fn@interleaved): the first one uploads, the
+/// last one downloads, and those between run `stage`. Every chunk has its own device buffers. The
+/// host enqueues everything, and then waits for the results. Returns the input and the output.
 ///
 /// # Errors
-/// As [`interleaved`](fn@interleaved).
+/// The same as for [`interleaved`](fn@interleaved).
 pub fn grouped<T: Plain, U: Plain>(
     streams: &[AnyStream],
     input: PinnedBuffer<T>,
@@ -58,24 +58,24 @@ pub fn grouped<T: Plain, U: Plain>(
     join(device, done, timeline)
 }
 
-/// How long one chunk takes in each step, with nothing beside it.
+/// How long one chunk takes in each step when nothing else runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageTimes {
-    /// Host to device.
+    /// The copy from the host to the device.
     pub upload: Duration,
     /// The stage.
     pub kernel: Duration,
-    /// Device to host.
+    /// The copy from the device to the host.
     pub download: Duration,
 }
 
 impl StageTimes {
-    /// The time of the slowest step, which no overlap can beat.
+    /// The time of the slowest step. With any overlap, the time per chunk is at least this.
     pub fn longest(&self) -> Duration {
         self.upload.max(self.kernel).max(self.download)
     }
 
-    /// The time of all three, one after another.
+    /// The time of all three steps, one after another.
     pub fn sum(&self) -> Duration {
         self.upload + self.kernel + self.download
     }
@@ -87,11 +87,12 @@ impl fmt::Display for StageTimes {
     }
 }
 
-/// Runs the first chunk a few times on one stream and takes the least time of each step. The
-/// input comes back. Waits.
+/// Runs the first chunk a few times on one stream, and returns the least time of each step and the
+/// input. Waits.
 ///
 /// # Errors
-/// As [`interleaved`](fn@interleaved).
+/// The count of chunks is 0, the input is not a whole number of items, there is not enough memory,
+/// the device has failed, or `stage` returns an error.
 pub fn measure<T: Plain, U: Plain>(
     stream: &AnyStream,
     input: PinnedBuffer<T>,
@@ -135,30 +136,30 @@ pub fn measure<T: Plain, U: Plain>(
 /// The order in which the steps of all chunks are enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// [`interleaved`](fn@interleaved).
+    /// The order of [`interleaved`](fn@interleaved).
     Interleaved,
-    /// [`grouped`].
+    /// The order of [`grouped`](fn@grouped).
     Grouped,
 }
 
-/// An order, and why. Displays as a sentence.
+/// The chosen order, and the reason, which `Display` writes as a line of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What to use.
+    /// The order to use.
     pub order: Order,
-    /// Of the device.
+    /// The number of copy engines of the device.
     pub copy_engines: u32,
-    /// What was measured of one chunk.
+    /// The measured times of one chunk.
     pub times: StageTimes,
-    /// What [`interleaved`](fn@interleaved) should take for all chunks.
+    /// The predicted time of [`interleaved`](fn@interleaved) for all chunks.
     pub interleaved: Duration,
-    /// What [`grouped`] should take for all chunks.
+    /// The predicted time of [`grouped`](fn@grouped) for all chunks.
     pub grouped: Duration,
 }
 
-/// Picks the order that should take less time on `device` for so many chunks on so many
-/// streams, by playing both through for its copy engines, the parts of the streams,
-/// and the times of one chunk ([`measure`]). Where they come out equal it is the interleaved
+/// Chooses the order that should take less time on `device`, for this number of chunks and streams.
+/// It simulates both orders with the device's copy engines, the steps of each stream, and the times
+/// of one chunk ([`measure`]). If the two orders take the same time, it chooses the interleaved
 /// one, which needs less memory.
 ///
 /// ```
@@ -181,12 +182,12 @@ fn decide(copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -
     Choice { order, copy_engines, times, interleaved, grouped }
 }
 
-/// The time of all steps in the order in which they are enqueued. A step starts once its engine
-/// and its stream are past all steps before, and the chunk's step before is done. That an upload
-/// or a kernel also waits for a device buffer does not change the end: what it waits for is
-/// what the steps behind it wait for anyway.
+/// Simulates all steps in the order in which they are enqueued, and returns their time. A step
+/// starts once its engine and its stream have finished all earlier steps, and the chunk's previous
+/// step is done. In reality an upload or a kernel also waits for a device buffer. That does not
+/// change the total, because later steps wait for the same work anyway.
 fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Duration {
-    // Pairs of a chunk and a step, 0 to 2 for upload, kernel, download.
+    // Pairs of a chunk and a step: 0 is the upload, 1 the kernel, 2 the download.
     let steps: Vec<_> = match order {
         Order::Interleaved => (0..chunks).flat_map(|c| (0..3).map(move |step| (c, step))).collect(),
         Order::Grouped => (0..3).flat_map(|step| (0..chunks).map(move |c| (c, step))).collect(),
@@ -205,10 +206,10 @@ fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times
 }
 
 impl Choice {
-    /// Runs the pattern that was chosen.
+    /// Runs the chosen pattern.
     ///
     /// # Errors
-    /// As [`interleaved`](fn@interleaved).
+    /// The same as for [`interleaved`](fn@interleaved).
     pub fn run<T: Plain, U: Plain>(
         &self,
         streams: &[AnyStream],
@@ -251,7 +252,8 @@ mod tests {
     #[test]
     fn one_copy_engine_wants_groups() {
         let choice = decide(1, 8, 8, ms(2, 2, 2));
-        // Interleaved, each upload waits for the download before it, and that for its kernel.
+        // In the interleaved order each upload waits for the download before it, which waits for
+        // its kernel.
         assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Grouped, 8 * 6));
         assert_eq!(choice.grouped.as_millis(), 8 * 2 + 8 * 2);
     }
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn two_copy_engines_do_not() {
         let choice = decide(2, 8, 3, ms(2, 2, 2));
-        // One step of all chunks, and the other two of one.
+        // The time is one step of all chunks, and the other two steps of one chunk.
         assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Interleaved, 8 * 2 + 4));
         assert_eq!(decide(2, 8, 8, ms(1, 5, 1)).interleaved.as_millis(), 8 * 5 + 2);
         assert_eq!(decide(3, 0, 0, ms(1, 5, 1)).interleaved, Duration::ZERO);
@@ -267,7 +269,8 @@ mod tests {
 
     #[test]
     fn streams_limit_what_overlaps() {
-        // On two streams a chunk's download stands before the next kernel; on one everything does.
+        // On two streams a chunk's download is ahead of the next kernel. On one stream, no steps
+        // overlap.
         assert_eq!(decide(2, 8, 2, ms(2, 2, 2)).interleaved.as_millis(), 2 + 8 * 4);
         assert_eq!(decide(2, 8, 1, ms(2, 2, 2)).interleaved.as_millis(), 8 * 6);
     }

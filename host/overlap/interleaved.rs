@@ -1,5 +1,5 @@
-//! Chunk after chunk: upload, kernel and download of successive chunks at the same time, each
-//! direction on a stream of its own.
+//! Overlaps upload, kernel and download of successive chunks. Each of the three steps has its own
+//! streams.
 //!
 //! ```text
 //! first     | up 0 | up 1     | up 2     | up 3     | up 4     | ...
@@ -7,12 +7,11 @@
 //! last                        | down 0   | down 1   | down 2   | ...
 //! ```
 //!
-//! All copies of one direction are on one stream. On NVIDIA GPUs with several copy engines,
-//! copies of one direction that come from several streams go through several hardware queues
-//! and share the bus in small pieces: several are under way at once, and each ends late. With a
-//! whole chunk (upload, kernel, download) on each of four streams in turn, an H200 took 1.28
-//! times the slowest step; events that made the copies of one direction wait for one another
-//! did not help.
+//! All copies of one direction are on one stream. On NVIDIA GPUs with several copy engines, copies
+//! of one direction from several streams go through several hardware queues and share the bus in
+//! small pieces. Several copies are then under way at once, and each ends late. With whole chunks
+//! (upload, kernel, download) on four streams in turn, an H200 took 1.28 times as long as the
+//! slowest step. Events that made the copies of one direction wait for one another did not help.
 
 use super::steps::Steps;
 use super::{Chunks, Stage, join, some_streams};
@@ -21,23 +20,24 @@ use crate::lane::AnyStream;
 use crate::memory::{PinnedBuffer, Plain};
 use crate::timeline::Timeline;
 
-/// Puts chunk after chunk through upload, `stage` and download; events hand it from stream to
-/// stream.
+/// Puts one chunk after another through upload, `stage` and download. Events hand a chunk from
+/// stream to stream.
 ///
-/// The first stream does all uploads, the last one all downloads, and those between run `stage`
-/// for successive chunks in turn. Three streams let all three steps run at once, and time tends
-/// to that of the slowest, plus filling and draining; more help where the kernels of one chunk
-/// do not fill the device. Of two streams the second runs `stage` and downloads; one stream
-/// does everything, one step at a time.
+/// The first stream does all uploads, the last one all downloads, and those between run `stage` for
+/// successive chunks in turn. With three streams all three steps run at once, and the time
+/// approaches that of the slowest step, plus filling and draining. More streams help if the kernels
+/// of one chunk do not fill the device. With two streams, the second one runs `stage` and
+/// downloads. One stream does everything, one step at a time.
 ///
-/// There are as many device buffers as streams for input, and as many for results. They go
-/// round: an upload waits for the kernel that read its buffer before, a kernel for the download
-/// of its buffer, both on the device. The host enqueues everything, then waits once. Input and
-/// output come back.
+/// There are as many device buffers for input as there are streams, and as many for results. They
+/// are used in turn. An upload waits for the kernel that reads the previous chunk in its buffer,
+/// and a kernel waits for the download of the previous results in its buffer. Both wait on the
+/// device. The host enqueues everything, and then waits for the results. Returns the input and the
+/// output.
 ///
 /// # Errors
-/// There are no streams, the count of chunks is 0, the input is no whole number of items, there
-/// is no memory, or what `stage` returns.
+/// There are no streams, the count of chunks is 0, the input is not a whole number of items, there
+/// is not enough memory, the device has failed, or `stage` returns an error.
 pub fn interleaved<T: Plain, U: Plain>(
     streams: &[AnyStream],
     input: PinnedBuffer<T>,

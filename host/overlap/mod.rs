@@ -1,28 +1,31 @@
-//! Overlap patterns: copies and kernels that run at the same time, as functions to call.
+//! Overlap patterns: functions that run copies and kernels at the same time.
 //!
-//! Find your situation, run the example (`cargo run --release --example NAME -- --timeline out.svg`), look at the picture, and
-//! copy its ten lines. Each pattern gives what [`serial`](fn@serial) gives, bit for bit; only the time differs.
+//! Find your situation, run the example (`cargo run --release --example NAME -- --timeline
+//! out.svg`), look at the picture, and copy its ten lines. Overlap changes only the time: the
+//! results are those of the same work one step at a time ([`serial`](fn@serial)), bit for bit.
 //!
 //! | your situation | pattern | what overlaps |
 //! |---|---|---|
-//! | nothing is slow yet, or something to compare with | [`serial`](fn@serial) | nothing |
-//! | one large buffer, two or more copy engines | [`interleaved`](fn@interleaved) | upload, kernel and download of successive chunks, on a stream each |
-//! | one large buffer, one copy engine | [`grouped`](fn@grouped); [`choose`] decides and says why | the same, enqueued as all uploads, then all kernels, then all downloads |
+//! | nothing is slow yet, or you need a baseline | [`serial`](fn@serial) | nothing |
+//! | one large buffer, two or more copy engines | [`interleaved`](fn@interleaved) | upload, kernel and download of successive chunks, each on its own stream |
+//! | one large buffer, one copy engine | [`grouped`](fn@grouped); [`choose`] picks one of the two and says why | the same steps, enqueued as all uploads, then all kernels, then all downloads |
 //! | a sequence of frames of one size | [`double_buffer`](fn@double_buffer) | loading and uploading frame N + 1 with the work on frame N |
-//! | one stream makes what another uses, on the device | [`producer_consumer`](fn@producer_consumer) | both streams, with no wait on the host |
-//! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | each stage with the other stages of the images around it |
+//! | one stream produces on the device what another uses | [`producer_consumer`](fn@producer_consumer) | both streams, and the host does not wait between items |
+//! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | the upload and three stages of successive images, on four streams |
 //! | many small pieces of work, each too little for the device | [`stream_pool`](fn@stream_pool) | the pieces with each other |
 //! | several readers of one buffer | [`shared_read`](fn@shared_read) | the readers, without a copy for each |
-//! | small urgent work beside a busy device | [`priority`](fn@priority) measures what a priority is worth | the urgent work with the rest |
-//! | work on the host before and after that on the device | [`per_thread`](fn@per_thread) | threads of the host, and their streams |
-//! | a chain of small kernels, again and again | [`graph_replay`](fn@graph_replay) | nothing; the gaps between the kernels close |
-//! | something else to do while the device works | [`query_poll`](fn@query_poll), or `.await` | the host with the device |
+//! | small urgent work beside a busy device | [`measure_priority`] measures what a priority gains | the urgent work with the rest |
+//! | work on the host before and after work on the device | [`per_thread`](fn@per_thread) | threads of the host, and their streams |
+//! | a chain of small kernels, again and again | [`graph_replay`](fn@graph_replay) | nothing, but the gaps between the kernels close |
+//! | the host has other work while the device is busy | [`query_poll`](fn@query_poll), or `.await` | the host with the device |
 //!
-//! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each through a [`Stage`]. The frame patterns
-//! send slots round: composites of buffers that the caller makes once, so that nothing is allocated for a frame. None of
-//! them waits on the host in the middle, except where its description says so.
+//! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each
+//! chunk through a [`Stage`]. The patterns for frames and images use slots in turn. A slot is a
+//! composite of buffers that the caller makes once, so no buffer is allocated for a frame. The host
+//! waits in the middle of a pattern only if the description of the pattern says so.
 //!
-//! After an error the memory of everything under way is given back once the device is past it; nobody waits for that.
+//! After an error, the memory of all work under way is freed once the device has finished that
+//! work. The host does not wait for it.
 //!
 //! ```
 //! use thalweg::overlap::{Chunks, interleaved};
@@ -57,7 +60,7 @@ pub use graph_replay::graph_replay;
 pub use grouped::{Choice, Order, StageTimes, choose, grouped, measure};
 pub use interleaved::interleaved;
 pub use per_thread::per_thread;
-pub use priority::{Latency, PriorityGain, priority};
+pub use priority::{Latency, PriorityGain, measure_priority};
 pub use producer_consumer::{Handoffs, producer_consumer};
 pub use query_poll::query_poll;
 pub use serial::{pageable, serial};
@@ -77,11 +80,12 @@ use crate::runtime::device::Device;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
 
-/// What is done with a chunk: enqueues, on the stream, whatever makes the second slice from the first.
+/// The work on a chunk: it enqueues, on the stream, the operations that compute the second slice
+/// from the first.
 ///
-/// Every closure of this shape is one; a function that is generic over streams is passed as `|s, x, y| f(s, x, y)`. It is called once a
-/// chunk, in order, and its results must not depend on how the data was cut. What it needs besides, such as scratch memory, it can keep in a
-/// [`Ring`](crate::Ring).
+/// Every closure of this shape is a stage. Pass a function that is generic over streams as `|s, x,
+/// y| f(s, x, y)`. A stage is called once for each chunk, in order. Its results must not depend on
+/// how the data was cut. It can keep scratch memory in a [`Ring`](crate::Ring).
 pub trait Stage<T: Plain, U: Plain>:
     for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
 {
@@ -92,9 +96,10 @@ impl<T: Plain, U: Plain, F> Stage<T, U> for F where
 {
 }
 
-/// How a buffer is cut: into so many chunks of whole items, as equal as can be, the longer ones first.
+/// How a buffer is cut into chunks of whole items. The chunks are as equal as possible, and the
+/// longer ones come first.
 ///
-/// Where there are fewer items than chunks, there is a chunk for each item. A count of 0 is an error.
+/// If there are fewer items than chunks, each item is a chunk. A count of 0 is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
     count: usize,
@@ -103,17 +108,18 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// `count` chunks of elements, each of which becomes one element.
+    /// Cuts into `count` chunks of elements. Each element of input becomes one element of output.
     pub const fn new(count: usize) -> Self {
         Self::of_items(count, 1, 1)
     }
 
-    /// `count` chunks of items of `input` elements, each of which becomes `output` elements: images, or strips of one.
+    /// Cuts into `count` chunks of items, such as images or strips of one image. Each item has
+    /// `input` elements of input and becomes `output` elements.
     pub const fn of_items(count: usize, input: usize, output: usize) -> Self {
         Self { count, input, output }
     }
 
-    /// The items in `len` elements.
+    /// The number of items in `len` elements.
     fn items(self, len: usize) -> Result<usize> {
         if self.count == 0 {
             return Err(Error::Parameter { name: "chunks", given: "0".into(), expected: "at least 1".into() });
@@ -125,12 +131,13 @@ impl Chunks {
         Ok(len / self.input)
     }
 
-    /// The elements that `items` items become.
+    /// The number of elements that `items` items become.
     fn output(self, items: usize) -> Result<usize> {
         items.checked_mul(self.output).ok_or(Error::TooLarge { elements: items, size: self.output })
     }
 
-    /// Cuts the input, and an output to match. The first pieces are the longest; there are none where there is no input.
+    /// Cuts the input, and a new output of matching size. The first pieces are the longest. An
+    /// empty input gives no pieces.
     fn cut<T: Plain, U: Plain>(self, input: PinnedBuffer<T>) -> Result<Vec<(PinnedBuffer<T>, PinnedBuffer<U>)>> {
         let items = self.items(input.len())?;
         let output = input.device().pinned::<U>(self.output(items)?)?;
@@ -153,11 +160,11 @@ fn join<T: Plain, U: Plain>(
 }
 
 fn whole<T: Plain>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<PinnedBuffer<T>> {
-    // Pieces of nothing belong to no allocation.
+    // Empty pieces belong to no allocation, so `join` cannot put them together.
     if pieces.iter().all(|piece| piece.is_empty()) { device.pinned(0) } else { Ok(PinnedBuffer::join(pieces)?) }
 }
 
-/// A device buffer that no stream orders yet. Waits for its allocation.
+/// Allocates a device buffer that no stream orders yet. Waits for the allocation.
 fn device_buffer<T: Plain>(device: Device, len: usize) -> Result<DeviceBuffer<T>> {
     AnyStream::new(device)?.enter(|s| s.alloc(len)?.idle())
 }
@@ -170,10 +177,12 @@ fn none_given(name: &'static str) -> Error {
     Error::Parameter { name, given: "none".into(), expected: "at least 1".into() }
 }
 
-/// Sends slots round: `load` fills one on the host, `enqueue` sends it through streams without waiting, and once its event is complete `take`
-/// looks at the results on the host, before the next `load` of that slot. Ends when `load` says that there is no more.
+/// Uses slots in turn. `load` fills a slot on the host, and `enqueue` sends it through streams
+/// without waiting. Once the slot's event is complete, `take` looks at the results on the host,
+/// before the next `load` of that slot. Ends when `load` returns `false`.
 ///
-/// When `load` or `enqueue` fails, the frames before are still taken, and then the error is returned.
+/// If `load` or `enqueue` fails, the frames before it are still taken, and then the error is
+/// returned.
 fn frames<R: Resource>(
     slots: Vec<R>,
     timeline: &Timeline,

@@ -1,4 +1,4 @@
-//! Host threads, each with its own stream.
+//! Runs work on host threads, each with its own stream.
 //!
 //! ```text
 //! thread 0   host work | item 0 | host work | item 3 | ...
@@ -6,9 +6,9 @@
 //! thread 2   host work  | item 2 | host work  | item 5 | ...
 //! ```
 //!
-//! For work with a part on the host between its parts on the device: decoding, post-processing, blocking copies. While
-//! one thread is busy or waits, the others' streams run. Nothing needs a lock, because a thread's stream
-//! cannot leave its thread.
+//! Use this for work that alternates between host and device: decoding, post-processing, blocking
+//! copies. While one thread is busy or waits, the streams of the others run. Nothing needs a lock,
+//! because a thread's stream cannot leave its thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -18,10 +18,11 @@ use crate::lane::PerThread;
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 
-/// Runs `f` for each item on one of `threads` new threads, with that thread's stream; waits for all of them, and returns
-/// the results in the order of the items.
+/// Runs `f` for each item on one of `threads` new threads, with that thread's stream. Waits for all
+/// threads, and returns the results in the order of the items.
 ///
-/// Whichever thread is free takes the next item. An item that fails is an `Err` in its place, and the others go on.
+/// A free thread takes the next item. If an item fails, its result is an `Err`, and the others go
+/// on.
 ///
 /// ```
 /// use thalweg::{Device, overlap::per_thread};
@@ -36,10 +37,11 @@ use crate::stream::Stream;
 /// ```
 ///
 /// # Errors
-/// `threads` is 0, or a thread or its stream cannot be made.
+/// `threads` is 0, or a thread or its stream cannot be created.
 ///
 /// # Panics
-/// When `f` panics: its thread ends there, the others finish the items, and then the panic goes on in the caller.
+/// If `f` panics, its thread ends, the others finish the items, and then the panic continues in the
+/// caller.
 pub fn per_thread<T: Sync, O: Send>(
     device: Device,
     threads: usize,
@@ -67,7 +69,7 @@ pub fn per_thread<T: Sync, O: Send>(
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(error) => Err(Error::Thread { reason: error.to_string() }),
         });
-        // Every thread is waited for, also after a failure.
+        // Collect first, so that every thread is joined even if one failed.
         ended.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()
     })?;
     let mut done: Vec<_> = each.into_iter().flatten().collect();

@@ -1,13 +1,14 @@
-//! Small urgent work beside a stream that fills the device.
+//! Measures what a priority gains for small urgent work beside streams that fill the device.
 //!
 //! ```text
 //! background   | block | block | block | block | block | ...     every multiprocessor busy, more in the queue
 //! urgent                 ? | kernel |                            how long until it is done?
 //! ```
 //!
-//! A stream's priority decides whose *blocks start next*. It does not interrupt a running block, so an urgent kernel waits
-//! for the first block to end, and the background's block duration is the latency that remains; it does not order copies
-//! at all. [`priority`](fn@priority) measures what it is worth for given work.
+//! A stream's priority decides whose *blocks start next*. It does not interrupt a running block, so
+//! an urgent kernel waits until the first block ends: the duration of a background block is the
+//! latency that remains. A priority does not order copies at all. [`measure_priority`] measures
+//! what it gains for given work.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,24 +22,25 @@ use crate::runtime::device::Device;
 use crate::runtime::stream::StreamOptions;
 use crate::stream::Stream;
 
-/// Streams of background work: with a second one, the device does not run dry between two pieces of the first.
+/// Streams of background work. A second one keeps the device busy between two pieces of the first.
 const STREAMS: usize = 2;
-/// Pieces enqueued on each of them: enough to outlast the pause before a sample.
+/// Pieces enqueued on each of them, which is enough to outlast the pause before a sample.
 const DEPTH: usize = 3;
 
-/// Latencies of many samples. Each is the smallest that so many per cent of the samples do not exceed.
+/// Percentiles of the latencies of many samples. A percentile is the smallest latency that so many
+/// per cent of the samples do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// 50 %.
+    /// The median, 50 %.
     pub p50: Duration,
     /// 99 %.
     pub p99: Duration,
-    /// 99.9 %; of fewer than 1000 samples, the longest.
+    /// 99.9 %. With fewer than 1000 samples, this is the longest latency.
     pub p999: Duration,
 }
 
 impl Latency {
-    /// Of samples in any order; zero where there are none.
+    /// Computes the percentiles of samples in any order. All are zero if there are no samples.
     pub fn of(mut samples: Vec<Duration>) -> Self {
         samples.sort_unstable();
         let of = |per_mille: usize| {
@@ -56,20 +58,22 @@ impl fmt::Display for Latency {
     }
 }
 
-/// What [`priority`](fn@priority) found: host time from the start of enqueueing urgent work until the host knows that it is done.
+/// The result of [`measure_priority`]. A latency is the host time from the start of enqueueing
+/// urgent work until the host knows that the work is done.
 #[derive(Clone, Copy, Debug)]
 pub struct PriorityGain {
-    /// One piece of background work by itself, from enqueueing to its end.
+    /// The time of one piece of background work alone, from enqueueing to its end.
     pub background: Duration,
-    /// Nothing else on the device.
+    /// The latency with nothing else on the device.
     pub alone: Latency,
-    /// Beside the background, at its priority.
+    /// The latency beside the background, at the same priority.
     pub without: Latency,
-    /// Beside the background, at the most urgent priority; `None` where the device has only one.
+    /// The latency beside the background, at the most urgent priority. `None` if the device has
+    /// only one priority.
     pub with: Option<Latency>,
 }
 
-/// Microseconds, a line for each case.
+/// Writes microseconds, with a line for each case.
 impl fmt::Display for PriorityGain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "us                       p50       p99     p99.9")?;
@@ -82,17 +86,18 @@ impl fmt::Display for PriorityGain {
     }
 }
 
-/// Measures the latency of `urgent` work beside `background` work that fills the device, without and with
-/// priority, `samples` times each.
+/// Measures the latency of `urgent` work beside `background` work that fills the device, without
+/// and with priority. Takes `samples` samples of each.
 ///
-/// Both enqueue a piece of work on the stream they are given and return its event. Two background streams are kept
-/// three pieces ahead. Before each sample the host pauses for a pseudo-random part of the time one
-/// piece takes, so that samples fall anywhere in it. The calling thread does everything, and waits.
+/// Both closures enqueue a piece of work on the stream that they receive, and return its event.
+/// Before each sample, both background streams get work until three pieces are pending on each.
+/// Then the host pauses for a pseudo-random part of the time of one piece, so that samples begin
+/// anywhere in a piece. The calling thread does everything, and waits.
 ///
 /// ```
-/// use thalweg::{Device, overlap::priority};
+/// use thalweg::{Device, overlap::measure_priority};
 ///
-/// let found = priority(
+/// let found = measure_priority(
 ///     Device::best()?,
 ///     20,
 ///     |s| {
@@ -112,8 +117,8 @@ impl fmt::Display for PriorityGain {
 /// ```
 ///
 /// # Errors
-/// `samples` is 0, or the first error of either kind of work.
-pub fn priority<B: Resource, U: Resource>(
+/// `samples` is 0, one of the closures fails, or the device has failed.
+pub fn measure_priority<B: Resource, U: Resource>(
     device: Device,
     samples: usize,
     mut background: impl for<'l> FnMut(&Stream<Lane<'l>>) -> Result<Event<B>>,
@@ -136,7 +141,7 @@ pub fn priority<B: Resource, U: Resource>(
         Ok::<_, Error>(start.elapsed())
     };
     for stream in [&equal].into_iter().chain(&ahead) {
-        sample(stream)?; // loads what loads at first use
+        sample(stream)?; // the first use loads kernels
     }
     let alone = Latency::of((0..samples).map(|_| sample(&equal)).collect::<Result<_>>()?);
     busy[0].enter(&mut background)?.synchronize()?;
@@ -170,7 +175,8 @@ pub fn priority<B: Resource, U: Resource>(
     Ok(PriorityGain { background: piece, alone, without, with })
 }
 
-/// Numbers from [0, 1) without a period that work could fall in step with: the golden ratio's multiples.
+/// Multiples of the golden ratio, modulo 1. They have no period, so work cannot fall into step with
+/// them.
 fn phases() -> impl Iterator<Item = f64> {
     (1..).map(|i| (f64::from(i) * 0.618_033_988_749_894_9).fract())
 }

@@ -1,4 +1,5 @@
-//! Two streams: one fills slots, the other uses them, and events carry the slots back and forth.
+//! Runs two streams: one fills slots, the other uses them, and events carry the slots back and
+//! forth.
 //!
 //! ```text
 //! producer  | make 0 | make 1 | make 2      | make 3      |     make 2 waits for the event of use 0
@@ -17,12 +18,12 @@ use crate::resource::Resource;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
-/// What handing slots over took, there and back.
+/// What it cost to hand slots over, there and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handoffs {
-    /// Events recorded.
+    /// The number of recorded events.
     pub events: usize,
-    /// Host time spent recording them and making the other stream wait.
+    /// The host time spent on recording them and on making the other stream wait.
     pub host: Duration,
 }
 
@@ -35,7 +36,7 @@ impl Handoffs {
         value
     }
 
-    /// Host time of one.
+    /// The host time of one hand-over.
     pub fn each(&self) -> Duration {
         self.host.checked_div(u32::try_from(self.events).unwrap_or(u32::MAX)).unwrap_or_default()
     }
@@ -47,13 +48,15 @@ impl fmt::Display for Handoffs {
     }
 }
 
-/// Makes `items` items on the stream `producer` and uses each on the stream `consumer`, in slots that go back and forth.
+/// Makes `items` items on the stream `producer` and uses each on the stream `consumer`, in slots
+/// that go back and forth.
 ///
-/// With `n` slots the producer is up to `n` items ahead. The host only enqueues: both waits, for an item and for a free slot, are the streams'.
-/// At the end it waits for all, and the slots come back.
+/// With `n` slots the producer is up to `n` items ahead. The host only enqueues: the streams wait
+/// for items and for free slots. At the end the host waits for all work, and the slots come back.
 ///
 /// # Errors
-/// There are no slots, one is another device's, the device has failed, or what `produce` and `consume` return.
+/// There are no slots, a slot belongs to another device, the device has failed, or `produce` or
+/// `consume` returns an error.
 ///
 /// ```
 /// use thalweg::overlap::producer_consumer;
@@ -91,7 +94,8 @@ pub fn producer_consumer<A: StreamTag, B: StreamTag, R: Resource>(
     for n in 0..items {
         let Some(slot) = free.pop_front() else { unreachable!("each item gives its slot back") };
         let label = format!("item {n}");
-        // Only now, not when the slot came back: what was produced in between did not need to wait for it.
+        // Wait here and not when the slot came back, because the items produced in between do not
+        // need this slot.
         let mut slot = handoffs.time(0, || producer.wait(slot))?;
         timeline.span(producer, Activity::Compute, &label, || produce(producer, n, &mut slot))?;
         let mut slot = handoffs.time(1, || producer.hand(slot, consumer))?;

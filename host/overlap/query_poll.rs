@@ -1,21 +1,24 @@
-//! Work on the host while an event is pending.
+//! Works on the host while an event is pending.
 //!
 //! ```text
 //! stream   | copy, kernels, copy             |
 //! host     enqueue | piece | piece | piece | ? ready: use the result
 //! ```
 //!
-//! A host that synchronises does nothing meanwhile. [`query_poll`](fn@query_poll) looks after each piece of work whether the
-//! event is complete. In asynchronous code, [`Event`] is a future: `event.await` on any executor.
+//! A host that synchronises does nothing while it waits. [`query_poll`](fn@query_poll) checks after
+//! each piece of work whether the event is complete. In asynchronous code, [`Event`] is a future:
+//! `event.await` works on any executor.
 
 use crate::error::Result;
 use crate::event::{Event, Query};
 use crate::resource::Resource;
 
-/// Calls `work` again and again until the event is complete, and returns the resource, idle, and the number of
-/// calls; `work` returns whether there is more of it, and once there is not, the host waits.
+/// Calls `work` again and again until the event is complete. Returns the idle resource and the
+/// number of calls. `work` returns whether there is more to do. When there is nothing more to do,
+/// the host waits.
 ///
-/// The shorter a piece of work, the sooner a complete event is noticed; looking costs about 1 us on a GPU.
+/// The shorter a piece of work is, the sooner the function notices a complete event. A check costs
+/// about 1 us on a GPU.
 ///
 /// ```
 /// use thalweg::{Device, overlap::query_poll, stream_tags};

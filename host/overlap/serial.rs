@@ -1,4 +1,4 @@
-//! Nothing overlaps: the baseline of all.
+//! Runs one step after another: the baseline for all patterns.
 //!
 //! ```text
 //! stream  | up 0 | kernel 0 | down 0 |      | up 1 | kernel 1 | down 1 |      ...
@@ -12,10 +12,12 @@ use crate::lane::AnyStream;
 use crate::memory::{PinnedBuffer, Plain};
 use crate::timeline::{Activity, Timeline};
 
-/// Chunk after chunk from page-locked memory, on one stream; the host waits for each.
+/// Runs one chunk after another from page-locked memory, on one stream. The host waits for each
+/// chunk. Returns the input and the output.
 ///
 /// # Errors
-/// The count of chunks is 0, the input is no whole number of items, there is no memory, or what `stage` returns.
+/// The count of chunks is 0, the input is not a whole number of items, there is not enough memory,
+/// the device has failed, or `stage` returns an error.
 pub fn serial<T: Plain, U: Plain>(
     stream: &AnyStream,
     input: PinnedBuffer<T>,
@@ -42,10 +44,12 @@ pub fn serial<T: Plain, U: Plain>(
     join(stream.device(), done, timeline)
 }
 
-/// Chunk after chunk from ordinary memory, which the driver copies to page-locked memory first; the host waits for each step.
+/// Runs one chunk after another from ordinary memory. Each chunk goes through page-locked memory
+/// first: the driver copies it on a GPU, and this crate on the CPU device. The host waits for both
+/// copies of each chunk.
 ///
 /// # Errors
-/// As [`serial`].
+/// The same as for [`serial`](fn@serial).
 pub fn pageable<T: Plain, U: Plain>(
     stream: &AnyStream,
     input: &[T],

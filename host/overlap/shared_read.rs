@@ -1,4 +1,4 @@
-//! One buffer, read by several streams at once.
+//! Lets several streams read one buffer at once.
 //!
 //! ```text
 //! producer   | write |
@@ -8,8 +8,9 @@
 //! producer                      | write again, after every reader
 //! ```
 //!
-//! The alternative is a copy for each stream, or one stream for all readers. [`Shared`] needs neither: each reading
-//! waits for the producer on the device, and whoever takes the buffer back waits for each reading.
+//! The alternatives are a copy for each stream, or one stream for all readers. [`Shared`] needs
+//! neither. Each reading waits for the producer on the device, and the stream that takes the buffer
+//! back waits for each reading.
 
 use crate::error::Result;
 use crate::event::Event;
@@ -18,11 +19,13 @@ use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::stream::Stream;
 
-/// Runs `f` once for each of `readers`, each on the next lane of `pool`, reading the same memory.
+/// Runs `f` once for each of `readers`, on the next lane of `pool`. All of them read the same
+/// memory.
 ///
-/// Only enqueues: the host does not wait, except for a lane that another thread uses. A reader that fails is an
-/// `Err` in its place, and the others go on. When this returns, every reading has ended as far as handles are concerned:
-/// [`Stream::unshare`] takes the resource back at once and waits, on the device, for all of them.
+/// This only enqueues: the host does not wait, except for a lane that another thread uses. If a
+/// reader fails, its result is an `Err`, and the others go on. When this returns, no handle of a
+/// reading is left. So [`Stream::unshare`] can take the resource back at once, and its stream waits
+/// on the device for all readers.
 ///
 /// ```
 /// use thalweg::{Device, StreamPool, overlap::shared_read, stream_tags};

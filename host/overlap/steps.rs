@@ -1,5 +1,5 @@
-//! What [`interleaved`](fn@super::interleaved) and [`grouped`](super::grouped()) share: which
-//! stream does what, and the steps of a chunk.
+//! The steps of a chunk, and which stream runs which step. [`interleaved`](fn@super::interleaved)
+//! and [`grouped`](super::grouped()) share them.
 
 use super::Stage;
 use crate::error::Result;
@@ -8,7 +8,8 @@ use crate::lane::AnyStream;
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::timeline::{Activity, Timeline};
 
-/// Which of `streams` streams does a step (0 to 2 for upload, kernel, download) of a chunk.
+/// Which of `streams` streams runs a step of a chunk. Step 0 is the upload, 1 the kernel, 2 the
+/// download.
 pub(super) fn stream_of(step: usize, chunk: usize, streams: usize) -> usize {
     let last = streams - 1;
     match step {
@@ -18,27 +19,27 @@ pub(super) fn stream_of(step: usize, chunk: usize, streams: usize) -> usize {
     }
 }
 
-/// Enqueues the steps of chunks, with device buffers that go round: a buffer for input comes
-/// back after the kernel that reads it, one for results after the download.
+/// Enqueues the steps of chunks with device buffers that are used in turn. A buffer for input comes
+/// back after the kernel that reads it, and a buffer for results after the download.
 pub(super) struct Steps<'a, T: Plain, U: Plain> {
     streams: &'a [AnyStream],
     timeline: &'a Timeline,
     /// Elements of the longest input and of the longest result.
     lengths: [usize; 2],
-    /// Buffers that came back, each at the place of the chunks that use it; none before the
-    /// first of those.
+    /// Buffers that came back, each at the place of the chunks that use it. A place is empty until
+    /// its first chunk has used a buffer.
     inputs: Vec<Option<Event<DeviceBuffer<T>>>>,
     results: Vec<Option<Event<DeviceBuffer<U>>>>,
 }
 
-/// A chunk after its upload, and after its kernel, with the page-locked input on its way back
-/// to the caller.
+/// A chunk after its upload, with its page-locked input, which goes back to the caller.
 type Uploaded<T> = Event<(DeviceBuffer<T>, PinnedBuffer<T>)>;
+/// The results of a chunk after its kernel, with its page-locked input.
 type Computed<T, U> = Event<(DeviceBuffer<U>, PinnedBuffer<T>)>;
 
 impl<'a, T: Plain, U: Plain> Steps<'a, T, U> {
-    /// For these pieces, of which the first are the longest, with `depth` device buffers of
-    /// each kind.
+    /// Prepares the steps for these pieces, the longest of which come first, with `depth` device
+    /// buffers of each kind.
     pub(super) fn new(
         streams: &'a [AnyStream],
         pieces: &[(PinnedBuffer<T>, PinnedBuffer<U>)],

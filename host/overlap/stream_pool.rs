@@ -1,4 +1,4 @@
-//! Many small pieces of work on a pool of streams.
+//! Runs many small pieces of work on a pool of streams.
 //!
 //! ```text
 //! lane 0   | item 0 | item 3     | item 6 | ...
@@ -7,8 +7,9 @@
 //! host     enqueue 0..6 | wait 0, enqueue 6 | wait 1, enqueue 7 | ...
 //! ```
 //!
-//! One image is often too little for a GPU: its upload, kernels and download leave most of the machine idle. Items on
-//! different lanes fill it, without a line of code about which stage overlaps which.
+//! One image is often too little for a GPU: its upload, kernels and download leave most of the
+//! machine idle. Items on different lanes fill the device, and no code has to say which stage
+//! overlaps which.
 
 use std::collections::VecDeque;
 
@@ -18,16 +19,18 @@ use crate::lane::{Lane, StreamPool};
 use crate::resource::Resource;
 use crate::stream::Stream;
 
-/// Items under way on each lane: while the host waits for the oldest and enqueues its successor, no lane runs dry.
+/// Items under way on each lane. With two, a lane still has work while the host waits for its
+/// oldest item and enqueues the next one.
 const DEPTH: usize = 2;
 
-/// Runs `f` for each item on the next lane of `pool`; the results come in the order of the items.
+/// Runs `f` for each item on the next lane of `pool`. The results come in the order of the items.
 ///
-/// `f` enqueues and returns an event; it runs on the calling thread, when the iterator is asked for a result. Two items
-/// a lane are under way; asking for one more result waits for the oldest, so memory stays bounded however many items
-/// there are. A pool whose lanes other threads use makes it wait, never fail. An item whose `f`
-/// fails, or whose event does, is an `Err` in its place, and the others go on. Dropping the iterator drops what is under
-/// way, without waiting.
+/// `f` enqueues work and returns an event. It runs on the calling thread, when the caller asks the
+/// iterator for a result. Two items are under way for each lane, and each call of `next` waits for
+/// the oldest item, so the memory in use is bounded for any number of items. If other threads use
+/// all lanes of the pool, this waits and does not fail. If `f` or the event of an item fails, the
+/// result of that item is an `Err`, and the others go on. Dropping the iterator drops the items
+/// under way without waiting for them.
 ///
 /// ```
 /// use thalweg::{Device, StreamPool, overlap::stream_pool};

@@ -1,4 +1,5 @@
-//! Three stages on three streams over successive images, behind an upload stream.
+//! Runs three stages of successive images at once, on four streams: one for each stage, and one for
+//! the uploads.
 //!
 //! ```text
 //! upload   | up 0 | up 1 | up 2 | up 3 |
@@ -7,8 +8,8 @@
 //! third                       | c 0 |  | c 1 |  | c 2 |
 //! ```
 //!
-//! Uploads have a stream of their own: on the first stage's, each would stand behind the kernels of the image before, and
-//! the copy engine would wait for them.
+//! The uploads have their own stream. On the stream of the first stage, each upload would wait
+//! behind the kernels of the previous image, and the copy engine would be idle.
 
 use super::frames;
 use crate::brand::StreamTag;
@@ -17,17 +18,22 @@ use crate::resource::Resource;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
-/// Sends images round through slots: `load` fills one on the host and says whether there was an image; the four steps (upload and three
-/// stages, the last of which downloads the results) enqueue their work on a stream each; `take` sees the slot when all is done. The
-/// slots come back.
+/// Sends images through slots that are used in turn, and returns the slots. It takes four streams:
+/// one for the uploads, and one for each of the three stages.
 ///
-/// A slot is a composite of every buffer an image needs, made once; from step to step an event carries it. Five slots keep four
-/// steps and the host busy, fewer suffice where the upload takes longest. The host waits for one thing: the results of the image whose
-/// slot is loaded next. The same stream in all four places gives the same results, one step at a time.
+/// `load` fills a slot on the host, and returns whether there was an image. Each of the four steps
+/// enqueues its work on its own stream: the upload, then the three stages. The third stage also
+/// downloads the results. `take` sees the slot when all steps are done.
+///
+/// A slot is a composite of all buffers that an image needs. The caller makes it once, and an event
+/// carries it from step to step. Five slots keep the four steps and the host busy. Fewer are enough
+/// if the upload takes longest. The host waits for one thing only: the results of the image whose
+/// slot is loaded next. The same stream may stand in all four places. The results are then the
+/// same, but one step runs at a time.
 ///
 /// # Errors
-/// There are no slots, one is another device's, the device has failed, or what the closures return; images before a failed `load`
-/// or step are still taken.
+/// There are no slots, a slot belongs to another device, the device has failed, or a closure
+/// returns an error. Images before a failed `load` or step are still taken.
 ///
 /// ```
 /// use thalweg::overlap::three_stream;

@@ -1,11 +1,13 @@
-//! Whether two streams run at once.
+//! Checks whether two streams run at once.
 
 use std::fmt;
 use std::time::Duration;
 
 use thalweg_kernels::stream::probe;
 
-use super::{Activity, Timeline, Trace, metrics};
+use super::activity::Activity;
+use super::trace::Trace;
+use super::{Timeline, metrics};
 use crate::brand::StreamTag;
 use crate::error::{Error, Result};
 use crate::memory::DeviceBuffer;
@@ -17,17 +19,19 @@ use crate::stream::Stream;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Concurrency {
-    /// Device time of both streams' work, one stream after the other.
+    /// Device time of the work of both streams, one stream after the other.
     pub in_turn: Duration,
     /// Device time of the same work on both streams together.
     pub together: Duration,
-    /// How much of the shorter work is hidden: 0 where the streams take turns, 1 where they run at once.
+    /// How much of the shorter work is hidden: 0 if the streams take turns, 1 if they run at once.
     pub overlap: f64,
 }
 
 impl Concurrency {
-    /// From the times of both works alone and together, and how long kernels of both were under way at once. Streams that share a queue have
-    /// none of the latter; kernels that share multiprocessors by turns have it, but save no time.
+    /// Computes the result from the times of the two works alone (`a`, `b`) and `together`, and
+    /// from the time during which kernels of both were under way at once (`common`). Overlap needs
+    /// both: streams that share a queue have no common time, and kernels that share multiprocessors
+    /// by turns have common time but save nothing.
     fn new(a: Duration, b: Duration, together: Duration, common: Duration) -> Self {
         let saved = (a + b).saturating_sub(together).min(common).as_secs_f64();
         let overlap = (saved / a.min(b).as_secs_f64().max(1e-12)).clamp(0.0, 1.0);
@@ -52,18 +56,21 @@ impl fmt::Display for Concurrency {
     }
 }
 
-/// Kernels of a measurement, each of one block, and measurements, of which the best counts.
+/// Kernels of a measurement, each of one block.
 const LAUNCHES: usize = 8;
+/// Measurements, of which the best counts.
 const ROUNDS: usize = 3;
-/// Steps of a kernel: about 0.1 ms on a GPU.
+/// Steps of a kernel, which take about 0.1 ms on a GPU.
 const STEPS: u32 = 40_000;
 
-/// Measures whether two streams of a device run kernels at once: the same short kernels of one block each on one stream after the
-/// other, then on both together. Waits for both streams, and takes some milliseconds.
+/// Measures whether two streams of a device run kernels at once. It runs the same short kernels,
+/// each of one block, on one stream after the other, and then on both together. Waits for both
+/// streams, and takes some milliseconds.
 ///
-/// Streams that could run at once take turns where the device has fewer hardware queues than streams are in use
-/// (`CUDA_DEVICE_MAX_CONNECTIONS`), under a debugger or a profiler that serialises kernels, and of course where other work fills the
-/// device: check on a device at rest. Kernels that fill the device by themselves take turns on any streams.
+/// Streams that could run at once take turns in three cases: the device has fewer hardware queues
+/// than streams are in use (`CUDA_DEVICE_MAX_CONNECTIONS`), a debugger or a profiler serialises
+/// kernels, or other work fills the device. So check on an idle device. Kernels that fill the
+/// device by themselves take turns on any streams.
 ///
 /// ```
 /// use thalweg::{Device, concurrency_check, stream_tags};
@@ -75,7 +82,7 @@ const STEPS: u32 = 40_000;
 /// ```
 ///
 /// # Errors
-/// The streams are of different devices, or the device has failed.
+/// The streams belong to different devices, or the device has failed.
 #[track_caller]
 pub fn concurrency_check<A: StreamTag, B: StreamTag>(a: &Stream<A>, b: &Stream<B>) -> Result<Concurrency> {
     if a.device() != b.device() {
@@ -83,7 +90,7 @@ pub fn concurrency_check<A: StreamTag, B: StreamTag>(a: &Stream<A>, b: &Stream<B
     }
     let _stall = a.device().stall(Stall::Synchronize);
     let (mut work_a, mut work_b) = (Work::new(*a)?, Work::new(*b)?);
-    // Once unmeasured, which loads the kernel.
+    // The first launches load the kernel, so they are not measured.
     work_a.launch().and_then(|()| work_b.launch())?;
     let timeline = Timeline::new(a.device())?;
     let mut rounds = Vec::new();
@@ -114,12 +121,12 @@ const ALONE_B: &str = "b alone";
 const TOGETHER_A: &str = "a";
 const TOGETHER_B: &str = "b";
 
-/// When kernels with these labels ran.
+/// The times at which kernels with these labels ran.
 fn running(trace: &Trace, labels: &[&str]) -> Vec<metrics::Interval> {
     metrics::union(trace.spans().iter().filter(|span| labels.contains(&&*span.label)))
 }
 
-/// A kernel of one block and its buffer.
+/// A kernel of one block, its stream and its buffer.
 struct Work<S: StreamTag> {
     stream: Stream<S>,
     out: On<S, DeviceBuffer<u32>>,

@@ -1,46 +1,50 @@
-//! What a trace's times say.
+//! What the times of a trace say.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Activity, Span, Trace};
+use super::activity::Activity;
+use super::trace::{Span, Trace};
 
 /// How full one lane is.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LaneMetrics {
-    /// The lane.
+    /// The lane's name.
     pub lane: Arc<str>,
     /// Time during which at least one of its spans ran.
     pub busy: Duration,
-    /// That over the wall time: 0 to 1.
+    /// `busy` divided by the wall time: 0 to 1.
     pub utilisation: f64,
 }
 
-/// What a trace's times say: how full each stream is, what overlaps, who waits.
+/// What the times of a trace say: how busy each lane is, what overlaps, and how long the host
+/// waits.
 ///
-/// Overlapping spans of a lane count once, so nesting changes nothing. Ratios of an empty trace are 0.
+/// Where spans of a lane overlap, their time counts once, so nested spans change nothing. The
+/// ratios of an empty trace are 0.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// From the first start to the last end.
+    /// The time from the first start to the last end.
     pub wall: Duration,
-    /// Streams, then lanes of the host without those that only wait.
+    /// The lanes of streams, then those of the host. Lanes that only wait are left out.
     pub lanes: Vec<LaneMetrics>,
-    /// Time during which a copy and a kernel ran, over the time of copies or that of kernels, whichever is smaller: 0 where they take turns, 1
-    /// where the smaller one is hidden.
+    /// The time during which copies and kernels ran together, divided by the time of copies or that
+    /// of kernels, whichever is smaller. It is 0 if they take turns, and 1 if the smaller one is
+    /// hidden.
     pub overlap: f64,
-    /// Time without any span of copies or kernels.
+    /// Time during which neither a copy nor a kernel ran.
     pub gpu_idle: Duration,
-    /// Time in which the host waited, added up over its lanes.
+    /// Time during which the host waited, added up over all lanes.
     pub host_wait: Duration,
-    /// How many lanes are busy on average, without waits: their busy times added up, over the wall
-    /// time. 1 where everything takes turns, n where n lanes are always full. It is no speed-up:
-    /// the same work may take longer where more of it runs at once;
+    /// How many lanes are busy on average, without waits: the sum of their busy times, divided by
+    /// the wall time. It is 1 if exactly one lane is always busy, and n if n lanes are always full.
+    /// It is not a speed-up, because the same work may take longer when more of it runs at once.
     /// [`speedup_over`](Metrics::speedup_over) compares with a serial run.
     pub concurrency: f64,
-    /// What binds, in one sentence.
+    /// What limits the speed, in one sentence.
     pub advice: String,
 }
 
@@ -49,14 +53,15 @@ pub(super) fn covered<'t>(spans: impl Iterator<Item = &'t Span>) -> Duration {
     length(&union(spans))
 }
 
-/// Start and end.
+/// The start and the end.
 pub(super) type Interval = (Duration, Duration);
 
 pub(super) fn length(intervals: &[Interval]) -> Duration {
     intervals.iter().map(|(start, end)| *end - *start).sum()
 }
 
-/// Disjoint intervals, in order, of the spans in order of their starts.
+/// The times that the spans cover, as disjoint intervals in order. The spans must come in order of
+/// their starts.
 pub(super) fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<Interval> {
     let mut all: Vec<Interval> = Vec::new();
     for span in spans.filter(|span| span.end > span.start) {
@@ -68,7 +73,7 @@ pub(super) fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<Interval> 
     all
 }
 
-/// How long both run.
+/// How long intervals of both lists run together.
 pub(super) fn common(mut a: &[Interval], mut b: &[Interval]) -> Duration {
     let mut both = Duration::ZERO;
     while let (Some(x), Some(y)) = (a.first(), b.first()) {
@@ -82,7 +87,14 @@ fn ratio(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-pub(super) fn of(trace: &Trace) -> Metrics {
+impl Trace {
+    /// Computes what the times say about overlap, idle time and waiting.
+    pub fn metrics(&self) -> Metrics {
+        of(self)
+    }
+}
+
+fn of(trace: &Trace) -> Metrics {
     use Activity::{Compute, Copy, Download, Host, Upload, Wait};
 
     let (start, end) = trace.extent();
@@ -111,13 +123,13 @@ pub(super) fn of(trace: &Trace) -> Metrics {
     Metrics { wall, lanes, overlap, gpu_idle, host_wait, concurrency: ratio(work, wall), advice }
 }
 
-/// What binds: a stage that is nearly always busy, or else what keeps all of them from being so. `exposed` is the share of the time
-/// that more overlap of copies and kernels could save.
+/// Says what limits the speed: a stage that is nearly always busy, or the reason why no stage is.
+/// `exposed` is the share of the time that more overlap of copies and kernels could save.
 fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, exposed: f64) -> String {
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let (stage, share) = stages.into_iter().fold((Activity::Host, 0.0), |a, b| if b.1 > a.1 { b } else { a });
     if share == 0.0 {
-        return "nothing to advise on: no work was recorded".into();
+        return "nothing to improve: no work was recorded".into();
     }
     let (bound, what) = match stage {
         Activity::Upload => ("upload-bound", "copies to the device fill"),
@@ -132,7 +144,7 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, expo
     } else if exposed >= 0.1 && overlap < 0.5 {
         let hidden = percent(overlap);
         format!(
-            "copies and kernels take turns, only {hidden} of the shorter is hidden: put them on streams of their own and enqueue ahead"
+            "copies and kernels take turns, and only {hidden} of the shorter work is hidden: give each a stream of its own and enqueue ahead"
         )
     } else if wait >= 0.25 && idle >= 0.1 {
         let (wait, idle) = (percent(wait), percent(idle));
@@ -140,13 +152,13 @@ fn advise(stages: [(Activity, f64); 5], idle: f64, wait: f64, overlap: f64, expo
     } else if idle >= 0.25 {
         format!("the device idles {} of the time: the host enqueues too late or too little", percent(idle))
     } else {
-        format!("no stage is always busy; the fullest is next to improve: {what} {full} of the time")
+        format!("no stage is always busy; improve the fullest one next: {what} {full} of the time")
     }
 }
 
 impl Metrics {
-    /// How many times as fast this was as the same work done serially, which took `serial` by the
-    /// caller's measurement; 0 of an empty trace.
+    /// Computes how many times as fast this run was as a serial run of the same work. The caller
+    /// measured that the serial run took `serial`. The result is 0 for an empty trace.
     ///
     /// ```
     /// use std::time::Duration;
@@ -168,8 +180,9 @@ impl Metrics {
         ratio(serial, self.wall)
     }
 
-    /// The same, with advice that says how near uploads came to their limit: `bytes` were uploaded in all, over a link that carries
-    /// `limit` bytes a second at best.
+    /// Says in the advice how near uploads came to their limit. `bytes` were uploaded in all, over
+    /// a link that carries at most `limit` bytes per second. Changes nothing if the trace is empty
+    /// or `limit` is not positive.
     pub fn against_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
         if self.wall.is_zero() || limit <= 0.0 {
             return self;

@@ -3,22 +3,26 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::activity::Activity;
 use super::metrics::covered;
-use super::{Activity, Trace};
+use super::trace::Trace;
 
 const WIDTH: f64 = 900.0;
 const TOP: f64 = 56.0;
-/// Of a row of bars, and between lanes.
+/// The height of a row of bars.
 const ROW: f64 = 22.0;
+/// The space between lanes.
 const GAP: f64 = 8.0;
-/// Right of the bars, for the lane's share.
+/// The space to the right of the bars, for how busy the lane is.
 const RIGHT: f64 = 52.0;
-/// Of a character of the font, on the wide side.
+/// The width of a character of the font, rather too wide than too narrow.
 const CHARACTER: f64 = 6.4;
-/// The narrowest bar; spans no wider that begin within one are not drawn again.
+/// The width of the narrowest bar. A span that is no wider and begins within such a bar is not
+/// drawn.
 const HAIR: f64 = 1.0;
 
-/// Fill and text: distinct for colour-blind readers too (Okabe and Ito).
+/// The colours of a bar and of its text. Colour-blind readers can tell them apart too (Okabe and
+/// Ito).
 fn colours(activity: Activity) -> (&'static str, &'static str) {
     match activity {
         Activity::Upload => ("#0072b2", "#ffffff"),
@@ -30,7 +34,7 @@ fn colours(activity: Activity) -> (&'static str, &'static str) {
     }
 }
 
-/// XML text; characters that XML cannot hold become the replacement character.
+/// The text for XML. Characters that XML cannot hold become the replacement character.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -47,14 +51,22 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A step of 1, 2 or 5 times a power of ten, in seconds, of which about eight make `wall`.
+/// A step of 1, 2 or 5 times a power of ten, in seconds. At most eight steps fit into `wall`.
 fn step(wall: f64) -> f64 {
     let rough = wall / 8.0;
     let power = 10f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0].map(|n| n * power).into_iter().find(|&step| step >= rough).unwrap_or(10.0 * power)
 }
 
-pub(super) fn draw(trace: &Trace) -> String {
+impl Trace {
+    /// The trace as a picture, with a lane for each stream and for each lane of the host. Time runs
+    /// to the right.
+    pub fn to_svg(&self) -> String {
+        draw(self)
+    }
+}
+
+fn draw(trace: &Trace) -> String {
     let lanes = trace.lanes();
     let (start, end) = trace.extent();
     let wall = (end - start).as_secs_f64();
@@ -104,7 +116,8 @@ pub(super) fn draw(trace: &Trace) -> String {
             TOP - 4.0,
             bottom,
             bottom + 14.0,
-            // Three digits after the point are more than a step has.
+            // In a trace longer than 4 ns, a step has at most three digits after the point.
+            // Rounding to three digits removes floating-point noise.
             (value * 1e3).round() / 1e3,
         ));
     }
@@ -145,7 +158,7 @@ pub(super) fn draw(trace: &Trace) -> String {
             drawn[*row] = from + width;
             let (fill, ink) = colours(span.activity);
             let top = y + *row as f64 * ROW + 2.0;
-            // A seam between bars that touch.
+            // Leave a seam between bars that touch.
             let shown = if width > 3.0 { width - 0.6 } else { width };
             put(format_args!(
                 r#"<rect x="{from:.2}" y="{top:.1}" width="{shown:.2}" height="{}" rx="1.5" fill="{fill}"><title>{}: {}, {} long, from {}</title></rect>"#,
@@ -155,7 +168,7 @@ pub(super) fn draw(trace: &Trace) -> String {
                 short(span.length()),
                 short(span.start - start),
             ));
-            // Where the label does not fit, its last word may: often a number.
+            // If the label does not fit, its last word may, which is often a number.
             let words = [&*span.label, span.label.rsplit(' ').next().unwrap_or_default()];
             let fits = |text: &&str| !text.is_empty() && text.chars().count() as f64 * CHARACTER + 6.0 <= width;
             if let Some(text) = words.into_iter().find(fits) {
@@ -191,7 +204,7 @@ pub(super) fn draw(trace: &Trace) -> String {
     svg
 }
 
-/// Three significant digits or so.
+/// The time with one digit after the point, in a unit that suits it.
 fn short(time: Duration) -> String {
     format!("{time:.1?}")
 }

@@ -1,7 +1,8 @@
-//! A kernel of your own, from a crate of your own: `cargo run` in this directory, on any machine.
+//! Runs your own kernel from your own crate. Use `cargo run` in this directory, on any machine.
 //!
-//! `kernels/` declares `saxpy` once. Its build script compiles it to PTX and embeds that; the same crate, compiled for the
-//! host, is the launcher and what the CPU device runs.
+//! `kernels/` declares `saxpy` once. Its build script compiles the kernel to PTX, which the crate
+//! embeds. The same crate, compiled for the host, has the launcher and the code that the CPU device
+//! runs.
 
 use thalweg::{Device, Error, stream_tags};
 use user_kernel_kernels::saxpy;
@@ -22,7 +23,7 @@ fn main() -> Result<(), Error> {
     saxpy(&work, n as u32, 2.0, &x, &mut y)?;
     work.copy_to_host(&y, &mut y_host)?;
 
-    // A buffer that is too short is refused before the launch.
+    // The launcher refuses a buffer that is too short.
     let mut short = work.alloc::<f32>(n - 1)?;
     println!("{}", saxpy(&work, n as u32, 2.0, &x, &mut short).unwrap_err());
 

@@ -1,0 +1,104 @@
+//! Names: those of the lanes, and the labels of spans.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// The lanes of a timeline, each with a name that no other lane has.
+#[derive(Default)]
+pub(super) struct Lanes {
+    names: Vec<Arc<str>>,
+    streams: HashMap<u64, u32>,
+    hosts: HashMap<Arc<str>, u32>,
+}
+
+impl Lanes {
+    /// The lane of the stream with this serial number. `name` names a new lane.
+    pub(super) fn stream(&mut self, serial: u64, name: impl FnOnce() -> String) -> u32 {
+        if let Some(&lane) = self.streams.get(&serial) {
+            return lane;
+        }
+        let name = self.unused(name(), serial);
+        let lane = self.add(name);
+        self.streams.insert(serial, lane);
+        lane
+    }
+
+    /// The lane of the host that was asked for by this name.
+    pub(super) fn host(&mut self, name: &str) -> u32 {
+        if let Some(&lane) = self.hosts.get(name) {
+            return lane;
+        }
+        let unused = self.unused(name.to_owned(), "host");
+        let lane = self.add(unused);
+        self.hosts.insert(name.into(), lane);
+        lane
+    }
+
+    pub(super) fn rename(&mut self, serial: u64, name: &str) {
+        let lane = self.stream(serial, || name.to_owned()) as usize;
+        if *self.names[lane] != *name {
+            self.names[lane] = "".into(); // so that the lane does not collide with its own old name
+            self.names[lane] = self.unused(name.to_owned(), serial);
+        }
+    }
+
+    pub(super) fn name(&self, lane: u32) -> Arc<str> {
+        self.names[lane as usize].clone()
+    }
+
+    /// The name, with a note added if another lane has that name.
+    fn unused(&self, name: String, note: impl fmt::Display) -> Arc<str> {
+        let taken = self.names.iter().any(|lane| **lane == *name);
+        if taken { format!("{name} ({note})").into() } else { name.into() }
+    }
+
+    fn add(&mut self, name: Arc<str>) -> u32 {
+        self.names.push(name);
+        self.names.len() as u32 - 1
+    }
+}
+
+/// Keeps one copy of each label, however many spans have it.
+#[derive(Default)]
+pub(super) struct Labels(HashSet<Arc<str>>);
+
+impl Labels {
+    pub(super) fn get(&mut self, label: &str) -> Arc<str> {
+        if let Some(label) = self.0.get(label) {
+            return label.clone();
+        }
+        let label: Arc<str> = label.into();
+        self.0.insert(label.clone());
+        label
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Names the lane of a stream after its tag: the last segment of each path in the name of the tag's
+/// type.
+pub(super) fn of_stream(tag: &str, serial: u64) -> String {
+    if tag.starts_with(concat!(env!("CARGO_CRATE_NAME"), "::lane::")) {
+        return format!("stream {serial}");
+    }
+    let paths = tag.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}' | '#')));
+    let words = paths.filter_map(|path| path.rsplit("::").next()).filter(|word| !matches!(*word, "" | "Within"));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_called_as_their_tags() {
+        assert_eq!(of_stream("demo::main::Upload", 3), "Upload");
+        assert_eq!(of_stream("demo::main::{{closure}}::Upload", 3), "Upload");
+        assert_eq!(of_stream("thalweg::brand::Within<demo::Left, demo::Upload>", 3), "Left Upload");
+        assert_eq!(of_stream(std::any::type_name::<crate::Lane<'_>>(), 7), "stream 7");
+        assert_eq!(of_stream(std::any::type_name::<crate::PerThread<'_>>(), 7), "stream 7");
+    }
+}

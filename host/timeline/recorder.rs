@@ -1,0 +1,305 @@
+//! The spans of a timeline while it records, and the thread that asks the device for their times.
+//!
+//! A span is pending until the device has finished it. Then it is done: its times are known, and
+//! its events are free for other spans.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use super::activity::Activity;
+use super::clock::{Base, Clock, Times, Untyped};
+use super::names::{self, Labels, Lanes};
+use super::trace::{Span, Trace};
+use crate::error::{Error, Result};
+use crate::lock;
+use crate::runtime::device::Device;
+use crate::runtime::event::EventCell;
+
+/// Timed events that are made in advance. A span takes two, until the first ones are free again.
+const EVENTS: usize = 1024;
+
+/// How many spans are resolved at once. Each time so many more are pending, the thread is woken.
+const BATCH: usize = 64;
+
+/// From this number of pending spans on, a new span that finds no free events resolves old spans
+/// itself. So a thread that falls behind costs time and not memory.
+const BEHIND: usize = 8192;
+
+/// How long device times are measured from one base. Up to 4096 ms, a 32-bit float resolves 0.25
+/// us.
+const REBASE: Duration = Duration::from_secs(4);
+
+/// Records spans on streams of one device and on the host.
+pub(super) struct Recorder {
+    clock: Clock,
+    /// How old a base may be when a span begins. Beyond that, the span brings a new one.
+    rebase: Duration,
+    state: Mutex<State>,
+    /// Held while spans are neither pending nor done.
+    resolving: Mutex<()>,
+    /// Wakes the thread that resolves spans. A thread of its own does this, because asking a GPU
+    /// for two times takes longer than everything else in a span.
+    wake: Option<SyncSender<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    events: Vec<EventCell>,
+    lanes: Lanes,
+    labels: Labels,
+    /// The bases that device times are measured from. The first one is the origin.
+    bases: Vec<Arc<Base>>,
+    /// Spans that the device may not have finished, in the order in which they were enqueued.
+    pending: VecDeque<Pending>,
+    done: Vec<Done>,
+}
+
+/// A span that has begun, before its times are known.
+pub(super) struct Started {
+    lane: u32,
+    base: u32,
+    label: Arc<str>,
+    start: EventCell,
+    end: EventCell,
+}
+
+struct Pending {
+    activity: Activity,
+    span: Started,
+}
+
+/// A span whose times are known, in nanoseconds after the origin.
+struct Done {
+    lane: u32,
+    activity: Activity,
+    /// Whether a device clock that differs from the host's clock measured the times.
+    device_clock: bool,
+    label: Arc<str>,
+    start: i64,
+    end: i64,
+}
+
+const _: () = assert!(size_of::<Done>() == 40, "the documentation of `Timeline` states this size");
+
+impl Recorder {
+    pub(super) fn new(device: Device) -> Result<Arc<Self>> {
+        Self::with(device, REBASE)
+    }
+
+    fn with(device: Device, rebase: Duration) -> Result<Arc<Self>> {
+        let (clock, origin) = Clock::start(device)?;
+        let events = (0..EVENTS).map(|_| clock.event()).collect::<Result<_>>()?;
+        let state = Mutex::new(State { events, bases: vec![Arc::new(origin)], ..State::default() });
+        let resolving = Mutex::new(());
+        Ok(Arc::new_cyclic(|this| Self { clock, rebase, state, resolving, wake: resolver(this.clone()) }))
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.clock.device()
+    }
+
+    /// Host time on the axis, in nanoseconds.
+    pub(super) fn now(&self) -> i64 {
+        self.clock.now()
+    }
+
+    /// Begins a span: finds its lane, base, label and events.
+    pub(super) fn begin(&self, stream: Untyped, tag: fn() -> &'static str, label: &str) -> Result<Started> {
+        let device = self.device();
+        if stream.device() != device {
+            let resource = format!("a timeline of {device}");
+            return Err(Error::DeviceMismatch { resource, stream: stream.device().to_string() });
+        }
+        let mut state = lock(&self.state);
+        if state.events.len() < 2 && (self.wake.is_none() || state.pending.len() >= BEHIND) {
+            self.resolve(&mut state, 2)?;
+        }
+        let lane = state.lanes.stream(stream.serial(), || names::of_stream(tag(), stream.serial()));
+        let label = state.labels.get(label);
+        let pair = state.events.pop().zip(state.events.pop());
+        let mut base = state.bases.len() as u32 - 1; // the origin is always there
+        let old = state.bases[base as usize].age() > self.rebase;
+        drop(state);
+        // Make events and the base without the lock, because spans of other threads need it.
+        let (start, end) = match pair {
+            Some(pair) => pair,
+            None => (self.clock.event()?, self.clock.event()?),
+        };
+        if old {
+            let mark = self.clock.base(stream)?;
+            let mut state = lock(&self.state);
+            base = state.bases.len() as u32;
+            state.bases.push(Arc::new(mark));
+        }
+        Ok(Started { lane, base, label, start, end })
+    }
+
+    /// Records the start of a span.
+    pub(super) fn start(&self, stream: Untyped, span: &Started) -> Result<()> {
+        self.clock.record(stream, &span.start)
+    }
+
+    /// Records the end of a span, which is pending from now on.
+    pub(super) fn end(&self, stream: Untyped, activity: Activity, span: Started) -> Result<()> {
+        self.clock.record(stream, &span.end)?;
+        let mut state = lock(&self.state);
+        state.pending.push_back(Pending { activity, span });
+        let enough = state.pending.len().is_multiple_of(BATCH);
+        drop(state);
+        if let Some(wake) = self.wake.as_ref().filter(|_| enough) {
+            let _ = wake.try_send(()); // if the channel is full, the thread has been woken already
+        }
+        Ok(())
+    }
+
+    /// Forgets a span whose work failed, and frees its events.
+    pub(super) fn cancel(&self, span: Started) {
+        lock(&self.state).events.extend([span.start, span.end]);
+    }
+
+    /// Adds a span of the host.
+    pub(super) fn host(&self, lane: &str, activity: Activity, label: &str, start: i64, end: i64) {
+        let mut state = lock(&self.state);
+        let lane = state.lanes.host(lane);
+        let label = state.labels.get(label);
+        state.done.push(Done { lane, activity, device_clock: false, label, start, end });
+    }
+
+    /// Names the lane of a stream.
+    pub(super) fn name(&self, serial: u64, name: &str) {
+        lock(&self.state).lanes.rename(serial, name);
+    }
+
+    /// Takes the times of spans that the device has finished, until fewer than a batch are pending.
+    /// It asks the device without the lock, because new spans need it.
+    fn resolve_aside(&self) {
+        let _resolving = lock(&self.resolving);
+        loop {
+            let (mut batch, bases) = {
+                let mut state = lock(&self.state);
+                let all = state.pending.len();
+                if all < BATCH {
+                    return;
+                }
+                (state.pending.drain(..BATCH).collect::<VecDeque<_>>(), state.bases.clone())
+            };
+            let mut times = Vec::with_capacity(BATCH);
+            // An error ends this pass. Whoever waits for the span meets it again.
+            while let Some(Ok(Some(known))) = batch.get(times.len()).map(|p| self.times(&p.span, &bases)) {
+                times.push(known);
+            }
+            let mut state = lock(&self.state);
+            let stuck = times.len() < batch.len();
+            for (Pending { activity, span }, known) in batch.drain(..times.len()).zip(times) {
+                state.settle(activity, span, known);
+            }
+            batch.into_iter().rev().for_each(|p| state.pending.push_front(p));
+            if stuck {
+                return;
+            }
+        }
+    }
+
+    /// Takes the times of up to `limit` spans that the device has finished. Does not wait.
+    fn resolve(&self, state: &mut State, limit: usize) -> Result<()> {
+        for _ in 0..limit {
+            let Some(Pending { activity, span }) = state.pending.pop_front() else { break };
+            match self.times(&span, &state.bases)? {
+                Some(known) => state.settle(activity, span, known),
+                None => {
+                    state.pending.push_front(Pending { activity, span });
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The times of a span. `None` while the device has not finished.
+    fn times(&self, span: &Started, bases: &[Arc<Base>]) -> Result<Option<Times>> {
+        self.clock.times(&span.start, &span.end, span.base as usize, bases)
+    }
+
+    /// Waits on the host until every pending span is complete, and takes all spans.
+    pub(super) fn finish(&self) -> Result<Trace> {
+        let _resolving = lock(&self.resolving);
+        let (pending, bases) = {
+            let mut state = lock(&self.state);
+            (std::mem::take(&mut state.pending), state.bases.clone())
+        };
+        bases.iter().try_for_each(|base| base.synchronize(&self.clock))?;
+        pending.iter().try_for_each(|p| self.clock.synchronize(&p.span.end))?;
+        let rate = self.clock.rate(&bases)?;
+
+        let mut state = lock(&self.state);
+        let all = pending.len();
+        let newer = std::mem::replace(&mut state.pending, pending);
+        self.resolve(&mut state, all)?;
+        state.pending.extend(newer);
+        state.labels.clear();
+        let done = std::mem::take(&mut state.done);
+        let spans = done.into_iter().map(|span| {
+            let on_axis = |at: i64| {
+                let at = if span.device_clock { (at as f64 * rate) as i64 } else { at };
+                Duration::from_nanos(at.max(0) as u64)
+            };
+            Span {
+                lane: state.lanes.name(span.lane),
+                label: span.label,
+                activity: span.activity,
+                start: on_axis(span.start),
+                end: on_axis(span.end.max(span.start)),
+            }
+        });
+        let device = self.device();
+        Ok(Trace::new(spans.collect(), format!("{device}: {}", device.name()), self.clock.alignment()))
+    }
+}
+
+impl State {
+    /// Keeps the known times of a span, and frees its events.
+    fn settle(&mut self, activity: Activity, span: Started, Times { device_clock, start, end }: Times) {
+        self.events.extend([span.start, span.end]);
+        self.done.push(Done { lane: span.lane, activity, device_clock, label: span.label, start, end });
+    }
+}
+
+/// Starts a thread that resolves spans when it is woken, until the timeline is gone. If no thread
+/// can be started, new spans resolve old ones.
+fn resolver(timeline: Weak<Recorder>) -> Option<SyncSender<()>> {
+    let (wake, woken) = sync_channel(1);
+    let resolve = move || {
+        while woken.recv().is_ok() {
+            let Some(recorder) = timeline.upgrade() else { break };
+            recorder.resolve_aside();
+        }
+    };
+    std::thread::Builder::new().name("thalweg timeline".into()).spawn(resolve).ok().map(|_| wake)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::stream::StreamOptions;
+
+    #[test]
+    fn spans_keep_their_order_over_many_bases() {
+        for device in Device::all() {
+            let recorder = Recorder::with(device, Duration::ZERO).unwrap();
+            let stream = Untyped::of(device.take_stream(StreamOptions::default()).unwrap());
+            const SPANS: usize = 100;
+            for _ in 0..SPANS {
+                let span = recorder.begin(stream, || "tag", "span").unwrap();
+                recorder.start(stream, &span).unwrap();
+                recorder.end(stream, Activity::Compute, span).unwrap();
+            }
+            assert_eq!(lock(&recorder.state).bases.len(), 1 + SPANS, "each span brings a base");
+            let trace = recorder.finish().unwrap();
+            assert_eq!(trace.spans().len(), SPANS);
+            assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(2)));
+            device.park(stream.inner());
+        }
+    }
+}
