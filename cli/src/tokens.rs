@@ -25,14 +25,14 @@ use crate::{heatmap, output};
 const CHUNK_IMAGES: usize = 16;
 const CHUNK_BYTES: usize = 256 << 20;
 
-/// The most memory of photographs that wait for their turn: more than one of the largest takes.
+/// Memory for the photographs that wait for their turn. A photograph takes at most 768 MiB.
 const AHEAD_BYTES: usize = 1 << 30;
 
 /// The most page-locked memory of all photographs.
 ///
-/// A chunk keeps the loader's memory, and must never spend all of it while it waits for its last
-/// photograph. Before that one, it has fewer than `CHUNK_BYTES` bytes, in blocks of up to twice as
-/// many; the last one needs at most 768 MiB.
+/// A chunk keeps the loader's memory until it is written. So there must always be enough to complete
+/// it: before its last photograph, it has fewer than `CHUNK_BYTES` bytes, in blocks of up to twice as
+/// many, and the last one takes at most 768 MiB.
 const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
 
 /// Decoded photographs, and their places in the list of inputs.
