@@ -1,6 +1,7 @@
 //! `thalweg tokens`.
 //!
-//! A loader's threads decode the next photographs while this one runs the pipeline on a chunk of them and writes its results.
+//! The threads of a loader decode the next photographs while this thread runs the pipeline on a
+//! chunk of them and writes the results.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -20,14 +21,21 @@ use crate::inputs::{Input, gather};
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters};
 use crate::{heatmap, output};
 
-/// A chunk is closed once it holds so many images or bytes.
+/// A chunk is closed once it holds this many images or bytes.
 const CHUNK_IMAGES: usize = 16;
 const CHUNK_BYTES: usize = 256 << 20;
 
-/// The most memory that photographs wait in for their turn: more than one of the largest takes.
+/// Memory for the photographs that wait for their turn. A photograph takes at most 768 MiB.
 const AHEAD_BYTES: usize = 1 << 30;
 
-/// Decoded photographs, with their places in the list of inputs.
+/// The most page-locked memory of all photographs.
+///
+/// A chunk keeps the loader's memory until it is written. So there must always be enough to complete
+/// it: before its last photograph, it has fewer than `CHUNK_BYTES` bytes, in blocks of up to twice as
+/// many, and the last one takes at most 768 MiB.
+const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
+
+/// Decoded photographs, and their places in the list of inputs.
 #[derive(Default)]
 struct Chunk {
     images: Vec<Image>,
@@ -35,7 +43,8 @@ struct Chunk {
     failures: Vec<(usize, String)>,
 }
 
-/// Runs the subcommand. An error is one that stops the run; failures of single images are listed and give exit code 1.
+/// Runs the subcommand. An error stops the run. Failures of single images are listed, and give exit
+/// code 1.
 pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     let start = Instant::now();
     let (inputs, failures) = gather(args);
@@ -87,7 +96,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     let options = Options {
         batch: 1,
         prefetch: CHUNK_IMAGES,
-        pinned_budget: AHEAD_BYTES,
+        pinned_budget: PINNED_BYTES,
         upload: Upload::Off, // the pipeline does that
         ..Options::default()
     };
@@ -122,12 +131,13 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     Ok(())
 }
 
-/// The engine, and where `auto` chose a GPU, another on the CPU device, made when an image first does not fit.
+/// The engine. If `auto` chose a GPU, there may be a second engine on the CPU device, which is made
+/// when an image first does not fit into the GPU's memory.
 struct Runner<'a> {
     args: &'a TokensArgs,
     query: Option<&'a (Head, Query)>,
     device: Device,
-    /// Why `auto` is the CPU device.
+    /// Why `auto` chose the CPU device.
     note: Option<String>,
     engine: Engine,
     spare: Option<(Device, Engine)>,
@@ -153,8 +163,8 @@ impl<'a> Runner<'a> {
         Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })
     }
 
-    /// Passes a result on with its device; where memory did not suffice and the device was ours to choose, tells `note`
-    /// why and runs the image on the CPU device.
+    /// Passes a result on with its device. If memory did not suffice and `auto` chose the device,
+    /// tells `note` why and runs the image on the CPU device.
     fn rescue(
         &mut self,
         image: &Image,
@@ -178,7 +188,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Time per stage, of both engines together.
+    /// The time of each stage, of both engines together.
     fn stages(&self) -> Vec<(&'static str, Duration)> {
         let mut stages = self.engine.stages();
         if let Some((_, spare)) = &self.spare {
@@ -190,7 +200,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The next chunk in order, `None` after the last; waits until its photographs are decoded.
+/// Waits until the photographs of the next chunk are decoded, and returns them in order. `None`
+/// after the last chunk.
 fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chunk>, String> {
     let bytes_per_pixel = if textures { 3 + 13 * 4 } else { 3 };
     let (mut chunk, mut bytes) = (Chunk::default(), 0);
@@ -200,10 +211,17 @@ fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chu
     {
         match item {
             Ok(batch) => {
-                let batch = batch.synchronize().map_err(|r| r.to_string())?;
-                let ([height, width], pixels) = (batch.sizes[0], batch.pixels(0));
-                bytes += pixels.len() / 3 * bytes_per_pixel;
-                chunk.images.push(Image::new(height, width, pixels.to_vec()).map_err(|e| e.to_string())?);
+                let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
+                let [height, width] = batch.sizes[0];
+                let image = if batch.images[0].is_empty() {
+                    // Its memory could not be page-locked.
+                    Image::new(height, width, batch.pixels(0).to_vec())
+                } else {
+                    Image::from_pinned(height, width, batch.images.swap_remove(0))
+                };
+                let image = image.map_err(|e| e.to_string())?;
+                bytes += image.rgb().len() / 3 * bytes_per_pixel;
+                chunk.images.push(image);
                 chunk.inputs.push(batch.indices[0] as usize);
             }
             Err(Error::Sample { index, cause, .. }) => chunk.failures.push((index as usize, cause.to_string())),
@@ -240,7 +258,7 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
     })
 }
 
-/// The file's metadata; the format allows only strings.
+/// The metadata of an output file. The format allows only strings.
 fn metadata(args: &TokensArgs, device: Device, source: &Path, image: &Image, outcome: &Outcome) -> Map<String, Value> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
     let format = match args.profile {

@@ -4,35 +4,38 @@ use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
-use super::{Canvas, DecodeError};
+use crate::DecodeError;
+use crate::canvas::Canvas;
 
-/// Reads a binary PPM (`P6`, 8 bits): a line of text and the pixels, straight from the file into page-locked memory.
+/// Reads a binary PPM (`P6`, 8 bits). It is a header of text and the pixels, which go straight from
+/// the file into page-locked memory.
 ///
 /// # Errors
-/// The file cannot be read, is none of these, or ends before its pixels do.
+/// The file cannot be read, is not such a PPM, or ends before its pixels do.
 pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (mut file, height, width) = open_ppm(path)?;
-    // Whatever is buffered, and past that from the file, without another copy.
+    // This takes what is buffered, and reads the rest from the file without another copy.
     file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
     Ok(())
 }
 
-/// As [`read_ppm`], but only the header is read here. The pixels go from the file to the device in
-/// pieces, and the batch has none on the host: see [`Canvas::rgb_in_file`].
+/// Reads the header of a binary PPM, and leaves its pixels to the upload. They go from the file to
+/// the device in pieces, and the batch has none on the host: see [`Canvas::rgb_in_file`].
 ///
 /// # Errors
-/// The file cannot be read, is none of these, or ends before its pixels do.
+/// The file cannot be read, is not such a PPM, or ends before its pixels do.
 pub fn upload_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (mut file, height, width) = open_ppm(path)?;
     let at = file.stream_position().map_err(|e| format!("cannot read it: {e}"))?;
     canvas.rgb_in_file(height, width, file.into_inner(), at)
 }
 
-/// The file, at its pixels, and their height and width.
+/// Opens a PPM. Returns the file, positioned at its pixels, and their height and width.
 fn open_ppm(path: &Path) -> Result<(BufReader<File>, u32, u32), DecodeError> {
     let mut file = BufReader::with_capacity(4096, File::open(path).map_err(|e| format!("cannot open it: {e}"))?);
     let (height, width) = ppm_header(&mut file)?;
-    // Memory is for what is there, not for what a broken header says; a pipe does not tell.
+    // This check keeps a broken header from asking for memory that no pixels fill. A pipe has no
+    // length to check.
     let there = file.get_ref().metadata().ok().filter(Metadata::is_file).map(|file| u128::from(file.len()));
     if there.is_some_and(|bytes| bytes < 3 * u128::from(height) * u128::from(width)) {
         return Err(format!("truncated: the file ends before {width} x {height} pixels do").into());
@@ -40,7 +43,7 @@ fn open_ppm(path: &Path) -> Result<(BufReader<File>, u32, u32), DecodeError> {
     Ok((file, height, width))
 }
 
-/// Height and width; leaves the reader at the pixels.
+/// Reads height and width, and leaves the reader at the pixels.
 fn ppm_header(file: &mut impl BufRead) -> Result<(u32, u32), DecodeError> {
     const EXPECTED: &str = "not a binary PPM of 8 bits: expected `P6`, width, height and 255";
     let mut words = Vec::new();

@@ -1,13 +1,14 @@
 //! PNG and JPEG files to upright 8-bit RGB.
 //!
-//! - The format is told by content, never by the extension.
-//! - Gray is replicated; a palette is looked up; alpha is dropped, not blended, so the colour under transparent pixels
-//!   counts.
+//! - The content decides the format, never the extension.
+//! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the colour
+//!   under transparent pixels counts.
 //! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
-//! - CMYK and YCCK become RGB by the JPEG decoder's own formula. ICC profiles, gamma and chromaticities are ignored:
-//!   samples are taken as sRGB.
+//! - CMYK and YCCK become RGB by the JPEG decoder's own formula. ICC profiles, gamma and
+//!   chromaticities are ignored: samples are taken as sRGB.
 //! - The EXIF orientation (of a JPEG, or of a PNG's `eXIf` chunk) is applied.
-//! - A file that stops before its end marker is an error, even where a viewer would show the part that is there.
+//! - A file that stops before its end marker is an error, even if a viewer would show the part that
+//!   is there.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -17,28 +18,34 @@ use image::codecs::{jpeg::JpegDecoder, png::PngDecoder};
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
 
-use super::{Canvas, DecodeError};
+use crate::DecodeError;
+use crate::canvas::Canvas;
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
 
-/// No file of an image of that size is larger: 16384 x 16384 pixels of 8 bytes, and as much again for metadata.
+/// The most bytes to read of a file. No image of that size needs more: 16384 x 16384 pixels of 8
+/// bytes are half of it, and the rest is for metadata.
 const MAX_FILE: u64 = 4 << 30;
 
-/// What a decoder may allocate beside the image: rows, a palette, a colour profile.
+/// The most memory that the PNG decoder may allocate beside the image: rows, a palette, a colour
+/// profile.
 const MAX_SCRATCH: u64 = 64 << 20;
 
-/// Reads and decodes one photograph: PNG or JPEG, told by content, of 1 to 16384 pixels a side, to upright 8-bit RGB.
+/// Reads and decodes one photograph to upright 8-bit RGB: a PNG or a JPEG, whatever its extension,
+/// of 1 to 16384 pixels a side.
 ///
-/// Gray is replicated, alpha dropped, 16 bits a sample are rounded to 8, the EXIF orientation is applied; colour profiles and gamma are
-/// ignored. 8-bit RGB that is upright is decoded straight into the canvas.
+/// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
+/// orientation is applied. Colour profiles and gamma are ignored. An image that is upright 8-bit
+/// RGB already is decoded straight into the canvas.
 ///
 /// # Errors
-/// The file cannot be read, is no PNG or JPEG, is broken, or ends early (even where a viewer would show the part that is there).
+/// The file cannot be read, is neither a PNG nor a JPEG, is broken, or ends early (even if a viewer
+/// would show the part that is there).
 pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut bytes = Vec::new();
-    // The first bytes decide, before a device or a film is read into memory.
+    // The first bytes decide the format, so that a device or a film is not read into memory.
     let failed = |e| format!("cannot read it: {e}");
     (&mut file).take(64).read_to_end(&mut bytes).map_err(failed)?;
     let format = format(&bytes)?;
@@ -46,10 +53,10 @@ pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeErro
     decode(format, &bytes, canvas)
 }
 
-/// As [`read_photo`], from memory.
+/// Decodes one photograph from memory, as [`read_photo`] does from a file.
 ///
 /// # Errors
-/// As [`read_photo`].
+/// The bytes are neither a PNG nor a JPEG, are broken, or end early.
 pub fn decode_photo(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     decode(format(bytes)?, bytes, canvas)
 }
@@ -90,7 +97,7 @@ fn broken(error: ImageError) -> String {
     format!("broken image: {error}")
 }
 
-/// Decodes to RGB and turns it as the EXIF orientation says.
+/// Decodes to RGB and applies the EXIF orientation.
 fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (width, height) = decoder.dimensions();
     let allowed = 1..=MAX_SIDE;
@@ -103,7 +110,7 @@ fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<()
         decoder.read_image(canvas.rgb(height, width)?).map_err(broken)?;
         return Ok(());
     }
-    // The sides are at most 2^14 and a pixel at most 8 bytes.
+    // The cast keeps the value: a side is at most 2^14, and a pixel has at most 8 bytes.
     let mut samples = vec![0; decoder.total_bytes() as usize];
     decoder.read_image(&mut samples).map_err(broken)?;
     let narrow = |pair: &[u8]| {
@@ -130,7 +137,8 @@ fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<()
     Ok(())
 }
 
-/// Whether the chunks of a PNG reach `IEND`. The decoder alone is content once it has all pixels.
+/// Whether the chunks of a PNG reach `IEND`. The decoder does not check this: it stops once it has
+/// all pixels.
 fn png_is_whole(bytes: &[u8]) -> bool {
     let mut rest = bytes.get(8..).unwrap_or_default();
     while let Some((head, body)) = rest.split_at_checked(8) {
@@ -144,8 +152,9 @@ fn png_is_whole(bytes: &[u8]) -> bool {
     false
 }
 
-/// Whether the segments of a JPEG reach the end-of-image marker. The decoder alone fills what is missing with gray.
-/// Within coded data a byte 0xFF is followed by 0 or a restart marker, so any other marker ends it.
+/// Whether the segments of a JPEG reach the end-of-image marker. The decoder does not check this:
+/// it fills what is missing with gray. Within coded data a byte 0xFF is followed by 0 or a restart
+/// marker, so any other marker ends the data.
 fn jpeg_is_whole(bytes: &[u8]) -> bool {
     let mut at = 2;
     while let Some(found) =

@@ -1,16 +1,19 @@
-//! What the threads share: samples to decode, batches in the making, and what is ready for the consumer.
+//! What the threads share: samples to decode, batches in the making, and what is ready for the
+//! consumer.
 //!
 //! ```text
 //! source --pull--> tasks --decode threads--> batches --upload--> ready --next--> consumer
 //! ```
 //!
-//! A batch is in one place at a time, and `window` bounds how many there are, which is the back-pressure: a thread pulls the next
-//! batch's samples only while there is room. No code of the user (a source, a decoder, a destructor of metadata) runs under the
-//! lock.
+//! A batch is in one place at a time, and `window` bounds how many there are. This is the
+//! back-pressure: a thread pulls the samples of the next batch only while there is room. No code of
+//! the user (a source, a decoder, a destructor of metadata) runs under the lock, except the logger,
+//! which formats the error of a sample that is skipped.
 //!
-//! **A finite pinned budget** makes samples take their memory in order (`turn`). So what holds memory is always a run of samples from
-//! the first that the consumer has not got, and a sample that finds the budget spent waits for the consumer to drop batches. Only
-//! where the consumer itself waits for that very batch, nothing can come back, and it is an error.
+//! **With a finite pinned budget**, samples take their memory in order (`turn`). So what holds
+//! memory is always a run of samples from the first that the consumer has not got, and a sample
+//! that finds the budget spent waits until the consumer drops batches. If the consumer itself waits
+//! for that very batch, nothing can come back, and the sample fails.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,59 +24,63 @@ use log::warn;
 
 use thalweg::{DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Result};
 
-use super::source::{Decode, Order, Samples};
-use super::staging::Staging;
-use super::{Batch, Canvas, DecodeError, Options, Pixels, Sample, Stats, Upload};
-use crate::lock;
+use crate::batch::Batch;
+use crate::canvas::{Canvas, Pixels};
+use crate::options::{Options, Upload};
+use crate::source::{Decode, Order, Sample, Samples};
+use crate::staging::Staging;
+use crate::stats::Stats;
+use crate::{DecodeError, lock};
 
-/// How a loader takes page-locked memory; tests give one that fails.
-pub(super) type Pin = fn(&PinnedPool, usize) -> Result<PinnedBuffer<u8>>;
+/// How a loader takes page-locked memory. Tests pass a function that fails.
+pub(crate) type Pin = fn(&PinnedPool, usize) -> Result<PinnedBuffer<u8>>;
 
-pub(super) struct Queue<M: Clone + Send + 'static> {
-    pub(super) options: Options,
-    pub(super) pool: PinnedPool,
-    pub(super) pin: Pin,
-    pub(super) staging: Staging,
-    /// Batches under way, at most.
+pub(crate) struct Queue<M: Clone + Send + 'static> {
+    pub(crate) options: Options,
+    pub(crate) pool: PinnedPool,
+    pub(crate) pin: Pin,
+    pub(crate) staging: Staging,
+    /// The most batches under way.
     window: usize,
-    pub(super) state: Mutex<State<M>>,
-    /// Something to do for decode threads.
-    pub(super) work: Condvar,
-    /// A batch is complete, or ready; or the consumer waits for one.
-    pub(super) done: Condvar,
-    /// A sample has taken its memory.
+    pub(crate) state: Mutex<State<M>>,
+    /// There is something to do for the decode threads.
+    pub(crate) work: Condvar,
+    /// A batch is complete or ready, or the consumer waits for one.
+    pub(crate) done: Condvar,
+    /// A sample has taken its memory, or needs none any more.
     turns: Condvar,
 }
 
-pub(super) struct State<M: Clone + Send + 'static> {
-    pub(super) epoch: u64,
+pub(crate) struct State<M: Clone + Send + 'static> {
+    pub(crate) epoch: u64,
     order: Order,
-    /// Of the next sample to pull.
+    /// The position of the next sample to pull.
     position: u64,
-    /// Away while a thread calls it.
+    /// `None` while a thread calls it.
     source: Option<Samples<M>>,
-    /// The source has no more in this epoch.
-    pub(super) ended: bool,
+    /// The source has no more samples in this epoch.
+    pub(crate) ended: bool,
     tasks: VecDeque<Task<M>>,
-    pub(super) batches: VecDeque<Assembly<M>>,
+    pub(crate) batches: VecDeque<Assembly<M>>,
     /// The number of the first of `batches` in its epoch.
     first: u64,
     /// A batch is out of `batches` and not yet `ready`.
-    pub(super) uploading: bool,
-    pub(super) ready: VecDeque<Result<Event<Batch<M>>>>,
+    pub(crate) uploading: bool,
+    pub(crate) ready: VecDeque<Result<Event<Batch<M>>>>,
     /// How many of `ready` are batches.
-    pub(super) ready_batches: usize,
+    pub(crate) ready_batches: usize,
     /// The consumer is in `next`.
-    pub(super) waiting: bool,
+    pub(crate) waiting: bool,
     /// Device buffers that consumers gave back.
-    pub(super) spare: VecDeque<Event<DeviceBuffer<u8>>>,
-    /// The sample whose turn it is to take memory, and those after it that need none any more.
+    pub(crate) spare: VecDeque<Event<DeviceBuffer<u8>>>,
+    /// The position of the sample whose turn it is to take memory.
     turn: u64,
+    /// Later positions that need no turn any more.
     passed: BTreeSet<u64>,
-    pub(super) stats: Stats,
-    /// Nothing more will come.
-    pub(super) failed: bool,
-    pub(super) stop: bool,
+    pub(crate) stats: Stats,
+    /// A thread or the device has failed. Nothing more is uploaded.
+    pub(crate) failed: bool,
+    pub(crate) stop: bool,
 }
 
 /// A sample's place.
@@ -82,7 +89,7 @@ struct Place {
     epoch: u64,
     batch: u64,
     slot: usize,
-    /// Position in the epoch.
+    /// The position in the epoch.
     position: u64,
 }
 
@@ -94,26 +101,28 @@ struct Task<M> {
     decode: Decode,
 }
 
-pub(super) struct Decoded<M> {
-    pub(super) index: u64,
-    pub(super) name: String,
-    pub(super) size: [u32; 2],
-    pub(super) pixels: Pixels,
-    pub(super) meta: M,
+pub(crate) struct Decoded<M> {
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) size: [u32; 2],
+    pub(crate) pixels: Pixels,
+    pub(crate) meta: M,
 }
 
 /// A batch in the making.
-pub(super) struct Assembly<M> {
+pub(crate) struct Assembly<M> {
     slots: Vec<Option<Result<Decoded<M>>>>,
+    /// How many slots are still empty.
     missing: usize,
-    /// It has as many samples as a batch has, whatever becomes of them.
-    pub(super) whole: bool,
-    /// The samples that failed, once `errors` has taken the errors out.
-    pub(super) failed: Vec<u64>,
-    /// How often there was no device memory for it.
-    pub(super) refused: u32,
-    /// It waits until the consumer has taken all that is ready.
-    pub(super) last_resort: bool,
+    /// It has as many samples as a full batch, whatever becomes of them.
+    pub(crate) whole: bool,
+    /// The indices of the samples that failed: those whose errors were taken out, and those that
+    /// were given up.
+    pub(crate) failed: Vec<u64>,
+    /// How often the consumer was told that there is no device memory for it.
+    pub(crate) refused: u32,
+    /// Its next attempt waits until the consumer has taken all that is ready.
+    pub(crate) last_resort: bool,
 }
 
 impl<M> Assembly<M> {
@@ -127,17 +136,17 @@ impl<M> Assembly<M> {
         self.missing -= 1;
     }
 
-    pub(super) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
+    pub(crate) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
         self.slots.iter().flatten().flatten()
     }
 
-    /// How many images there are, and their bytes.
-    pub(super) fn amount(&self) -> (usize, usize) {
+    /// The number of images, and their bytes together.
+    pub(crate) fn amount(&self) -> (usize, usize) {
         self.images().fold((0, 0), |(n, bytes), image| (n + 1, bytes + image.pixels.len()))
     }
 
     /// Takes the errors out.
-    pub(super) fn errors(&mut self) -> Vec<Error> {
+    pub(crate) fn errors(&mut self) -> Vec<Error> {
         let errors: Vec<_> =
             self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
         let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
@@ -145,8 +154,8 @@ impl<M> Assembly<M> {
         errors
     }
 
-    /// Makes an image an error; returns both.
-    pub(super) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
+    /// Turns an image into an error. Returns both.
+    pub(crate) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
         let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
         let lost = slot.take()?.ok()?;
         let cause = Arc::from(DecodeError::from(cause));
@@ -155,27 +164,28 @@ impl<M> Assembly<M> {
         Some((lost, error))
     }
 
-    /// Takes the images out; their samples count as failed.
-    pub(super) fn give_up(&mut self) -> Vec<Decoded<M>> {
+    /// Takes the images out. Their samples count as failed.
+    pub(crate) fn give_up(&mut self) -> Vec<Decoded<M>> {
         let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
         self.failed.extend(images.iter().map(|image| image.index));
         images
     }
 
-    pub(super) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
+    pub(crate) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
         self.slots.into_iter().flatten().flatten()
     }
 }
 
 impl<M: Clone + Send + 'static> State<M> {
-    /// Whether the first batch is complete, and need not wait for memory that the consumer has yet to give back.
-    pub(super) fn can_upload(&self) -> bool {
+    /// Whether the first batch is complete, and need not wait until the consumer gives memory back.
+    pub(crate) fn can_upload(&self) -> bool {
         let nothing_ahead = self.waiting && self.ready.is_empty();
-        self.batches.front().is_some_and(|front| front.missing == 0 && (!front.last_resort || nothing_ahead))
+        let ready = |front: &Assembly<M>| front.missing == 0 && (!front.last_resort || nothing_ahead);
+        !self.failed && self.batches.front().is_some_and(ready)
     }
 
     /// Takes the first batch, which is complete.
-    pub(super) fn pop(&mut self) -> Option<Assembly<M>> {
+    pub(crate) fn pop(&mut self) -> Option<Assembly<M>> {
         let front = self.batches.pop_front()?;
         self.first += 1;
         self.uploading = true;
@@ -183,25 +193,31 @@ impl<M: Clone + Send + 'static> State<M> {
     }
 
     /// Puts back what `pop` took.
-    pub(super) fn put_back(&mut self, front: Assembly<M>) {
+    pub(crate) fn put_back(&mut self, front: Assembly<M>) {
         self.uploading = false;
         self.first -= 1;
         self.batches.push_front(front);
     }
 
-    pub(super) fn push(&mut self, item: Result<Event<Batch<M>>>) {
+    pub(crate) fn push(&mut self, item: Result<Event<Batch<M>>>) {
         self.ready_batches += usize::from(item.is_ok());
         self.ready.push_back(item);
     }
 
+    /// Ends the loader with an error.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.push(Err(error));
+        self.failed = true;
+    }
+
     /// Whether the consumer has got everything of this epoch.
-    pub(super) fn exhausted(&self) -> bool {
+    pub(crate) fn exhausted(&self) -> bool {
         let idle = self.ended && self.batches.is_empty() && !self.uploading;
         self.ready.is_empty() && (idle || self.failed)
     }
 
-    /// Samples in this epoch, where known.
-    pub(super) fn samples(&self) -> Option<u64> {
+    /// The number of samples in this epoch, if it is known.
+    pub(crate) fn samples(&self) -> Option<u64> {
         self.order.len
     }
 
@@ -209,6 +225,7 @@ impl<M: Clone + Send + 'static> State<M> {
         self.batches.len() + self.ready_batches + usize::from(self.uploading)
     }
 
+    /// Notes that a sample needs no turn any more, and moves the turn on.
     fn pass(&mut self, place: Place) {
         if place.epoch != self.epoch || place.position < self.turn {
             return;
@@ -221,8 +238,8 @@ impl<M: Clone + Send + 'static> State<M> {
 }
 
 impl<M: Clone + Send + 'static> Queue<M> {
-    pub(super) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
-        // `prefetch` for the consumer, and what the threads are at work on.
+    pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
+        // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
         let state = State {
             epoch: 0,
@@ -253,12 +270,13 @@ impl<M: Clone + Send + 'static> Queue<M> {
         Order::new(len, options.shuffle, epoch, options.shard, options.drop_last)
     }
 
-    pub(super) fn wait<'g>(&self, condition: &Condvar, state: MutexGuard<'g, State<M>>) -> MutexGuard<'g, State<M>> {
+    pub(crate) fn wait<'g>(&self, condition: &Condvar, state: MutexGuard<'g, State<M>>) -> MutexGuard<'g, State<M>> {
         condition.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an epoch; what is left of the one before is dropped, also where a thread still works on it.
-    pub(super) fn restart(&self, len: Option<u64>) {
+    /// Starts an epoch. What is left of the one before is dropped; a thread that still works on a
+    /// part of it drops that part when it is done.
+    pub(crate) fn restart(&self, len: Option<u64>) {
         let epoch = lock(&self.state).epoch + 1;
         let order = Self::order(&self.options, len, epoch);
         let mut state = lock(&self.state);
@@ -278,7 +296,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         self.wake();
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         lock(&self.state).stop = true;
         self.wake();
     }
@@ -289,21 +307,20 @@ impl<M: Clone + Send + 'static> Queue<M> {
         self.turns.notify_all();
     }
 
-    /// Runs a thread, and tells the consumer should it end by a panic.
-    pub(super) fn guarded(self: Arc<Self>, run: impl FnOnce(&Self)) {
+    /// Runs the body of a thread. If it panics, the loader ends with an error.
+    pub(crate) fn guarded(self: Arc<Self>, run: impl FnOnce(&Self)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&self))) {
             let name = std::thread::current().name().unwrap_or_default().to_owned();
             let reason = format!("{name} panicked: {}", message(panic));
             let mut state = lock(&self.state);
-            state.push(Err(Error::Thread { reason }));
-            state.failed = true;
+            state.fail(Error::Thread { reason });
             drop(state);
             self.wake();
         }
     }
 
-    /// A decode thread.
-    pub(super) fn decode_all(&self) {
+    /// Runs a decode thread.
+    pub(crate) fn decode_all(&self) {
         let mut state = lock(&self.state);
         while !state.stop {
             if let Some(task) = state.tasks.pop_front() {
@@ -346,15 +363,15 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 Err(error) => {
                     samples.push(Err(error));
                     if !bounded {
-                        ended = true; // it might panic for ever and never say that there is no more
+                        ended = true; // it might panic forever and never say that there are no more
                         break;
                     }
                 }
             }
         }
         let mut whole = samples.len() == size;
-        // Without a length, only the source knows whether the other ranks have as many samples for
-        // this batch.
+        // If the source has no length, only a call of it tells whether the other ranks have as many
+        // samples for this batch.
         if whole
             && self.options.drop_last
             && let Some(last) = last
@@ -405,6 +422,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state
     }
 
+    /// Decodes a sample.
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
@@ -429,7 +447,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state.pass(place);
         state.stats.decode += spent;
         if state.stop || state.epoch != place.epoch {
-            drop(state); // nobody waits for it, and its metadata is the user's
+            drop(state); // before `outcome` is dropped, because its metadata is the user's
             return;
         }
         match &outcome {
@@ -448,14 +466,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
         self.done.notify_all();
     }
 
-    pub(super) fn count_failure(&self, state: &mut State<M>, error: &Error) {
+    pub(crate) fn count_failure(&self, state: &mut State<M>, error: &Error) {
         state.stats.failed += 1;
         if self.options.skip_errors {
             warn!("skipped: {error}");
         }
     }
 
-    /// Memory for a sample's pixels; page-locked, or where that fails, not.
+    /// Memory for the pixels of a sample. It is page-locked, or ordinary if that fails.
     fn grant(&self, place: Place, bytes: usize) -> Result<Pixels> {
         let pin = || match (self.pin)(&self.pool, bytes) {
             Ok(buffer) => Ok(Pixels::Pinned(buffer)),
@@ -466,7 +484,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
-                // Asked first, because `vec!` ends the process where there is no memory.
+                // This comes first, because `vec!` ends the process if there is no memory.
                 match Vec::<u8>::new().try_reserve_exact(bytes) {
                     Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
                     Err(_) => Err(error),
@@ -486,14 +504,15 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 state = self.wait(&self.turns, state);
                 continue;
             }
-            // Asked before the attempt, so that what the consumer has dropped by then is counted.
+            // This is read before the attempt, so that the attempt sees all memory that the
+            // consumer gave back by then.
             let hopeless = state.waiting && state.ready.is_empty() && !state.uploading && place.batch == state.first;
             drop(state);
             let pinned = pin();
             state = lock(&self.state);
             match pinned {
                 Err(Error::PinnedBudget { .. }) if !hopeless => {
-                    // Buffers come back without telling; this is the rare case.
+                    // Buffers come back without a signal, so this polls. It is rare.
                     let waited = self.turns.wait_timeout(state, Duration::from_millis(1));
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
@@ -508,12 +527,12 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 }
 
-/// What a panic said. The payload is the user's, and dropping it may panic again; it leaks.
-pub(super) fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+/// The message of a panic. The payload leaks: it is the user's, and dropping it may panic again.
+pub(crate) fn message(panic: Box<dyn std::any::Any + Send>) -> String {
     let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(s), _) => (*s).to_owned(),
         (_, Some(s)) => s.clone(),
-        _ => "a value that is no text".to_owned(),
+        _ => "a value that is not text".to_owned(),
     };
     std::mem::forget(panic);
     message

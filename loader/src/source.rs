@@ -7,23 +7,26 @@ use std::path::{Path, PathBuf};
 
 use thalweg::{Error, Result};
 
-use super::{Canvas, DecodeError};
+use crate::DecodeError;
+use crate::canvas::Canvas;
 
-/// What decodes one sample.
-pub(super) type Decode = Box<dyn FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send>;
+/// The function that decodes one sample.
+pub(crate) type Decode = Box<dyn FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send>;
 
-/// One image to be decoded, and what travels with it.
+/// An image to decode, and what travels with it.
 pub struct Sample<M> {
-    pub(super) name: String,
-    pub(super) meta: M,
-    pub(super) decode: Decode,
+    pub(crate) name: String,
+    pub(crate) meta: M,
+    pub(crate) decode: Decode,
 }
 
 impl<M> Sample<M> {
-    /// A sample that errors will call `name`, with its metadata (a label, a path), which reaches the batch untouched.
+    /// A sample with a name, which errors mention, and with metadata (a label, a path), which
+    /// reaches the batch unchanged.
     ///
-    /// `decode` runs once, on a decode thread: it learns the image's size, asks the [`Canvas`] for so many pixels and writes
-    /// them there. An error or a panic in it costs this sample alone.
+    /// `decode` runs once, on a decode thread. It finds out the size of the image, asks the
+    /// [`Canvas`] for memory of that size, and writes the pixels there. If it fails or panics, only
+    /// this sample is lost.
     pub fn new(
         name: impl Into<String>,
         meta: M,
@@ -39,13 +42,13 @@ impl<M: fmt::Debug> fmt::Debug for Sample<M> {
     }
 }
 
-/// What a source's function returns, called with a sample's index.
-pub(super) type Samples<M> = Box<dyn FnMut(u64) -> Option<Sample<M>> + Send>;
+/// The function of a source. It gets the index of a sample.
+pub(crate) type Samples<M> = Box<dyn FnMut(u64) -> Option<Sample<M>> + Send>;
 
-/// Where samples come from: files, a folder, or a function of one's own.
+/// Where samples come from: files, a folder, or a function of your own.
 pub struct Source<M> {
-    pub(super) len: Option<u64>,
-    pub(super) sample: Samples<M>,
+    pub(crate) len: Option<u64>,
+    pub(crate) sample: Samples<M>,
 }
 
 impl<M> Source<M> {
@@ -54,20 +57,21 @@ impl<M> Source<M> {
         Self { len: Some(len), sample: Box::new(move |index| Some(sample(index))) }
     }
 
-    /// Samples until `sample` returns `None`. It is called with 0, 1, 2 and so on (a
-    /// [shard](super::Options::shard) leaves out the other ranks' numbers), and from the beginning
-    /// in each epoch. Without a length, they cannot be shuffled. With several ranks and
-    /// [`drop_last`](super::Options::drop_last), it is also called with the number of the last
-    /// rank's last sample of each batch, in order, to learn whether every rank has this batch; that
-    /// sample is not decoded.
+    /// Samples until `sample` returns `None`. The loader calls it with 0, 1, 2 and so on, from the
+    /// beginning in each epoch. A [shard](crate::Options::shard) leaves out the numbers of the
+    /// other ranks. The samples have no known number, so they cannot be shuffled.
+    ///
+    /// With several ranks and [`drop_last`](crate::Options::drop_last), the loader also calls it
+    /// with the number of the last rank's last sample of each batch, in order, to learn whether
+    /// every rank has this batch. That sample is not decoded.
     pub fn from_fn(sample: impl FnMut(u64) -> Option<Sample<M>> + Send + 'static) -> Self {
         Self { len: None, sample: Box::new(sample) }
     }
 }
 
 impl Source<PathBuf> {
-    /// Files, each decoded by `read`: [`read_ppm`](super::read_ppm), `read_photo`, or a function of one's own. Their
-    /// metadata is the path.
+    /// Files that `read` decodes: [`read_ppm`](crate::read_ppm), `read_photo`, or a function of
+    /// your own. The metadata of a sample is its path.
     pub fn files(
         paths: impl IntoIterator<Item = impl Into<PathBuf>>,
         read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
@@ -79,8 +83,8 @@ impl Source<PathBuf> {
         })
     }
 
-    /// The files of a folder that have one of the `extensions` (`["jpg", "png"]`, in either case), in order of name. Subfolders and
-    /// hidden files are left out.
+    /// The files of a folder that have one of the `extensions` (`["jpg", "png"]`, in upper or lower
+    /// case), in order of name. Subfolders and hidden files are left out.
     ///
     /// # Errors
     /// The folder cannot be read, or has no such file.
@@ -104,7 +108,7 @@ impl Source<PathBuf> {
         let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(wanted).collect();
         paths.sort();
         if paths.is_empty() {
-            return Err(refuse("none is there".into()));
+            return Err(refuse("there is none".into()));
         }
         Ok(Self::files(paths, read))
     }
@@ -116,20 +120,21 @@ impl<M> fmt::Debug for Source<M> {
     }
 }
 
-/// Which sample is at which position of one rank's epoch.
+/// The order of one rank's samples in an epoch.
 #[derive(Debug)]
-pub(super) struct Order {
-    /// Samples of this rank, where known.
-    pub(super) len: Option<u64>,
+pub(crate) struct Order {
+    /// The number of samples of this rank, if it is known.
+    pub(crate) len: Option<u64>,
     shuffled: Option<Vec<u64>>,
     rank: u64,
     world: u64,
 }
 
 impl Order {
-    /// Positions `rank`, `rank + world`, and so on of all samples, which each rank shuffles alike. With `equal`, all ranks have
-    /// the same number, the largest they can.
-    pub(super) fn new(
+    /// A rank takes positions `rank`, `rank + world`, and so on of all samples, which every rank
+    /// shuffles alike. With `equal`, all ranks have the same number of samples, the largest
+    /// possible.
+    pub(crate) fn new(
         len: Option<u64>,
         shuffle: Option<u64>,
         epoch: u64,
@@ -142,7 +147,7 @@ impl Order {
     }
 
     /// The index of the sample at a position.
-    pub(super) fn index(&self, position: u64) -> Option<u64> {
+    pub(crate) fn index(&self, position: u64) -> Option<u64> {
         if self.len.is_some_and(|len| position >= len) {
             return None;
         }
@@ -150,9 +155,9 @@ impl Order {
         Some(self.shuffled.as_ref().map_or(place, |order| order[place as usize]))
     }
 
-    /// The index of the last rank's sample at a position, where the number of samples is not known
-    /// and this is another rank.
-    pub(super) fn of_last_rank(&self, position: u64) -> Option<u64> {
+    /// The index of the last rank's sample at a position. `None` if the number of samples is known
+    /// or this is the last rank.
+    pub(crate) fn of_last_rank(&self, position: u64) -> Option<u64> {
         let other = self.len.is_none() && self.rank < self.world - 1;
         other.then(|| position.checked_mul(self.world)?.checked_add(self.world - 1)).flatten()
     }
@@ -160,8 +165,9 @@ impl Order {
 
 /// The numbers below `len` in an order that seed and epoch decide, the same on every machine.
 ///
-/// Fisher and Yates's shuffle: for `i` from `len - 1` down to 1, swap elements `i` and `floor(r (i + 1) / 2^64)`, where each `r` is the next
-/// number of SplitMix64 (Steele, Lea and Flood 2014) started at `seed + epoch * 0xd1342543de82ef95`, modulo 2^64.
+/// Fisher and Yates's shuffle: for `i` from `len - 1` down to 1, swap elements `i` and `floor(r (i
+/// + 1) / 2^64)`, where each `r` is the next number of SplitMix64 (Steele, Lea and Flood 2014)
+/// started at `seed + epoch * 0xd1342543de82ef95`, modulo 2^64.
 fn permutation(len: u64, seed: u64, epoch: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..len).collect();
     let mut state = seed.wrapping_add(epoch.wrapping_mul(0xd134_2543_de82_ef95));
@@ -210,13 +216,15 @@ mod tests {
         assert_ne!(order, permutation(100, 2, 0));
         assert_ne!(order, permutation(100, 1, 1));
         assert_ne!(order, (0..100).collect::<Vec<_>>());
-        // SplitMix64 from 0 begins 0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f: elements 3, 1 and 0 are swapped in.
+        // SplitMix64 from 0 begins 0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f, so
+        // elements 3, 1 and 0 are swapped in.
         assert_eq!(permutation(4, 0, 0), [2, 0, 1, 3]);
     }
 
     #[test]
     fn places_are_equally_likely() {
-        // 3! orders of three, 6000 seeds: 1000 each, with a standard deviation below 30.
+        // Three numbers have 3! orders, so 6000 seeds give each about 1000 times, with a standard
+        // deviation below 30.
         let mut counts = std::collections::BTreeMap::new();
         for seed in 0..6000 {
             *counts.entry(permutation(3, seed, 0)).or_insert(0) += 1;

@@ -1,11 +1,16 @@
-//! What only a look inside can provoke: streams and page-locking that fail, and a bad environment.
+//! Tests that need access to the inside: streams and page-locking that fail, and a bad environment.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::*;
+use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
 
-/// Nine images of mixed sizes, of bytes that their index decides.
+use crate::loader::NewStream;
+use crate::queue::Pin;
+use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock, queue};
+
+/// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
     Source::indexed(9, |index| {
         Sample::new(format!("image {index}"), index, move |canvas| {
@@ -21,7 +26,7 @@ fn options(upload: Upload) -> Options {
     options.settle(|_| None).unwrap()
 }
 
-/// Device bytes of each image, and what came with it.
+/// The size, the bytes on the device and the metadata of each image.
 fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
     let device = loader.device;
     let mut all = Vec::new();
@@ -94,7 +99,7 @@ fn without_page_locked_memory_the_result_is_the_same() {
     }
 }
 
-/// Waits until `reached` holds of the loader's state. Only a failure takes as long as the limit.
+/// Waits until `reached` holds for the loader's state. Only a failure takes as long as the limit.
 #[track_caller]
 fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u64>) -> bool) {
     let state = lock(&loader.queue.state);
@@ -103,8 +108,7 @@ fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u
     assert!(!waited.timed_out(), "{what}: {} batches are ready, {} wait", state.ready_batches, state.batches.len());
 }
 
-/// As many batches as `prefetch` says are on the device before anybody asks for them, and those are
-/// all.
+/// Exactly as many batches as `prefetch` says are on the device before anybody asks for them.
 #[test]
 fn batches_are_uploaded_ahead() {
     for device in Device::all() {
@@ -120,8 +124,8 @@ fn batches_are_uploaded_ahead() {
             for taken in 0..5 {
                 let batch = loader.next().unwrap().unwrap().synchronize().unwrap(); // the first starts the thread that uploads
                 assert_eq!(batch.meta, [taken]);
-                // Uploaded ahead, and one more that is decoded and finds no room: so both threads
-                // have nothing to do.
+                // `prefetch` batches are uploaded ahead, and one more is decoded and finds no room.
+                // So both threads have nothing to do.
                 wait_until(&loader, &format!("prefetch {prefetch} on {device}"), |state| {
                     state.ready_batches == prefetch && state.batches.len() == 1 && state.can_upload()
                 });
@@ -143,6 +147,30 @@ fn a_pinned_budget_is_not_worked_around() {
     for error in errors {
         let Error::Sample { cause, .. } = &error else { panic!("{error}") };
         assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { budget: 1, .. })), "{error}");
+    }
+}
+
+/// A panic in a destructor of metadata ends the loader in the same way, whichever thread uploads.
+#[cfg(unix)]
+#[test]
+fn a_panic_in_an_upload_ends_the_loader() {
+    #[derive(Clone)]
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any("dropped");
+        }
+    }
+    for upload in [Upload::Streams, Upload::Sequential] {
+        // Its file has no pixels, so the upload drops the sample.
+        let samples = Source::indexed(1, |_| {
+            let empty = || std::fs::File::open("/dev/null");
+            Sample::new("empty", Bomb, move |canvas| canvas.rgb_in_file(1, 1, empty()?, 0))
+        });
+        let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(upload)).unwrap();
+        let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("an error was due") };
+        assert_eq!(reason, "an upload panicked: dropped");
+        assert!(loader.next().is_none());
     }
 }
 
@@ -190,7 +218,7 @@ fn dot(index: u64) -> Option<Sample<()>> {
     }))
 }
 
-/// What the loader logged, kept by a logger of the tests.
+/// What the loader logged. The test's logger keeps it.
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 #[test]

@@ -1,16 +1,16 @@
-//! How many tokens an allocation can need, and allocation from a relevance map on the host.
+//! The most tokens that an allocation can need, and allocation from a relevance map on the host.
 
 use thalweg::{Error, Result, Stream, StreamTag};
 
 use crate::Params;
 use crate::kernels::{self, Batch, Budget, SelectionMut};
 
-/// The buffers an allocation needs, known before it runs.
+/// The sizes of the buffers that an allocation needs. They are known before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
-    /// Patches.
+    /// The number of patches.
     pub(crate) patches: usize,
-    /// The budget of an image, no larger than what the patches of one can take.
+    /// The budget of an image. It is no larger than what the patches of an image can take.
     pub(crate) budget: u64,
     /// The most patches that can be selected.
     pub(crate) selected: usize,
@@ -19,11 +19,13 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Of `images` images of `patches` patches together, `largest` of them in the one that has most.
+    /// The capacity for `images` images. They have `patches` patches together, and the image with
+    /// the most patches has `largest`.
     pub(crate) fn new(params: &Params, images: usize, patches: usize, largest: usize) -> Result<Self> {
         let (lo, hi) = params.side_bounds();
         let most = |patches: usize| patches as u64 * u64::from(hi * hi);
-        // A budget below one share selects nothing, but the kernel wants to hear of a legal one.
+        // A budget below one share selects nothing, and the kernel accepts only a budget of at
+        // least one share.
         let budget = params.budget.min(most(largest)).max(u64::from(lo * lo));
         let tokens = budget.saturating_mul(images as u64).min(most(patches));
         if budget.max(tokens) > i32::MAX as u64 {
@@ -38,10 +40,10 @@ impl Capacity {
     }
 }
 
-/// Which patches get how many tokens.
+/// How many tokens each patch gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// For each patch in raster order, the side `n` of its `n` x `n` tokens, or 0.
+    /// The side `n` of the `n` x `n` tokens of each patch, in raster order, or 0.
     pub sides: Vec<i32>,
     /// Token offsets of the selected patches, `[K + 1]`, from 0 to the number of tokens.
     pub cu_seqlens: Vec<i32>,
@@ -49,8 +51,8 @@ pub struct Allocation {
     pub patch_id: Vec<i32>,
 }
 
-/// Allocates tokens by a relevance map of one's own, a number from 0 to 1 for each patch in raster order, on the device, and
-/// waits for the result.
+/// Allocates tokens on the device by a relevance map of your own, and waits for the result. The map
+/// has a number from 0 to 1 for each patch in raster order.
 ///
 /// ```
 /// use thalweg_vision::{Params, allocate_blocking};
@@ -67,7 +69,8 @@ pub struct Allocation {
 /// ```
 ///
 /// # Errors
-/// A parameter or a relevance that is not finite ([`Error::Parameter`]), or the device's own.
+/// A parameter is out of its range or a relevance is not finite ([`Error::Parameter`]), there is no
+/// memory, or the device has failed.
 pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], params: &Params) -> Result<Allocation> {
     params.validate()?;
     if let Some((i, v)) = relevance.iter().enumerate().find(|(_, v)| !v.is_finite()) {
@@ -89,7 +92,7 @@ pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], pa
     let mut patch_id = stream.alloc(capacity.selected)?;
     let mut counts = stream.alloc(2)?;
     let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
-    // The kernel does not read the table of a single image.
+    // The kernel does not read the table of a batch of one image.
     let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
     let batch = Batch { images: 1, patches: n, largest: n, table: &table };
     let budget = Budget { lo, hi, tokens: capacity.budget };

@@ -1,7 +1,9 @@
-//! The reference profile: what the published PyTorch project ARR-COC 0.1 computes of an image, for people who move from it.
+//! The reference profile: it computes what the published PyTorch project ARR-COC 0.1 computes of an
+//! image, for people who move from that project.
 //!
-//! It is coarser than [`Pipeline`](crate::Pipeline): images are resized to 512 x 512, sampled at 32 x 32 patches, and
-//! the 200 most relevant of those 1024 selected. `docs/spec.md` of the repository defines it.
+//! It is coarser than [`Pipeline`](crate::Pipeline). Images are resized to 512 x 512 and sampled at
+//! 32 x 32 patches, and the 200 most relevant of these 1024 patches are selected. `docs/spec.md` of
+//! the repository defines it.
 //!
 //! ```
 //! use thalweg::Device;
@@ -19,47 +21,49 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
-use thalweg::{AnyStream, Device, DeviceBuffer, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream, StreamTag};
+use thalweg::{
+    AnyStream, Device, DeviceBuffer, DeviceSlice, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream, StreamTag,
+};
 
 use crate::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience, Scores};
 use crate::{Head, Image, PLANES, Query, kernels};
-use thalweg::DeviceSlice;
 
 /// Rows and columns of patches.
 pub const SIDE: usize = 32;
 
-/// Patches that are selected.
+/// The number of patches that are selected.
 pub const SELECTED: usize = 200;
 
 const PATCHES: usize = SIDE * SIDE;
 
-/// The plane that is the perspectival score: edge magnitude, scaled.
+/// The plane that is the perspectival score, which is the scaled edge magnitude.
 const EDGE: u32 = 7;
 
-/// Images and bytes of them that are under way at once.
+/// The most images that are under way at once, and their bytes. A larger image goes alone.
 const IMAGES: usize = 1024;
 const BYTES: usize = 256 << 20;
 
 /// What the profile computes of one image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Maps {
-    /// `[13, 32, 32]`: R, G, B, L, a, Gx, Gy, edge magnitude, y, x, eccentricity, edge magnitude, L.
+    /// `[13, 32, 32]`: the planes R, G, B, L, a, Gx, Gy, edge magnitude, y, x, eccentricity, edge
+    /// magnitude, L.
     pub textures: Vec<f32>,
-    /// `[32, 32]`: entropy of the softmax of a patch's planes, scaled to 0 to 1.
+    /// `[32, 32]`: the entropy of the softmax of a patch's planes, scaled to 0 to 1.
     pub information: Vec<f32>,
-    /// `[32, 32]`: edge magnitude, scaled to 0 to 1.
+    /// `[32, 32]`: the edge magnitude, scaled to 0 to 1.
     pub perspectival: Vec<f32>,
     /// `[32, 32]`: how well a patch meets the query, 0 to 1.
     pub participatory: Vec<f32>,
-    /// The weights of these three.
+    /// The weights of these three scores.
     pub mix: [f32; 3],
-    /// `[32, 32]`: relevance, 0 to 1.
+    /// `[32, 32]`: the relevance, 0 to 1.
     pub relevance: Vec<f32>,
-    /// `[200]`: the most relevant patches, in order; of equal ones the first in raster order is first.
+    /// `[200]`: the most relevant patches, in order. Equal patches come in raster order.
     pub topk: Vec<i32>,
 }
 
-/// The profile of a head and a query, on a device.
+/// The profile for a head and a query, on a device.
 #[derive(Debug)]
 pub struct Profile {
     device: Device,
@@ -68,30 +72,31 @@ pub struct Profile {
     predictor: Option<Shared<DeviceBuffer<f32>>>,
 }
 
-/// Device memory for the maps of some images, one after another in each buffer; [`Profile::alloc`] makes it.
+/// Device memory for the maps of some images, one after another in each buffer. [`Profile::alloc`]
+/// makes it.
 #[derive(Debug, Resource)]
 pub struct DeviceMaps {
-    /// `[B, 13, 32, 32]`
+    /// `[B, 13, 32, 32]`: the planes.
     pub textures: DeviceBuffer<f32>,
-    /// `[B, 32, 32]`, as the next three.
+    /// `[B, 32, 32]`: the entropy of each patch.
     pub information: DeviceBuffer<f32>,
-    /// Edge magnitude.
+    /// `[B, 32, 32]`: the edge magnitude.
     pub perspectival: DeviceBuffer<f32>,
-    /// Query coupling.
+    /// `[B, 32, 32]`: how well each patch meets the query.
     pub participatory: DeviceBuffer<f32>,
-    /// Relevance.
+    /// `[B, 32, 32]`: the relevance.
     pub relevance: DeviceBuffer<f32>,
-    /// `[B, 3]`: a third each where the head has no balancer.
+    /// `[B, 3]`: the weights of the scores. Each is a third if the head has no balancer.
     pub mix: DeviceBuffer<f32>,
-    /// `[B, 200]`
+    /// `[B, 200]`: the most relevant patches.
     pub topk: DeviceBuffer<i32>,
     features: DeviceBuffer<f32>,
     summaries: DeviceBuffer<f32>,
-    /// Where the patches of each image start.
+    /// The layout of the patches, in the form that the batch kernels take.
     layout: DeviceBuffer<u32>,
 }
 
-/// The same on the host.
+/// The maps on the host.
 #[derive(Debug, Resource)]
 struct HostMaps {
     textures: PinnedBuffer<f32>,
@@ -104,8 +109,8 @@ struct HostMaps {
 }
 
 impl Profile {
-    /// The profile on a stream of its own; without a balancer the three scores weigh the same. Waits until the weights are on the
-    /// device.
+    /// A profile with a stream of its own. Without a balancer, the three scores weigh the same.
+    /// Waits until the weights are on the device.
     ///
     /// # Errors
     /// Head and query differ in dimension, or the device has failed.
@@ -119,12 +124,13 @@ impl Profile {
         Ok(Self { device, stream, coupling, predictor })
     }
 
-    /// The device it runs on.
+    /// The device that the profile runs on.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Processes images of any sizes, many at a time, and waits for the result of each, in order.
+    /// Processes images of any sizes, many at a time, and waits for the results. They come in
+    /// order.
     ///
     /// # Errors
     /// There is no memory, or the device has failed.
@@ -149,7 +155,8 @@ impl Profile {
         let mut table = self.device.pinned(3 * images.len())?;
         let mut start = 0;
         for (image, row) in images.iter().zip(table.chunks_exact_mut(3)) {
-            // Below 2^32: an image has at most 805 million bytes, and more than one at most `BYTES`.
+            // `start` is below 2^32: several images have at most `BYTES` bytes together, and a
+            // single image starts at 0.
             row.copy_from_slice(&[start as u32, image.height(), image.width()]);
             rgb[start..start + image.rgb().len()].copy_from_slice(image.rgb());
             start += image.rgb().len();
@@ -187,14 +194,14 @@ impl Profile {
         Ok((0..images.len()).map(of).collect())
     }
 
-    /// Device memory for the maps of so many images.
+    /// Device memory for the maps of this many images.
     ///
     /// # Errors
     /// There is no memory, or the device has failed.
     pub fn alloc<S: StreamTag>(&self, stream: &Stream<S>, images: usize) -> Result<DeviceMapsOn<S>> {
         let mut mix = stream.alloc(3 * images)?;
         stream.fill(&mut mix, 1.0 / 3.0)?;
-        // As of images of 32 x 32 pixels that are patches themselves.
+        // The layout of images of 32 x 32 pixels in which each pixel is a patch.
         let table: Vec<u32> = (0..=images as u32).flat_map(|b| [32, 32, 0, b * PATCHES as u32]).collect();
         let table = stream.bind(self.device.pinned_from(&table)?)?;
         let mut layout = stream.alloc(table.len())?;
@@ -213,10 +220,11 @@ impl Profile {
         })
     }
 
-    /// Computes the maps of images that are on the device, and returns without waiting: one launch a stage for all of them.
+    /// Enqueues the computation of the maps of images that are on the device, and returns without
+    /// waiting. One launch of each kernel handles all images.
     ///
     /// `table` [B, 3] holds where in `rgb` each image starts, its height and its width, as
-    /// [`kernels::profile_sample`] takes them; `maps` were allocated for as many.
+    /// [`kernels::profile_sample`] takes them. `maps` must be for B images.
     ///
     /// # Errors
     /// The lengths do not agree, or the device has failed.
@@ -234,7 +242,7 @@ impl Profile {
         let batch = Batch { images, patches: images * n, largest: n, table: &maps.layout };
         kernels::profile_sample(stream, images, rgb.len() as u32, table, rgb, textures)?;
         kernels::profile_scale(stream, images, textures, features, information)?;
-        // The score is scaled already: a peak of 1 leaves it as it is.
+        // The score is scaled already, so a peak of 1 leaves it unchanged.
         let coupling = stream.reading(&self.coupling)?;
         let how = Salience { edge: EDGE, least_peak: 1.0, foveal_bias: 0.0 };
         let out = ParticipatoryMut { participatory, salience: perspectival, summaries };

@@ -1,16 +1,21 @@
-//! From a photograph to adaptive visual tokens (ARR-COC): textures, relevance, allocation, compression.
+//! From a photograph to adaptive visual tokens (ARR-COC): textures, relevance, allocation,
+//! compression.
 //!
-//! 1. **Textures**: 13 planes a pixel (sRGB, CIELAB, Sobel of luma, position, eccentricity, local contrast).
-//! 2. **Relevance** of each patch: entropy of its luma (information), its edges (salience) and, with a [`Query`], how well it
-//!    meets the query (participatory score), balanced.
-//! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within a budget.
-//! 4. **Compression**: a selected patch's planes averaged over `n` x `n` cells, packed one patch after another.
+//! 1. **Textures**: each pixel has 13 planes (sRGB, CIELAB, Sobel of luma, position, eccentricity,
+//!    local contrast).
+//! 2. **Relevance** of each patch balances the entropy of its luma (information), its edges
+//!    (salience) and, with a [`Query`], how well it meets the query (participatory score).
+//! 3. **Allocation**: each patch gets 0, or `lo^2` to `hi^2` tokens (64 to 400 by default), within
+//!    a budget.
+//! 4. **Compression** averages the planes of a selected patch over `n` x `n` cells, and packs the
+//!    results one patch after another.
 //!
-//! [`Pipeline`] does it batch after batch, each on a stream of its own and replayed from a graph, straight from RGB without a plane in memory;
-//! [`Workspace`] for images that are on the device, on a stream of yours. [`kernels`] are the launchers they use, and those that
-//! write the planes.
-//! [`arr_coc_0_1`] computes what the published PyTorch project of that version does.
-//! The numbers are defined in `docs/spec.md` of the repository, exactly enough that another implementation agrees.
+//! [`Pipeline`] does this for batch after batch. Each batch runs on a stream of its own, replays a
+//! graph, and goes straight from RGB to tokens without storing a plane. [`Workspace`] does it for
+//! images that are on the device, on your stream. [`kernels`] has the launchers that these two use,
+//! and those that write the planes. [`arr_coc_0_1`] computes what the published PyTorch project of
+//! that version computes. `docs/spec.md` of the repository defines the numbers, exactly enough that
+//! another implementation agrees.
 //!
 //! ```
 //! use thalweg::Device;
@@ -43,11 +48,12 @@ pub use stages::Stages;
 pub use tokens::{TokenSet, TokenValues, Tokens};
 pub use workspace::{Precision, Workspace, WorkspaceOn};
 
-/// The kernels' typed launchers: asynchronous, on buffers that one stream orders.
+/// The typed launchers of the kernels. They are asynchronous, and take buffers that one stream
+/// orders.
 pub use thalweg_kernels::vision as kernels;
 
-/// Locks a mutex. One that a panic poisoned still holds consistent data here, because no code of a user runs under a lock of this
-/// crate.
+/// Locks a mutex. The data of a mutex that a panic poisoned is still consistent, because no code of
+/// a user runs under a lock of this crate.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -5,12 +5,12 @@ use std::ops::RangeInclusive;
 use thalweg_kernels::vision::{Layout, LayoutError, MAX_IMAGES, MAX_PATCHES};
 
 use thalweg::simt::host::counted;
-use thalweg::{Error, Result};
+use thalweg::{Error, PinnedBuffer, Result};
 
 /// Planes of the texture array, features of a patch, channels of a token.
 pub const PLANES: usize = thalweg_kernels::vision::PLANES as usize;
 
-/// The largest height and width, in pixels.
+/// The largest height and width of an image, in pixels.
 pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 
 /// How an image becomes tokens.
@@ -18,20 +18,22 @@ pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 pub struct Params {
     /// Side of a patch in pixels, 1 to 16384. Default 32.
     pub patch: u32,
-    /// A selected patch becomes `n` x `n` tokens with `n` in this range, within 1 to 255. Default 8 to 20.
+    /// A selected patch becomes `n` x `n` tokens, with `n` in this range. It lies within 1 to 255, and
+    /// is 8 to 20 by default.
     pub sides: RangeInclusive<u32>,
-    /// The most tokens an image gets; at least the smallest side squared. Default 4096.
+    /// The most tokens that an image gets; at least the smallest side squared. Default 4096.
     pub budget: u64,
-    /// The exponent of the utility `tokens^focus`, between 0 and 1: towards 1 tokens gather on few patches, towards
-    /// 0 they spread. Default 0.8.
+    /// The exponent of the utility `tokens^focus`, between 0 and 1. Near 1, tokens gather on few
+    /// patches; near 0, they spread. Default 0.8.
     pub focus: f64,
-    /// Where the eye rests: y, x, from 0 to 1. Default the centre.
+    /// The point where the eye rests: y, x, from 0 to 1. Default the centre.
     pub fixation: [f32; 2],
-    /// How much salience falls towards the periphery, 0 to 1. Default 0.
+    /// How much salience falls off towards the periphery, 0 to 1. Default 0.
     pub foveal_bias: f32,
-    /// Weights of entropy, salience and participatory score. Where absent, the balancer decides if the pipeline has one
-    /// ([`Pipeline::with_query`](crate::Pipeline::with_query)), else the scores that there are weigh the same. Without
-    /// a query there is no participatory score, so the third must be 0.
+    /// Weights of entropy, salience and participatory score. If there are none, the balancer of the
+    /// pipeline decides ([`Pipeline::with_query`](crate::Pipeline::with_query)); without a
+    /// balancer, the scores weigh the same. Without a query there is no participatory score, and
+    /// the third weight must be 0.
     pub mix: Option<[f32; 3]>,
 }
 
@@ -49,7 +51,7 @@ impl Params {
     /// Checks every parameter.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for the first that is out of its range.
+    /// [`Error::Parameter`] for the first parameter that is out of its range.
     pub fn validate(&self) -> Result<()> {
         let (lo, hi) = self.side_bounds();
         if !(1..=MAX_EXTENT).contains(&self.patch) {
@@ -88,28 +90,55 @@ impl Params {
         (*self.sides.start(), *self.sides.end())
     }
 
-    /// Patches of an image: rows, columns.
+    /// The patches of an image: rows, columns.
     pub fn grid(&self, height: u32, width: u32) -> [u32; 2] {
         [height.div_ceil(self.patch), width.div_ceil(self.patch)]
     }
 }
 
 /// An image: `height` x `width` pixels of sRGB, 8 bits a channel, `[H, W, 3]`, row-major.
-#[derive(Clone, PartialEq, Eq)]
+///
+/// It owns its bytes, in ordinary or in page-locked memory. A clone is in ordinary memory.
 pub struct Image {
     height: u32,
     width: u32,
-    rgb: Vec<u8>,
+    rgb: Bytes,
+}
+
+/// The memory of an image.
+enum Bytes {
+    Pageable(Vec<u8>),
+    Pinned(PinnedBuffer<u8>),
 }
 
 impl Image {
     /// An image of `3 * height * width` bytes.
     ///
     /// # Errors
-    /// An extent is not within 1 to 16384, or the bytes are not as many.
+    /// An extent is not within 1 to 16384, or the number of bytes is another.
     pub fn new(height: u32, width: u32, rgb: Vec<u8>) -> Result<Self> {
         check_size(height, width, rgb.len())?;
-        Ok(Self { height, width, rgb })
+        Ok(Self { height, width, rgb: Bytes::Pageable(rgb) })
+    }
+
+    /// An image of `3 * height * width` bytes that lie in page-locked memory, such as a loader's.
+    /// It keeps the memory until it is dropped, so the bytes need no copy.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    /// use thalweg_vision::Image;
+    ///
+    /// let pixels = Device::cpu()?.pinned_from(&[0u8, 0, 0, 255, 255, 255])?;
+    /// let image = Image::from_pinned(1, 2, pixels)?;
+    /// assert_eq!(image, Image::new(1, 2, vec![0, 0, 0, 255, 255, 255])?);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An extent is not within 1 to 16384, or the number of bytes is another.
+    pub fn from_pinned(height: u32, width: u32, rgb: PinnedBuffer<u8>) -> Result<Self> {
+        check_size(height, width, rgb.len())?;
+        Ok(Self { height, width, rgb: Bytes::Pinned(rgb) })
     }
 
     /// Rows.
@@ -122,11 +151,28 @@ impl Image {
         self.width
     }
 
-    /// The bytes: red, green, blue of the first pixel, then of the one to its right.
+    /// The bytes: red, green and blue of the first pixel, then of the pixel to its right.
     pub fn rgb(&self) -> &[u8] {
-        &self.rgb
+        match &self.rgb {
+            Bytes::Pageable(rgb) => rgb,
+            Bytes::Pinned(rgb) => rgb,
+        }
     }
 }
+
+impl Clone for Image {
+    fn clone(&self) -> Self {
+        Self { height: self.height, width: self.width, rgb: Bytes::Pageable(self.rgb().to_vec()) }
+    }
+}
+
+impl PartialEq for Image {
+    fn eq(&self, other: &Self) -> bool {
+        (self.height, self.width, self.rgb()) == (other.height, other.width, other.rgb())
+    }
+}
+
+impl Eq for Image {}
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -134,7 +180,7 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Checks an image's extents and its number of bytes.
+/// Checks the extents of an image and its number of bytes.
 pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     let extents = 1..=MAX_EXTENT;
     if !extents.contains(&height) || !extents.contains(&width) {
@@ -151,10 +197,11 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Where images of these sizes (height, width) lie in a batch, for the kernels that take one: [`Layout::new`] with this crate's error.
+/// Computes where images of these sizes (height, width) lie in a batch, for the kernels that take a
+/// layout. It is [`Layout::new`] with the error of this crate.
 ///
 /// # Errors
-/// No batch can hold them: see [`LayoutError`].
+/// No batch can hold the images: see [`LayoutError`].
 pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<Layout> {
     Layout::new(sizes, patch).map_err(|error| {
         let (name, given, expected) = match error {

@@ -6,10 +6,11 @@
 //! slot 2               | up 2 | ...
 //! ```
 //!
-//! A slot has a stream and all the memory that a batch takes, in page-locked and in device memory; so the copies of one batch run
-//! beside the kernels of others, and in the steady state nothing is allocated. From a slot's second batch on, what it does
-//! is one [`Graph`], replayed. Nothing waits for the host between upload and result: how many tokens there are is known
-//! only with them, so their memory is sized by the budget.
+//! A slot has a stream and all the memory that a batch takes, both page-locked and on the device.
+//! So the copies of one batch run beside the kernels of others, and in the steady state nothing is
+//! allocated. From its second batch on, a slot replays one [`Graph`](thalweg::Graph). Nothing waits
+//! for the host between upload and result: the number of tokens is known only with the tokens, so
+//! the budget decides the size of their memory.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -28,15 +29,16 @@ use crate::tokens::TokensOn;
 use crate::workspace::{Coupling, Mix, Plan, Precision, WorkspaceOn};
 use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
 
-/// Slots of a pipeline, unless said otherwise: enough to keep both copy engines and the kernels busy beside the host's own work.
+/// The default number of slots of a pipeline. It is enough to keep both copy engines and the
+/// kernels busy beside the work of the host.
 const DEPTH: usize = 4;
 
 /// Images to tokens.
 ///
-/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of them, take a
+/// [`run`](Pipeline::run) takes images and returns their tokens. For a stream of images, take a
 /// [`Frame`], write into its page-locked memory, [`submit`](Pipeline::submit) it, and give the
-/// [`Tokens`] back when they are used. A frame or a batch that is dropped instead gives itself
-/// back, as soon as its work is done:
+/// [`Tokens`] back after use. The memory of a frame, or of a batch under way, that is dropped comes
+/// back by itself, as soon as its work is done:
 ///
 /// ```
 /// use thalweg::{Device, Event};
@@ -77,8 +79,8 @@ pub struct Pipeline {
     slots: Arc<Slots>,
 }
 
-/// A batch of images to be written in page-locked memory, before [`Pipeline::submit`]. Dropping it
-/// gives the memory to a later batch.
+/// Page-locked memory for a batch of images. Write the images, then [`submit`](Pipeline::submit)
+/// it. Dropping it gives the memory to a later batch.
 #[derive(Debug)]
 pub struct Frame {
     /// `None` once it is submitted.
@@ -110,15 +112,15 @@ impl Frame {
     /// Height and width of image `i`.
     ///
     /// # Panics
-    /// There are not so many images.
+    /// There is no image `i`.
     pub fn size(&self, i: usize) -> [u32; 2] {
         self.layout().size(i)
     }
 
-    /// The bytes of image `i`, `[H, W, 3]` sRGB; they hold what an earlier batch left.
+    /// The bytes of image `i`, `[H, W, 3]` sRGB. At first they hold what an earlier batch left.
     ///
     /// # Panics
-    /// There are not so many images.
+    /// There is no image `i`.
     pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
         let range = self.layout().byte_range(i);
         match &mut self.draft {
@@ -128,7 +130,7 @@ impl Frame {
     }
 }
 
-/// What becomes a slot, once it has a place.
+/// The parts of a new slot, which has no place yet.
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
 impl Pipeline {
@@ -151,29 +153,31 @@ impl Pipeline {
         })
     }
 
-    /// How many batches may be under way or in use at once, at least 1. Default 4. A batch that is
-    /// dropped under way counts until its work is done, however it is dropped.
+    /// Sets how many batches may be under way or in use at once, at least 1. Default 4. A batch
+    /// that is dropped under way counts until its work is done, however it is dropped.
     pub fn with_depth(self, depth: usize) -> Self {
         Self { slots: Slots::new(depth.max(1)), ..self }
     }
 
-    /// How tokens are stored. Default [`Precision::F32`].
+    /// Sets how tokens are stored. Default [`Precision::F32`].
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, slots: Slots::new(self.slots.depth()), ..self }
     }
 
-    /// Whether the texture array comes back too (52 bytes a pixel). Default no.
+    /// Sets whether the texture array comes back too (52 bytes for each pixel). Default no.
     pub fn with_textures(self, keep: bool) -> Self {
         Self { keep_textures: keep, slots: Slots::new(self.slots.depth()), ..self }
     }
 
-    /// Whether to measure the device time of each [stage](Pipeline::stages), which takes some events and no graph. Default no.
+    /// Sets whether to measure the device time of each [stage](Pipeline::stages). A pipeline that
+    /// measures records events and replays no graph. Default no.
     pub fn with_stages(self, measure: bool) -> Self {
         Self { measure, slots: Slots::new(self.slots.depth()), ..self }
     }
 
-    /// Makes the participatory score of a query part of relevance, with the balance of the head's balancer if there is one and
-    /// [`Params::mix`] does not say otherwise.
+    /// Makes the participatory score of a query part of relevance. [`Params::mix`] gives the
+    /// weights of the scores. If it is absent, the balancer of the head does; without a balancer,
+    /// the scores weigh the same.
     ///
     /// # Errors
     /// Head and query differ in dimension ([`Error::Tensor`]).
@@ -201,19 +205,21 @@ impl Pipeline {
         self.slots.depth()
     }
 
-    /// Device time of the batches recycled so far, where it is [measured](Pipeline::with_stages).
+    /// The device time of the batches recycled so far, if it is [measured](Pipeline::with_stages).
     pub fn stages(&self) -> Stages {
         self.slots.stages()
     }
 
-    /// Memory for a batch of images of these sizes (height, width), to be written and submitted.
-    /// Waits while as many frames and tokens as the pipeline is [deep](Pipeline::depth) are in use,
-    /// or were dropped and are not done yet; so a thread that holds them all waits for ever. In
+    /// Memory for a batch of images of these sizes (height, width). Write the images, then submit
+    /// it.
+    ///
+    /// It waits while as many frames and tokens as the pipeline is [deep](Pipeline::depth) are in
+    /// use, or were dropped and are not done yet. So a thread that holds them all waits forever. In
     /// asynchronous code, use [`frame_async`](Pipeline::frame_async).
     ///
     /// # Errors
-    /// A size is not within 1 to 16384, [`Params::mix`] weighs a query that is not there, there is no memory, or the device has
-    /// failed.
+    /// A size is not within 1 to 16384, one batch cannot hold the images, [`Params::mix`] has a
+    /// weight for a query but there is none, there is no memory, or the device has failed.
     pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
         match self.try_frame(sizes)? {
             Some(frame) => Ok(frame),
@@ -221,12 +227,12 @@ impl Pipeline {
         }
     }
 
-    /// As [`frame`](Pipeline::frame), for asynchronous code: the task waits, and no thread. Works
-    /// on every executor.
+    /// Works like [`frame`](Pipeline::frame), for asynchronous code: the task waits, and no thread
+    /// is blocked. It runs on every executor.
     ///
     /// Threads and tasks that wait get frames in the order in which they began to wait. Dropping
-    /// the future gives its turn to the next; so drop a future that is not polled any more, because
-    /// those behind it wait for it.
+    /// the future gives its turn to the next one. So drop a future that is not polled any more,
+    /// because those behind it wait for it.
     ///
     /// ```
     /// use thalweg::Device;
@@ -250,16 +256,17 @@ impl Pipeline {
         FrameFuture { pipeline: self, sizes, turn: None }
     }
 
-    /// As [`frame`](Pipeline::frame), without waiting: `None` where it would, also because others
-    /// wait already.
+    /// Works like [`frame`](Pipeline::frame), but never waits. `None` means that `frame` would
+    /// wait, perhaps because others wait already.
     ///
     /// # Errors
-    /// As [`frame`](Pipeline::frame).
+    /// The errors of [`frame`](Pipeline::frame).
     pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
         self.frame_or_turn(sizes, &mut None, None)
     }
 
-    /// A frame; or `None`, and a turn for the waker, if there is one.
+    /// A frame, if there is a place for it. Otherwise `None`; then a `waker` stands in the queue,
+    /// under the number in `turn`.
     fn frame_or_turn(&self, sizes: &[[u32; 2]], turn: &mut Option<u64>, waker: Option<Waker>) -> Result<Option<Frame>> {
         self.device.usable()?;
         let same = |draft: &Draft| {
@@ -294,7 +301,7 @@ impl Pipeline {
         Frame { draft: Some(draft), slots: Arc::downgrade(&self.slots) }
     }
 
-    /// A stream and memory for a batch; waits for nothing.
+    /// Makes a stream and the memory for a batch. Waits for nothing.
     fn make(&self, layout: Layout) -> Result<Made> {
         let stream = AnyStream::new(self.device)?;
         let bytes = layout.bytes() as usize;
@@ -313,7 +320,7 @@ impl Pipeline {
         Ok((stream, plan, self.device.pinned(bytes)?, buffers))
     }
 
-    /// The layout of images of these sizes, if this pipeline can make tokens of them.
+    /// The layout of images of these sizes. An error if this pipeline cannot make tokens of them.
     fn layout(&self, sizes: &[[u32; 2]]) -> Result<Layout> {
         if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
             && third != 0.0
@@ -331,7 +338,8 @@ impl Pipeline {
         WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
     }
 
-    /// Device memory for batches of images of these sizes (height, width) that are on the device already.
+    /// Device memory for batches of images of these sizes (height, width) that are on the device
+    /// already.
     ///
     /// ```
     /// use thalweg_vision::{Params, Pipeline};
@@ -345,20 +353,20 @@ impl Pipeline {
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
     /// workspace.enqueue(&work, &rgb)?;
-    /// // A model would go on from here, on the device; so much of `tokens` counts:
+    /// // A model would go on from here, on the device. Of `tokens`, this many count:
     /// let [tokens, patches] = work.read_blocking(workspace.counts())?[..] else { unreachable!() };
     /// assert!(tokens <= 500 && patches <= 4);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`frame`](Pipeline::frame).
+    /// The errors of [`frame`](Pipeline::frame).
     pub fn workspace<S: StreamTag>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
         self.workspace_of(stream, self.layout(sizes)?)
     }
 
-    /// Starts a batch on its way, and returns without waiting for it. A frame of another pipeline goes the way that one would
-    /// send it.
+    /// Enqueues the work of a batch, and returns without waiting for it. The frame decides which
+    /// pipeline does the work: a frame of another pipeline runs as if it were submitted there.
     ///
     /// # Errors
     /// The device has failed.
@@ -375,8 +383,9 @@ impl Pipeline {
                 Ok(slot) => (slot, Ok(())),
                 Err(returned) => (returned.value, Err(returned.error)),
             };
-            // Where the event is dropped, the slot keeps its place until its work is done; also where it is dropped here,
-            // after an error, with what was sent before that.
+            // If the event is dropped, the slot keeps its place until its work is done. This also
+            // holds if it is dropped here, because of an error, after a part of the work was
+            // enqueued.
             let tokens = stream.record(TokensOn { slot })?.on_drop(move |tokens| {
                 if let Some(slots) = home.upgrade() {
                     slots.give_back(tokens.unzip().slot);
@@ -387,15 +396,15 @@ impl Pipeline {
         })
     }
 
-    /// Takes a batch's memory back for a later one, and adds its times to the [measured](Pipeline::stages) ones. Tokens of another
-    /// pipeline are dropped.
+    /// Takes the memory of a batch back for a later one, and adds its times to the
+    /// [measured](Pipeline::stages) ones. Tokens of another pipeline are dropped.
     pub fn recycle(&self, tokens: Tokens) {
         let draft = Draft::from(tokens.slot);
         if !draft.run.place.is_of(&self.slots) {
             return;
         }
         if let Work::Measured(marks) = &*lock(&draft.run.work) {
-            // The tokens are here, so the marks are passed.
+            // The tokens are on the host, so the device is past the marks.
             self.slots.set_stages(|stages| {
                 let mut sum = *stages;
                 if sum.add(marks).is_ok() {
@@ -406,8 +415,8 @@ impl Pipeline {
         self.slots.free(draft);
     }
 
-    /// Processes images of any sizes, some of them at a time, and waits for all. A result, or an error, for each
-    /// image, in order; one that fails does not stop the others.
+    /// Processes images of any sizes, a few at a time, and waits for all of them. Returns a result
+    /// or an error for each image, in order. An image that fails does not stop the others.
     pub fn run(&self, images: &[Image]) -> Vec<Result<TokenSet>> {
         let mut done = Vec::with_capacity(images.len());
         let mut under_way = VecDeque::new();
@@ -417,7 +426,7 @@ impl Pipeline {
                 match (self.try_frame(&size), under_way.is_empty()) {
                     (Ok(Some(frame)), _) => break Ok(frame),
                     (Ok(None), true) => break self.frame(&size),
-                    // What not all have room for together, one may have alone.
+                    // An image may have enough memory alone, though not beside the others.
                     (Ok(None) | Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }), false) => {
                         done.extend(under_way.pop_front().map(|first| self.settle(first)));
                     }
@@ -441,13 +450,14 @@ impl Pipeline {
     }
 }
 
-/// [`Pipeline::frame_async`]: a frame, once there is a place for it and it is this future's turn.
+/// The future of [`Pipeline::frame_async`]. It yields a frame, once there is a place for it and it
+/// is the turn of this future.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct FrameFuture<'p> {
     pipeline: &'p Pipeline,
     sizes: &'p [[u32; 2]],
-    /// Its number in the queue, while it stands there.
+    /// The number of this future in the queue, while it stands there.
     turn: Option<u64>,
 }
 
@@ -510,8 +520,8 @@ mod tests {
 
     use crate::Params;
 
-    /// A driver that fails leaves a batch of which nobody can say when it is done. Whoever waits
-    /// for its place must not wait for ever.
+    /// After the driver fails, nobody can say when a batch is done. Whoever waits for its place
+    /// must not wait forever.
     #[test]
     fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
         let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);

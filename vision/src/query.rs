@@ -1,4 +1,4 @@
-//! Weights of a head, and a query: what the participatory score and the learned balance are made of.
+//! The weights of a head, and a query. The participatory score and the learned balance need both.
 
 use thalweg::simt::host::counted;
 use thalweg::{Error, Result};
@@ -9,7 +9,7 @@ use crate::{PLANES, kernels};
 const HIDDEN: usize = 64;
 /// Hidden units of a balancer.
 const BALANCER: usize = 128;
-/// Statistics of the three score maps, which a balancer takes before the query.
+/// Statistics of the three score maps. A balancer takes them, followed by the query.
 const STATISTICS: usize = 9;
 
 const HEAD: [[&str; 2]; 2] = [
@@ -33,7 +33,8 @@ pub struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    /// Checks a layer's lengths and that all of it is finite; `names` are those of its weight and its bias.
+    /// Checks the lengths of a layer, and that all its numbers are finite. `names` are the names of
+    /// its weight and its bias.
     fn check(self, names: [&'static str; 2], outputs: usize, inputs: usize) -> Result<()> {
         let shapes = [vec![outputs, inputs], vec![outputs]];
         for ((values, name), shape) in [self.weight, self.bias].into_iter().zip(names).zip(shapes) {
@@ -46,7 +47,7 @@ impl Layer<'_> {
     }
 }
 
-/// A layer that is kept.
+/// A layer that owns its numbers.
 #[derive(Clone, Debug)]
 struct Owned {
     weight: Vec<f32>,
@@ -65,9 +66,11 @@ impl Owned {
     }
 }
 
-/// The weights that project a patch's features to the space of a query, and those of the balancer where there is one.
+/// The weights that project the features of a patch to the space of a query, and the weights of the
+/// balancer if there is one.
 ///
-/// Its triangular form, which stands for all D outputs of the projection, is made once, when it is built.
+/// Building a head computes a triangular form, once, which stands for all D outputs of the
+/// projection.
 ///
 /// ```
 /// use thalweg_vision::{Head, Image, Layer, Params, Pipeline, Query};
@@ -90,16 +93,16 @@ impl Owned {
 pub struct Head {
     hidden: Owned,
     projection: Owned,
-    /// R [65, 65] of [W2 b2].
+    /// The triangular factor R [65, 65] of [W2 b2].
     triangle: Vec<f64>,
     balancer: Option<[Owned; 3]>,
 }
 
 impl Head {
-    /// A head of the layers 13 features to 64 hidden units, and 64 to D.
+    /// A head of two layers: from 13 features to 64 hidden units, and from these to D outputs.
     ///
     /// # Errors
-    /// [`Error::Tensor`] for one of another shape, or with a number that is not finite.
+    /// [`Error::Tensor`] if a layer has another shape, or a number that is not finite.
     pub fn new(hidden: Layer<'_>, projection: Layer<'_>) -> Result<Self> {
         let [first, second] = HEAD;
         hidden.check(first, HIDDEN, PLANES)?;
@@ -111,11 +114,11 @@ impl Head {
         Ok(Self { hidden: hidden.into(), projection: projection.into(), triangle, balancer: None })
     }
 
-    /// The same with a balancer: three layers, 9 + D to 128 to 128 to 3, that weigh the scores by their statistics and the
-    /// query.
+    /// Adds a balancer: three layers, from 9 + D to 128 to 128 to 3, which weigh the scores by
+    /// their statistics and the query.
     ///
     /// # Errors
-    /// [`Error::Tensor`] for one of another shape, or with a number that is not finite.
+    /// [`Error::Tensor`] if a layer has another shape, or a number that is not finite.
     pub fn with_balancer(mut self, layers: [Layer<'_>; 3]) -> Result<Self> {
         let shapes = [(BALANCER, STATISTICS + self.dimension()), (BALANCER, BALANCER), (3, BALANCER)];
         for ((layer, names), (outputs, inputs)) in layers.iter().zip(PREDICTOR).zip(shapes) {
@@ -125,23 +128,24 @@ impl Head {
         Ok(self)
     }
 
-    /// D, the dimension of the queries it goes with.
+    /// D, the dimension of the queries that fit this head.
     pub fn dimension(&self) -> usize {
         self.projection.bias.len()
     }
 
-    /// Whether it has a balancer.
+    /// Whether the head has a balancer.
     pub fn has_balancer(&self) -> bool {
         self.balancer.is_some()
     }
 
-    /// What [`kernels::participatory`] takes for this head and a query.
+    /// The weights that [`kernels::participatory`] takes for this head and a query.
     ///
     /// # Errors
-    /// [`Error::Tensor`] where the query has another dimension.
+    /// [`Error::Tensor`] if the query has another dimension.
     pub fn coupling(&self, query: &Query) -> Result<Vec<f32>> {
         self.check(query)?;
-        // Over the query's length, so that the kernel divides by that of the projection alone.
+        // Divided by the length of the query, so that the kernel needs to divide only by the length
+        // of the projection.
         let length = query.0.iter().map(|&q| f64::from(q) * f64::from(q)).sum::<f64>().sqrt().max(1e-12);
         let mut coupled = vec![0.0; HIDDEN + 1];
         let rows = self.projection.weight.chunks(HIDDEN).zip(&self.projection.bias);
@@ -154,10 +158,11 @@ impl Head {
         Ok(kernels::coupling(&self.hidden.weight, &self.hidden.bias, &self.triangle, &coupled))
     }
 
-    /// What [`kernels::balance`] takes for this head and a query; `None` without a balancer.
+    /// The weights that [`kernels::balance`] takes for this head and a query. `None` without a
+    /// balancer.
     ///
     /// # Errors
-    /// [`Error::Tensor`] where the query has another dimension.
+    /// [`Error::Tensor`] if the query has another dimension.
     pub fn predictor(&self, query: &Query) -> Result<Option<Vec<f32>>> {
         self.check(query)?;
         Ok(self.balancer.as_ref().map(|layers| {
@@ -190,7 +195,7 @@ impl Query {
     /// A query of these numbers.
     ///
     /// # Errors
-    /// [`Error::Tensor`] where there are none, or one is not finite.
+    /// [`Error::Tensor`] if there are no numbers, or one is not finite.
     pub fn new(embedding: &[f32]) -> Result<Self> {
         if embedding.is_empty() {
             return refuse(QUERY, "empty", "[D] with D at least 1");
@@ -199,7 +204,7 @@ impl Query {
         Ok(Self(embedding.to_vec()))
     }
 
-    /// D.
+    /// D, the number of elements.
     pub fn dimension(&self) -> usize {
         self.0.len()
     }
@@ -222,7 +227,8 @@ fn finite(name: &'static str, values: &[f32]) -> Result<()> {
     }
 }
 
-/// The triangular factor R [65, 65] of [W2 b2] = Q R, by Householder's reflections; rows past D are zero.
+/// Computes the triangular factor R [65, 65] of [W2 b2] = Q R, by Householder reflections. Rows
+/// past D are zero.
 ///
 /// |W2 h + b2| = |R (h, 1)|, because the columns of Q are orthonormal.
 fn triangle(projection: Layer<'_>) -> Vec<f64> {
@@ -238,7 +244,7 @@ fn triangle(projection: Layer<'_>) -> Vec<f64> {
         let pivot = &mut done[k];
         if k < rows {
             let length = pivot[k..].iter().map(|v| v * v).sum::<f64>().sqrt();
-            // The sign that adds, so that nothing cancels.
+            // With this sign, the subtraction below adds magnitudes, so that no digits cancel.
             let diagonal = -length.copysign(pivot[k]);
             pivot[k] -= diagonal;
             let mirror = &pivot[k..];
@@ -269,14 +275,17 @@ mod file {
     use thalweg::{Error, Result};
 
     impl Head {
-        /// The head in the bytes of a safetensors file, by its names in a PyTorch state dict: `participatory_scorer.texture_proj.{0,2}` and, where
-        /// one of them is there, `balancer.weight_predictor.{0,2,4}`, each with `.weight` and `.bias`. Other tensors are ignored.
+        /// Reads a head from the bytes of a safetensors file. The tensors have the names of a
+        /// PyTorch state dict: `participatory_scorer.texture_proj.{0,2}` and, for a head with a
+        /// balancer, `balancer.weight_predictor.{0,2,4}`, each with `.weight` and `.bias`. If one
+        /// tensor of the balancer is there, all must be. Other tensors are ignored.
         ///
-        /// F32, F16 and BF16 are taken; weights are `[outputs, inputs]` or, as of 1x1 convolutions, `[outputs, inputs, 1, 1]`.
+        /// The types F32, F16 and BF16 are accepted. Weights are `[outputs, inputs]`, or
+        /// `[outputs, inputs, 1, 1]` as in 1x1 convolutions.
         ///
         /// # Errors
-        /// [`Error::Tensor`] for one that is missing, of another shape or type, or with a number that is not finite; [`Error::Parameter`]
-        /// where it is no safetensors file.
+        /// [`Error::Tensor`] if a tensor is missing, has another shape or type, or a number that is
+        /// not finite. [`Error::Parameter`] if this is not a safetensors file.
         pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
             let file = open("weights", bytes)?;
             let hidden = layer(&file, HEAD[0], HIDDEN, PLANES)?;
@@ -297,10 +306,11 @@ mod file {
     }
 
     impl Query {
-        /// The tensor `query` `[D]` in the bytes of a safetensors file: F32, F16 or BF16.
+        /// Reads the tensor `query` `[D]` from the bytes of a safetensors file. Its type is F32,
+        /// F16 or BF16.
         ///
         /// # Errors
-        /// As [`Head::from_safetensors`].
+        /// The errors of [`Head::from_safetensors`].
         pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
             Self::new(&vector(&open("query", bytes)?, QUERY)?)
         }
@@ -318,7 +328,7 @@ mod file {
         Layer { weight, bias }
     }
 
-    /// A layer's weight and bias.
+    /// Reads the weight and the bias of a layer.
     fn layer(file: &SafeTensors<'_>, names: [&'static str; 2], outputs: usize, inputs: usize) -> Result<[Vec<f32>; 2]> {
         let (shape, weight) = tensor(file, names[0])?;
         if !matches!(*shape, [o, i] | [o, i, 1, 1] if [o, i] == [outputs, inputs]) {
@@ -358,7 +368,7 @@ mod file {
         Ok((view.shape().to_vec(), values))
     }
 
-    /// An IEEE 754 half as the f32 of its value.
+    /// The value of an IEEE 754 half.
     fn half(bits: u16) -> f32 {
         let bits = u32::from(bits);
         let (sign, exponent, fraction) = ((bits & 0x8000) << 16, bits >> 10 & 31, bits & 0x3ff);
@@ -407,7 +417,8 @@ mod tests {
         (0..n).map(|_| next()).collect()
     }
 
-    /// R^T R = [W2 b2]^T [W2 b2], for D below, at and above 65, and where columns are zero or depend on one another.
+    /// R^T R = [W2 b2]^T [W2 b2], for D below, at and above 65, and for columns that are zero or
+    /// depend on one another.
     #[test]
     fn the_triangle_has_the_columns_products() {
         for rows in [1, 2, 63, 64, 65, 66, 300] {

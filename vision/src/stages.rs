@@ -1,10 +1,11 @@
-//! What the stages of a batch take.
+//! How long the stages of a batch take.
 
 use std::time::Duration;
 
 use thalweg::{Result, TimedEvent};
 
-/// Device time that each stage took, summed over batches. Batches overlap, so it may pass the time on the clock.
+/// The device time of each stage, summed over batches. Batches overlap, so the sum may exceed the
+/// time on the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
     /// Host to device.
@@ -13,11 +14,11 @@ pub struct Stages {
     pub analysis: Duration,
     /// Scores, and their balance.
     pub relevance: Duration,
-    /// Who gets how many tokens.
+    /// How many tokens each patch gets.
     pub allocation: Duration,
     /// The tokens.
     pub compression: Duration,
-    /// The texture array, where it was asked for.
+    /// The texture array, if the pipeline makes it.
     pub textures: Duration,
     /// Device to host.
     pub download: Duration,
@@ -37,7 +38,8 @@ impl Stages {
         ]
     }
 
-    /// Adds the times between marks, of which there is one before the first stage and one after each.
+    /// Adds the times between marks. There is one mark before the first stage and one after each
+    /// stage.
     pub(crate) fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
         let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
         let stages = [upload, analysis, relevance, allocation, compression, textures, download];

@@ -19,32 +19,35 @@ pub struct TokenSet {
     pub patch: u32,
     /// Rows and columns of patches, `gh` and `gw`.
     pub grid: [u32; 2],
-    /// `[T, 13]`: the mean of each plane over a token's cell, selected patches one after another in raster order,
-    /// cells of a patch in raster order. Where the pipeline makes halves, these are their exact values.
+    /// `[T, 13]`: the mean of each plane over the cell of a token. Selected patches follow one
+    /// another in raster order, and so do the cells of a patch. If the pipeline makes halves, these
+    /// are their exact values.
     pub tokens: Vec<f32>,
-    /// `[T, 13]`: the bits of the same numbers, where the pipeline makes halves.
+    /// `[T, 13]`: the bits of the same numbers, if the pipeline makes halves.
     pub halves: Option<Vec<u16>>,
-    /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
+    /// `[K + 1]`: where the tokens of each selected patch start, and the end. Variable-length
+    /// attention takes its offsets in this form.
     pub cu_seqlens: Vec<i32>,
-    /// `[K]`: raster index of each selected patch.
+    /// `[K]`: the raster index of each selected patch.
     pub patch_id: Vec<i32>,
-    /// `[T, 2]`: centre of each token's cell, (y, x) as fractions of height and width.
+    /// `[T, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
     pub position: Vec<f32>,
-    /// `[gh, gw]`: side `n` of each patch's `n` x `n` tokens, or 0.
+    /// `[gh, gw]`: the side `n` of the `n` x `n` tokens of each patch, or 0.
     pub sides: Vec<i32>,
     /// `[gh, gw]`: relevance, 0 to 1.
     pub relevance: Vec<f32>,
-    /// `[gh, gw]`: entropy of the luma histogram in bits, divided by 8.
+    /// `[gh, gw]`: the entropy of the luma histogram in bits, divided by 8.
     pub entropy: Vec<f32>,
-    /// `[gh, gw]`: mean edge magnitude, as a fraction of the largest, less the foveal bias.
+    /// `[gh, gw]`: the mean edge magnitude as a fraction of the largest, reduced by the foveal
+    /// bias.
     pub salience: Vec<f32>,
-    /// `[gh, gw]`: how well a patch meets the query, 0 to 1, where there is one.
+    /// `[gh, gw]`: how well a patch meets the query, 0 to 1, if there is a query.
     pub participatory: Option<Vec<f32>>,
-    /// The weights that entropy, salience and participatory score had, where there is a query.
+    /// The weights of entropy, salience and participatory score, if there is a query.
     pub mix: Option<[f32; 3]>,
-    /// `[gh * gw, 13]`: mean of each plane over each patch.
+    /// `[gh * gw, 13]`: the mean of each plane over each patch.
     pub features: Vec<f32>,
-    /// `[13, H, W]`: the texture array, where it was asked for.
+    /// `[13, H, W]`: the texture array, if the pipeline makes it.
     pub textures: Option<Vec<f32>>,
 }
 
@@ -60,20 +63,22 @@ impl TokenSet {
     }
 }
 
-/// The tokens of a batch of images in page-locked memory, packed image after image, as
-/// [`Pipeline::submit`](crate::Pipeline::submit) returns them.
+/// The tokens of a batch of images in page-locked memory, packed image after image.
+/// [`Pipeline::submit`](crate::Pipeline::submit) returns an event of them.
 ///
-/// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch; a `Tokens` that is dropped frees it. An
-/// [`Event<Tokens>`](thalweg::Event), or a future of one, that is dropped gives the memory to a later batch as soon as the batch's work is
-/// done. Until then it takes one of the pipeline's [places](crate::Pipeline::depth). One that is forgotten keeps its place for
-/// ever, because nobody can tell it from one that is in use.
+/// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch. Dropping a
+/// `Tokens` frees the memory. Dropping an [`Event<Tokens>`](thalweg::Event), or a future of one,
+/// gives the memory to a later batch as soon as the work of this batch is done. Until then the
+/// batch takes one of the pipeline's [places](crate::Pipeline::depth). A batch that is forgotten
+/// (`std::mem::forget`) keeps its place forever, because the pipeline cannot tell it from a batch
+/// in use.
 #[derive(Debug, Resource)]
 #[resource(unzip)]
 pub struct Tokens {
     pub(crate) slot: Slot,
 }
 
-/// Numbers of tokens, in the pipeline's [`Precision`].
+/// The numbers of tokens, in the [`Precision`] of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenValues<'a> {
     /// 32-bit floats.
@@ -85,7 +90,7 @@ pub enum TokenValues<'a> {
 }
 
 impl TokenValues<'_> {
-    /// The numbers as 32-bit floats, which hold each exactly.
+    /// The numbers as 32-bit floats, which hold each number exactly.
     pub fn to_f32(self) -> Vec<f32> {
         match self {
             Self::F32(values) => values.to_vec(),
@@ -98,7 +103,8 @@ impl TokenValues<'_> {
 /// The value of an IEEE half that is finite.
 fn widen(half: u16) -> f32 {
     let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
-    // The exponent's bias is 112 less, for normal and subnormal numbers alike.
+    // The exponent's bias of a half is 112 less than that of an f32. Scaling corrects this for
+    // normal and subnormal numbers alike.
     let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
     f32::from_bits(sign | magnitude.to_bits())
 }
@@ -120,7 +126,7 @@ impl Tokens {
         cast_slice(self.words(part))
     }
 
-    /// T, the number of tokens of all images.
+    /// T, the number of tokens of all images together.
     pub fn len(&self) -> usize {
         self.words(Part::Counts)[0] as usize
     }
@@ -130,7 +136,7 @@ impl Tokens {
         self.len() == 0
     }
 
-    /// K, the number of selected patches of all images.
+    /// K, the number of selected patches of all images together.
     pub fn selected(&self) -> usize {
         self.words(Part::Counts)[1] as usize
     }
@@ -140,7 +146,7 @@ impl Tokens {
         self.plan().layout.images() as usize
     }
 
-    /// `[T, 13]`: the mean of each plane over a token's cell.
+    /// `[T, 13]`: the mean of each plane over the cell of a token.
     pub fn tokens(&self) -> TokenValues<'_> {
         let (words, numbers) = (self.words(Part::Tokens), PLANES * self.len());
         match self.plan().precision {
@@ -150,35 +156,36 @@ impl Tokens {
         }
     }
 
-    /// `[T, 2]`: centre of each token's cell, (y, x) as fractions of height and width.
+    /// `[T, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
     pub fn position(&self) -> &[f32] {
         &self.floats(Part::Position)[..2 * self.len()]
     }
 
-    /// `[K + 1]`: where each selected patch's tokens start, and the end; as variable-length attention takes it.
+    /// `[K + 1]`: where the tokens of each selected patch start, and the end. Variable-length
+    /// attention takes its offsets in this form.
     pub fn cu_seqlens(&self) -> &[i32] {
         &self.integers(Part::CuSeqlens)[..=self.selected()]
     }
 
-    /// `[K]`: index of each selected patch among the patches of all images.
+    /// `[K]`: the index of each selected patch among the patches of all images.
     pub fn patch_id(&self) -> &[i32] {
         &self.integers(Part::PatchId)[..self.selected()]
     }
 
-    /// `[images + 1]`: where each image's tokens start, and the end.
+    /// `[images + 1]`: where the tokens of each image start, and the end.
     pub fn image_cu_seqlens(&self) -> &[i32] {
         self.integers(Part::ImageCuSeqlens)
     }
 
-    /// `[images + 1]`: where each image's selected patches start, and the end.
+    /// `[images + 1]`: where the selected patches of each image start, and the end.
     pub fn image_cu_patches(&self) -> &[i32] {
         self.integers(Part::ImageCuPatches)
     }
 
-    /// Everything about image `i`, copied.
+    /// A copy of everything about image `i`.
     ///
     /// # Panics
-    /// There are not so many images.
+    /// There is no image `i`.
     pub fn set(&self, i: usize) -> TokenSet {
         let plan = self.plan();
         let [height, width] = plan.layout.size(i);

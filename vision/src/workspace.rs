@@ -1,4 +1,4 @@
-//! From pixels on the device to tokens on the device: what is enqueued for a batch, and the memory it takes.
+//! From pixels on the device to tokens on the device: the work of a batch, and the memory it takes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub enum Precision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// IEEE half precision, rounded to nearest even.
+    /// IEEE half precision, rounded to nearest, ties to even.
     F16,
-    /// bfloat16, rounded to nearest even.
+    /// bfloat16, rounded to nearest, ties to even.
     Bf16,
 }
 
 impl Precision {
-    /// Bytes of a number.
+    /// The bytes of a number.
     pub fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -36,21 +36,22 @@ impl Precision {
     }
 }
 
-/// A head and a query, as the kernels take them, and where the weights of the three scores come from.
+/// A head and a query in the form that the kernels take, and the source of the weights of the three
+/// scores.
 #[derive(Clone, Debug)]
 pub(crate) struct Coupling {
     pub(crate) weights: Vec<f32>,
     pub(crate) mix: Mix,
 }
 
-/// Where the weights of three scores come from.
+/// The source of the weights of the three scores.
 #[derive(Clone, Debug)]
 pub(crate) enum Mix {
     Fixed([f32; 3]),
     Balancer(Vec<f32>),
 }
 
-/// Parts of a batch's results, in the order in which they lie.
+/// The parts of the results of a batch, in the order in which they lie.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     Counts,
@@ -70,10 +71,11 @@ pub(crate) enum Part {
 }
 const PARTS: usize = Part::Tokens as usize + 1;
 
-/// Words between which parts start: 16 bytes.
+/// Parts start at multiples of this many words, which are 16 bytes.
 const ALIGNED: usize = 4;
 
-/// One after another, each aligned; the ranges and the length of the whole.
+/// Lays parts of these lengths one after another, each aligned. Returns their ranges and the length
+/// of the whole.
 fn lay<const K: usize>(lengths: [usize; K]) -> ([Range<usize>; K], usize) {
     let mut end = 0;
     let ranges = lengths.map(|len| {
@@ -84,13 +86,13 @@ fn lay<const K: usize>(lengths: [usize; K]) -> ([Range<usize>; K], usize) {
     (ranges, end)
 }
 
-/// The words of tokens as numbers.
+/// Views the words of tokens as numbers.
 fn numbers<S, T: Element>(words: &mut DeviceSlice<S, u32>, tokens: usize) -> Result<&mut DeviceSlice<S, T>> {
-    // Of an odd number of halves the last word is only half used.
+    // If the number of halves is odd, the last word is only half used.
     Ok(words.cast_mut().slice_mut(..PLANES * tokens)?)
 }
 
-/// Everything that the sizes of a batch and the parameters settle before an image is seen.
+/// What follows from the sizes of a batch and the parameters, before there is an image.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) params: Params,
@@ -99,7 +101,7 @@ pub(crate) struct Plan {
     capacity: Capacity,
     coupled: bool,
     balanced: bool,
-    /// Words of `table`, `gains`, `coupling` and `predictor`.
+    /// Where the table, the gains, the coupling and the predictor lie in the constants, in words.
     constants: [Range<usize>; 4],
     results: [Range<usize>; PARTS],
     words: usize,
@@ -111,7 +113,7 @@ impl Plan {
         self.results[part as usize].clone()
     }
 
-    /// The parts of the results.
+    /// Splits the results into their parts.
     fn split<'a, S>(&self, results: &'a mut DeviceSlice<S, u32>) -> [&'a mut DeviceSlice<S, u32>; PARTS] {
         let (mut rest, mut at) = (Some(results), 0);
         self.results.each_ref().map(|range| {
@@ -124,16 +126,18 @@ impl Plan {
         })
     }
 
-    /// Words of all results.
+    /// The words of all results.
     pub(crate) fn words(&self) -> usize {
         self.words
     }
 }
 
-/// Device memory for the tokens of a batch of images, [`Pipeline::workspace`](crate::Pipeline::workspace) makes it.
+/// Device memory for the tokens of a batch of images.
+/// [`Pipeline::workspace`](crate::Pipeline::workspace) makes it.
 ///
-/// Its size depends on the images' sizes and the budget alone, so it serves any number of batches of those sizes, and the
-/// work on it can be captured in a [`Graph`](crate::Graph).
+/// Its size depends only on the sizes of the images and on the settings of the pipeline. So it
+/// serves any number of batches of those sizes, and the work on it can be captured in a
+/// [`Graph`](thalweg::Graph).
 #[derive(Debug, Resource)]
 pub struct Workspace {
     constants: DeviceBuffer<u32>,
@@ -144,7 +148,7 @@ pub struct Workspace {
 }
 
 impl<S: StreamTag> WorkspaceOn<S> {
-    /// Waits for nothing.
+    /// Makes the memory and enqueues the copies of the constants. Waits for nothing.
     pub(crate) fn new(
         stream: &Stream<S>,
         params: &Params,
@@ -201,7 +205,8 @@ impl<S: StreamTag> WorkspaceOn<S> {
             let staged = stream.bind(stream.device().pinned_from(data)?)?;
             stream.copy_to_device(&staged, to)
         };
-        // Zeroed, because all of it is downloaded while only T rows of tokens are ever written.
+        // Zeroed, because the download copies all of it, while the kernels write only T rows of
+        // tokens.
         let mut results = stream.alloc_zeroed(words)?;
         if plan.coupled {
             let all: Vec<u32> = (0..images).flat_map(|_| mix.map(f32::to_bits)).collect();
@@ -214,8 +219,8 @@ impl<S: StreamTag> WorkspaceOn<S> {
 }
 
 impl<S: Brand> WorkspaceOn<S> {
-    /// Enqueues all that makes tokens of the images in `rgb`, which has [`Layout::bytes`] bytes: one launch a stage, and no
-    /// wait for the host. The results stay on the device until the next call.
+    /// Enqueues the work that makes tokens of the images in `rgb`, which has [`Layout::bytes`]
+    /// bytes. No stage waits for the host. The results stay on the device until the next call.
     ///
     /// # Errors
     /// `rgb` has another length, or the device has failed.
@@ -223,7 +228,7 @@ impl<S: Brand> WorkspaceOn<S> {
         self.enqueue_marked(stream, rgb, || Ok(()))
     }
 
-    /// As [`enqueue`](Self::enqueue); calls `mark` after each stage.
+    /// Works like [`enqueue`](Self::enqueue), and calls `mark` after each stage.
     pub(crate) fn enqueue_marked(
         &mut self,
         stream: &Stream<S>,
@@ -299,48 +304,51 @@ impl<S: Brand> WorkspaceOn<S> {
         mark()
     }
 
-    /// T and K: how many tokens and selected patches there are.
+    /// T and K, the numbers of tokens and of selected patches.
     pub fn counts(&self) -> &DeviceSlice<S, u32> {
         self.view(Part::Counts)
     }
 
-    /// `[capacity, 13]` tokens, of which the first T rows count. Of a pipeline that makes halves, pairs of their bits.
+    /// `[capacity, 13]`: the tokens. Only the first T rows count. If the pipeline makes halves,
+    /// each number holds the bits of two of them.
     pub fn tokens(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Tokens)
     }
 
-    /// The bits of halves, `[capacity, 13]`, of which the first T rows count. Of a pipeline that makes 32-bit tokens, halves of their
-    /// bits.
+    /// `[capacity, 13]`: the tokens as the bits of halves. Only the first T rows count. If the
+    /// pipeline makes 32-bit tokens, each number holds half the bits of one of them.
     pub fn tokens_half(&self) -> &DeviceSlice<S, u16> {
         self.view(Part::Tokens)
     }
 
-    /// `[capacity, 2]`: centre of each token's cell, (y, x) as fractions of height and width; T rows count.
+    /// `[capacity, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
+    /// Only the first T rows count.
     pub fn position(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Position)
     }
 
-    /// Where each selected patch's tokens start, and from K on T: as variable-length attention takes it.
+    /// Where the tokens of each selected patch start. All numbers from the one at K on are T.
+    /// Variable-length attention takes its offsets in this form.
     pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::CuSeqlens)
     }
 
-    /// Index of each of the K selected patches among the patches of all images, and then -1.
+    /// The index of each of the K selected patches among the patches of all images, followed by -1.
     pub fn patch_id(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::PatchId)
     }
 
-    /// `[images + 1]`: where each image's tokens start, and the end.
+    /// `[images + 1]`: where the tokens of each image start, and the end.
     pub fn image_cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::ImageCuSeqlens)
     }
 
-    /// `[N]`: side of each patch's tokens, or 0, image after image.
+    /// `[N]`: the side of the tokens of each patch, or 0, image after image.
     pub fn sides(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::Sides)
     }
 
-    /// `[N]`: relevance of each patch, image after image.
+    /// `[N]`: the relevance of each patch, image after image.
     pub fn relevance(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Relevance)
     }

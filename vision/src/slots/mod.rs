@@ -1,15 +1,16 @@
-//! The places of a pipeline: what comes back to them, and who waits for one.
+//! The places of a pipeline: how slots come back to them, and who waits for one.
 //!
-//! A pipeline of depth n has n places, each for one slot. A slot is free, or on loan as a
-//! [`Frame`](crate::Frame) or as [`Tokens`](crate::Tokens), or it is *returning*: its event was dropped while its
-//! work was pending. However a loan ends, its slot keeps the place until the
-//! device is past its work, and then is free, memory and graph and all. So a pipeline never has
-//! more than n batches under way.
+//! A pipeline of depth n has n places, each for one slot. A slot is in one of three states. It is
+//! free; or it is on loan, as a [`Frame`](crate::Frame) or as [`Tokens`](crate::Tokens); or it is
+//! *returning*: its event was dropped while its work was pending. A slot that is given back keeps
+//! its place until the device is past its work. Then it is free, with its memory and its graph. So
+//! a pipeline never has more than n batches under way. `Tokens` that are dropped free their memory
+//! and their place.
 //!
-//! Threads and tasks that find no place stand in one queue, and the first to come is the first to
-//! get one. Only the first may take a place. **Invariant**: where there is room and a queue, its
-//! first has been woken since it last looked. Whoever makes room or takes the first out of the
-//! queue keeps it, with [`State::call`].
+//! Threads and tasks that find no place stand in one queue, and get places in the order in which
+//! they came. Only the first may take a place. **Invariant**: if there is room and a queue, the
+//! first of the queue has been woken since it last looked. Whoever makes room or takes the first
+//! out of the queue maintains this, with [`State::call`].
 //!
 //! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
 
@@ -35,24 +36,24 @@ pub(crate) struct Slots {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that was given back the longest ago first.
+    /// The slot that has been free the longest comes first.
     free: VecDeque<Draft>,
-    /// Each with a number of its own.
+    /// Each has a number of its own.
     returning: Vec<(u64, Event<Slot>)>,
-    /// Places taken, those of free slots included.
+    /// How many places are taken. A free slot takes one, too.
     taken: usize,
-    /// Who waits for a place, the first to come first.
+    /// Who waits for a place, in the order in which they came.
     queue: VecDeque<Waiter>,
-    /// Numbers given so far.
+    /// The last number that was given.
     numbers: u64,
     stages: Stages,
 }
 
-/// Somebody in the queue.
+/// A thread or task in the queue.
 #[derive(Debug)]
 struct Waiter {
     number: u64,
-    /// `None` once it is woken, until it looks again.
+    /// `None` from when it is woken until it looks again.
     waker: Option<Waker>,
 }
 
@@ -61,8 +62,8 @@ struct Waiter {
 pub(crate) enum Claim<T> {
     /// A free slot that suits.
     Free(Draft),
-    /// A place for a new slot, and what was to be known of it. The old slot, if there is one, gave
-    /// way to it; drop it first.
+    /// A place for a new slot, and its plan. An old slot may have given way to it. Drop that one
+    /// before making the new one.
     Place(Place, T, Option<Draft>),
 }
 
@@ -76,8 +77,8 @@ impl State {
         !self.free.is_empty() || self.taken < depth
     }
 
-    /// Takes out the waker of the queue's first, if there is room and it does not know yet.
-    #[must_use = "it is to be woken once the lock is released"]
+    /// Takes out the waker of the first in the queue, if there is room and it was not woken yet.
+    #[must_use = "wake it once the lock is released"]
     fn call(&mut self, depth: usize) -> Option<Waker> {
         if !self.has_room(depth) {
             return None;
@@ -85,7 +86,7 @@ impl State {
         self.queue.front_mut()?.waker.take()
     }
 
-    /// Frees the slots whose work is done by now.
+    /// Frees the returning slots whose work is done.
     fn sweep(&mut self) {
         for (number, slot) in std::mem::take(&mut self.returning) {
             match slot.query() {
@@ -118,12 +119,14 @@ impl Slots {
         change(&mut lock(&self.state).stages);
     }
 
-    /// A free slot that suits, or a place for a new one, if there is one and nobody is before.
-    /// Otherwise `None`; then whoever gives a waker stands in the queue from now on, under the
-    /// number that is written to `turn`, and is woken when it is its turn. It
-    /// [leaves](Slots::leave) when it gives up.
+    /// Takes a free slot that suits, or a place for a new one, if nobody else is first in the
+    /// queue.
     ///
-    /// `plan` is asked before anything is given up for a new slot.
+    /// Otherwise returns `None`. Then a caller that gives a `waker` stands in the queue from now
+    /// on, under the number that this writes to `turn`, and is woken when it is its turn. It must
+    /// [leave](Slots::leave) the queue if it gives up.
+    ///
+    /// `plan` runs before a free slot gives way to a new one, so that its error costs nothing.
     pub(crate) fn claim<T>(
         self: &Arc<Self>,
         suits: impl Fn(&Draft) -> bool,
@@ -138,7 +141,7 @@ impl Slots {
         let mut left = None;
         match (&claim, *turn) {
             (Ok(None), Some(number)) => {
-                // Dropped with `waker`, once the lock is released.
+                // The old waker is dropped with `waker`, once the lock is released.
                 if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.number == number) {
                     std::mem::swap(&mut waiter.waker, &mut waker);
                 }
@@ -182,7 +185,7 @@ impl Slots {
         Ok(Some(Claim::Place(Place(Arc::downgrade(self)), plan, replaced)))
     }
 
-    /// Leaves the queue; the turn passes to the next.
+    /// Leaves the queue. The turn passes to the next.
     pub(crate) fn leave(&self, number: u64) {
         let mut state = lock(&self.state);
         let left = state.leave_queue(number);
@@ -192,12 +195,12 @@ impl Slots {
         drop(left);
     }
 
-    /// The free slots, for their memory.
+    /// Takes the free slots out, so that the caller can free their memory.
     pub(crate) fn take_free(&self) -> VecDeque<Draft> {
         std::mem::take(&mut lock(&self.state).free)
     }
 
-    /// Takes a slot back that nobody uses.
+    /// Takes back a slot that nobody uses.
     pub(crate) fn free(&self, draft: Draft) {
         let mut state = lock(&self.state);
         state.free.push_back(draft);
@@ -206,12 +209,13 @@ impl Slots {
         wake(next);
     }
 
-    /// Takes a slot back. It is free once the event is complete; this waits for nothing.
+    /// Takes a slot back. It is free once the event is complete. Waits for nothing.
     pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>) {
         let mut state = lock(&self.state);
         let number = state.number();
         let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
-        // Runs no code of a user, and whoever is told of the event's end finds it once the lock is released.
+        // This call runs no code of a user. If the event completes now, `Return` runs elsewhere,
+        // waits for the lock, and finds the slot in `returning`.
         let done = slot.poll_ready(&mut Context::from_waker(&waker)).is_ready();
         state.returning.push((number, slot));
         drop(state);
@@ -220,8 +224,8 @@ impl Slots {
         }
     }
 
-    /// The work of a returning slot is done, or nobody can ever know whether it is: because its
-    /// device has failed.
+    /// Frees a returning slot whose work is done. If its device has failed, so that nobody can know
+    /// whether it is done, drops the slot.
     fn settle(&self, number: u64) {
         let mut state = lock(&self.state);
         let Some(at) = state.returning.iter().position(|(n, _)| *n == number) else {
@@ -236,13 +240,14 @@ impl Slots {
         let next = state.call(self.depth);
         drop(state);
         wake(next);
-        // Its memory may leak, but its place comes free, so that whoever waits gets the device's
-        // error instead of waiting for ever.
+        // The memory may leak, but the place comes free. So whoever waits gets the error of the
+        // device instead of waiting forever.
         drop(lost);
     }
 }
 
-/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a destructor.
+/// Wakes a task. A waker and its destructor are code of the executor. This catches their panics,
+/// because destructors call it.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
@@ -273,8 +278,8 @@ impl Wake for Return {
     }
 }
 
-/// A slot's place among as many as the pipeline is deep. Free slots have one, too, so it keeps none
-/// of them alive.
+/// The place of a slot. There are as many as the pipeline is deep. Free slots, which `Slots` owns,
+/// have one too, so it refers to `Slots` weakly.
 #[derive(Debug)]
 pub(crate) struct Place(Weak<Slots>);
 

@@ -1,4 +1,4 @@
-//! A slot: the memory and the stream of a batch, and how its work is enqueued.
+//! A slot: the memory and the stream of a batch, and the way in which its work is enqueued.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use super::Place;
 use crate::workspace::{Plan, Workspace};
 use crate::{PLANES, kernels};
 
-/// A batch's memory and stream.
+/// The memory and the stream of a batch.
 #[derive(Debug, Resource)]
 pub(crate) struct Slot {
     pub(crate) images: PinnedBuffer<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct Buffers {
     pub(crate) planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
 }
 
-/// What a slot has beside memory: where and how its work runs.
+/// What a slot has beside memory: its stream, and how its work runs.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) stream: AnyStream,
@@ -38,14 +38,14 @@ pub(crate) struct Run {
     pub(crate) place: Place,
 }
 
-/// How a slot's work is enqueued.
+/// How the work of a slot is enqueued.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Call by call, with a mark after each stage.
     Measured(Vec<TimedEvent>),
-    /// Call by call, because it may be the only time.
+    /// Call by call, because this may be the only time.
     First,
-    /// Call by call into a graph, next time.
+    /// Call by call into a graph, which then runs.
     Second,
     Graph(Graph<Slot>),
 }
@@ -54,7 +54,7 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) images: PinnedBuffer<u8>,
-    /// The stream of a new slot may still set them up.
+    /// For a new slot, the stream may still be preparing them.
     pub(crate) buffers: Event<Buffers>,
     pub(crate) run: Arc<Run>,
 }
@@ -76,12 +76,12 @@ impl Slot {
         &self.run.plan
     }
 
-    /// What came back.
+    /// The results, which came back from the device.
     pub(crate) fn results(&self) -> &[u32] {
         &self.buffers.results
     }
 
-    /// The texture array of image `i`, where it was asked for.
+    /// The texture array of image `i`, if the pipeline makes it.
     pub(crate) fn planes(&self, i: usize) -> Option<&[f32]> {
         let (_, host) = self.buffers.planes.as_ref()?;
         let pixels = |i: usize| self.plan().layout.byte_range(i).len() / 3;
@@ -91,7 +91,7 @@ impl Slot {
 }
 
 impl<S: StreamTag> SlotOn<S> {
-    /// Enqueues a batch, the way that `work` says.
+    /// Enqueues a batch in the way that `work` says.
     pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
         let sent = match work {
             Work::Measured(marks) => self.measure(stream, marks),
@@ -121,7 +121,7 @@ impl<S: StreamTag> SlotOn<S> {
 }
 
 impl<S: Brand> SlotOn<S> {
-    /// Enqueues a batch: upload, all stages, download; calls `mark` after each.
+    /// Enqueues a batch: upload, all stages, download. Calls `mark` after each of them.
     fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
         let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
         stream.copy_to_device(&self.images, rgb)?;

@@ -1,0 +1,109 @@
+//! Where a decoder puts its image.
+
+use std::fmt;
+use std::fs::File;
+
+use thalweg::{Error, PinnedBuffer, Result};
+
+use crate::DecodeError;
+use crate::staging::{self, InFile};
+
+/// Where a decoder puts its image.
+pub struct Canvas<'c> {
+    memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
+    image: Option<([u32; 2], Pixels)>,
+    /// Nothing is uploaded, so the pixels must be on the host.
+    on_host: bool,
+}
+
+/// The pixels of an image.
+pub(crate) enum Pixels {
+    Pinned(PinnedBuffer<u8>),
+    Pageable(Vec<u8>),
+    /// Not yet in memory.
+    File(InFile),
+}
+
+impl Pixels {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Pinned(buffer) => buffer.len(),
+            Self::Pageable(vec) => vec.len(),
+            Self::File(file) => file.bytes,
+        }
+    }
+}
+
+impl<'c> Canvas<'c> {
+    pub(crate) fn new(on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
+        Self { memory: Box::new(memory), image: None, on_host }
+    }
+
+    /// Says how large the image is, and returns the memory for its pixels: `[height, width, 3]`.
+    /// The memory holds whatever an earlier image left there. Call this as soon as the size is
+    /// known. Another call starts over.
+    ///
+    /// It waits while a [pinned budget](crate::Options::pinned_budget) is spent.
+    ///
+    /// # Errors
+    /// A side is 0, or there is no memory. Return the error from the decoder: the sample fails with
+    /// it.
+    pub fn rgb(&mut self, height: u32, width: u32) -> Result<&mut [u8]> {
+        let bytes = Self::bytes(height, width)?;
+        self.image = None; // gives its memory back first
+        let (_, pixels) = self.image.insert(([height, width], (self.memory)(bytes)?));
+        Ok(match pixels {
+            Pixels::Pinned(buffer) => buffer,
+            Pixels::Pageable(vec) => vec,
+            Pixels::File(_) => unreachable!("`memory` returns memory"),
+        })
+    }
+
+    /// Says how large the image is, and that `file` holds its pixels from byte `at` on, in the
+    /// order in which [`rgb`](Self::rgb) would hold them.
+    ///
+    /// They are read when the batch is uploaded. Threads read pieces of 1 MiB into a few
+    /// page-locked slots, which stay in the processor's caches, and each piece goes to the device
+    /// at once. So a large frame crosses host memory once; a frame that is read into memory of its
+    /// own crosses it four times. The batch has no copy on the host
+    /// ([`Batch::pixels`](crate::Batch::pixels) is empty). A file that ends too early fails the
+    /// sample.
+    ///
+    /// The file stays open until then. A file opened for direct I/O (`O_DIRECT`) is read in whole
+    /// blocks, past the page cache.
+    ///
+    /// With [`Upload::Off`](crate::Upload::Off), this call reads the pixels into memory at once,
+    /// and the batch has them on the host. It does not align its reads as direct I/O needs.
+    ///
+    /// # Errors
+    /// A side is 0. With [`Upload::Off`](crate::Upload::Off), also: there is no memory, or the file
+    /// cannot be read.
+    pub fn rgb_in_file(&mut self, height: u32, width: u32, file: File, at: u64) -> Result<(), DecodeError> {
+        let bytes = Self::bytes(height, width)?;
+        if self.on_host {
+            let failed = |e| format!("cannot read its pixels: {e}");
+            return Ok(staging::fill(&file, at, bytes, bytes, self.rgb(height, width)?).map_err(failed)?);
+        }
+        self.image = Some(([height, width], Pixels::File(InFile { file, at, bytes })));
+        Ok(())
+    }
+
+    fn bytes(height: u32, width: u32) -> Result<usize> {
+        let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
+        bytes.filter(|&bytes| bytes > 0).ok_or_else(|| Error::Parameter {
+            name: "the image's size",
+            given: format!("{height} x {width}"),
+            expected: "at least 1 x 1 pixels, in memory".into(),
+        })
+    }
+
+    pub(crate) fn into_image(self) -> Option<([u32; 2], Pixels)> {
+        self.image
+    }
+}
+
+impl fmt::Debug for Canvas<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Canvas").field("size", &self.image.as_ref().map(|(size, _)| size)).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! How a loader uploads.
+
+use log::info;
+use thalweg::{Device, DeviceKind, Error};
+
+use crate::options::Upload;
+
+/// How a loader uploads, and why. It decides with the first batch that has images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether a thread with a stream of its own uploads ahead of the consumer. Otherwise `next`
+    /// uploads, and waits.
+    pub streams: bool,
+    /// The reason.
+    pub reason: String,
+}
+
+impl Decision {
+    /// Uses streams where they pay: on a device that copies beside other work, for batches that
+    /// take longer to copy than to hand over, if there is a next copy to overlap with.
+    pub(crate) fn new(
+        asked: Upload,
+        kind: DeviceKind,
+        images: usize,
+        bytes: usize,
+        threshold: usize,
+        more: bool,
+    ) -> Self {
+        let (streams, reason) = match asked {
+            Upload::Streams => (true, "asked for".to_owned()),
+            Upload::Sequential => (false, "asked for".to_owned()),
+            Upload::Off => (false, "nothing is uploaded".to_owned()),
+            Upload::Auto if kind != DeviceKind::Cuda => (false, "the CPU device shares the host's memory".to_owned()),
+            Upload::Auto if bytes < threshold => (false, format!("{bytes} bytes a batch are below {threshold}")),
+            Upload::Auto if images < 2 && !more => (false, "there is one image to move".to_owned()),
+            Upload::Auto => (true, format!("{images} images and {bytes} bytes a batch, at least {threshold}")),
+        };
+        Self { streams, reason }
+    }
+
+    /// Falls back to the sequential path because no stream or no thread could be created.
+    pub(crate) fn without_streams(error: &Error) -> Self {
+        Self { streams: false, reason: format!("streams cannot be used: {error}") }
+    }
+
+    pub(crate) fn log(&self, device: Device) {
+        let how = if self.streams { "ahead, on a stream of their own" } else { "one after another, in `next`" };
+        info!("batches for {device} {how}: {}", self.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_used_where_they_pay() {
+        let decide =
+            |asked, kind, images, bytes, more| Decision::new(asked, kind, images, bytes, 1 << 20, more).streams;
+        use DeviceKind::{Cpu, Cuda};
+        assert!(decide(Upload::Auto, Cuda, 16, 1 << 20, false));
+        assert!(decide(Upload::Auto, Cuda, 1, 1 << 20, true));
+        assert!(!decide(Upload::Auto, Cuda, 1, 1 << 20, false));
+        assert!(!decide(Upload::Auto, Cuda, 16, (1 << 20) - 1, true));
+        assert!(!decide(Upload::Auto, Cpu, 16, 1 << 30, true));
+        assert!(decide(Upload::Streams, Cpu, 1, 3, false));
+        assert!(!decide(Upload::Sequential, Cuda, 16, 1 << 30, true));
+        let decision = Decision::new(Upload::Auto, Cuda, 16, 1000, 2000, true);
+        assert_eq!(decision.reason, "1000 bytes a batch are below 2000");
+    }
+}

@@ -1,0 +1,134 @@
+//! How a loader works, and how batches come to the device.
+
+use std::ffi::OsString;
+use std::thread;
+
+use thalweg::{Error, Result, Timeline};
+
+/// How batches come to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Upload {
+    /// Uploads on a stream of the loader's own where that pays: on a CUDA device, for batches of at
+    /// least [`stream_bytes`](Options::stream_bytes), if there is more than one image to move.
+    /// Otherwise it works like `Sequential`.
+    #[default]
+    Auto,
+    /// Uploads on a stream of the loader's own, ahead of the consumer.
+    Streams,
+    /// Uploads in `next`, on the calling thread's own stream, and waits until the upload is done.
+    Sequential,
+    /// Uploads nothing. The images stay in page-locked memory, for a consumer that uploads them
+    /// itself.
+    Off,
+}
+
+/// How a loader works.
+///
+/// ```
+/// use thalweg_loader::Options;
+///
+/// let options = Options { batch: 32, shuffle: Some(42), shard: (0, 8), ..Options::default() };
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Images in a batch; at least 1. Default 16.
+    pub batch: usize,
+    /// Batches that are ready ahead of the consumer; at least 1. Default 2.
+    pub prefetch: usize,
+    /// Decode threads. The default, 0, means one for each core. There are never more threads than
+    /// samples.
+    pub threads: usize,
+    /// The seed of a new order in each epoch, which is the same on every machine. Default: the
+    /// order of the source.
+    pub shuffle: Option<u64>,
+    /// Whether to leave out a last batch that is not full.
+    ///
+    /// Then all ranks of a [`shard`](Options::shard) get the same number of batches. That number
+    /// depends only on the number of samples, the number of ranks and the size of a batch, and not
+    /// on what fails. A batch that has lost all its images is yielded empty
+    /// ([`Batch::is_empty`](crate::Batch::is_empty)), and [`Batch::failed`](crate::Batch::failed)
+    /// lists what is missing. So ranks that exchange gradients after each batch do not wait for one
+    /// another forever. Without `drop_last`, a batch that has lost all its images is left out.
+    ///
+    /// If a device or a thread fails, the loader ends early with an error. If a source without a
+    /// length panics, its epoch ends early with an error.
+    pub drop_last: bool,
+    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Default
+    /// (0, 1).
+    pub shard: (u64, u64),
+    /// Whether samples that fail are logged and left out, instead of yielded as errors.
+    /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count
+    /// them in both cases.
+    pub skip_errors: bool,
+    /// How batches come to the device.
+    pub upload: Upload,
+    /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
+    /// which takes 20 to 40 us to copy.
+    pub stream_bytes: usize,
+    /// The most page-locked memory to hold, in bytes. Decoders wait while it is spent. If waiting
+    /// cannot help, because the consumer waits for the batch in question, the sample fails with
+    /// [`Error::PinnedBudget`]. Default: no limit.
+    pub pinned_budget: usize,
+    /// The fraction of device memory in use, by any process, above which the loader logs a warning.
+    /// Default 0.9.
+    pub device_warning: f64,
+    /// Bytes of page-locked memory above which the loader logs a warning. Default 4 GiB.
+    pub pinned_warning: usize,
+    /// Gets a span for each image, on the lane of its decode thread, and for each upload. Default:
+    /// off.
+    pub timeline: Timeline,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            batch: 16,
+            prefetch: 2,
+            threads: 0,
+            shuffle: None,
+            drop_last: false,
+            shard: (0, 1),
+            skip_errors: false,
+            upload: Upload::Auto,
+            stream_bytes: 1 << 20,
+            pinned_budget: usize::MAX,
+            device_warning: 0.9,
+            pinned_warning: 4 << 30,
+            timeline: Timeline::off(),
+        }
+    }
+}
+
+impl Options {
+    /// Applies what `environment` overrides, fills in the number of threads, and checks the result.
+    pub(crate) fn settle(mut self, environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let number = |name: &'static str, what: &str, least: usize| match environment(name) {
+            None => Ok(None),
+            Some(text) => match text.to_str().and_then(|text| text.trim().parse().ok()).filter(|n| *n >= least) {
+                Some(n) => Ok(Some(n)),
+                None => Err(Error::Parameter {
+                    name,
+                    given: format!("`{}` in the environment", text.to_string_lossy()),
+                    expected: format!("{what}, at least {least}"),
+                }),
+            },
+        };
+        self.threads = number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.threads);
+        self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
+        if self.threads == 0 {
+            self.threads = thread::available_parallelism().map_or(1, usize::from);
+        }
+        let refuse =
+            |name, given: String, expected: &str| Err(Error::Parameter { name, given, expected: expected.into() });
+        let (rank, world) = self.shard;
+        match () {
+            () if self.batch == 0 => refuse("batch", "0".into(), "at least 1"),
+            () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
+            () if rank >= world => refuse("shard", format!("{:?}", self.shard), "(rank, world) with rank below world"),
+            () if !(0.0..=1.0).contains(&self.device_warning) => {
+                refuse("device_warning", self.device_warning.to_string(), "a fraction from 0 to 1")
+            }
+            () => Ok(self),
+        }
+    }
+}
