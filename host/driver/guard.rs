@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Fault;
 use crate::error::Error;
 
 /// Why a call is refused.
@@ -26,12 +25,6 @@ impl From<Forbidden> for Error {
             Forbidden::HostFunction => Self::InHostFunction,
             Forbidden::Fork => Self::Forked,
         }
-    }
-}
-
-impl From<Forbidden> for Fault {
-    fn from(why: Forbidden) -> Self {
-        Self::Error(why.into())
     }
 }
 

@@ -1,4 +1,8 @@
-//! The seam: one enum, two machines. Below it are raw calls and addresses, above it types and states.
+//! The layer between `runtime` and the machines. Each handle here is an enum with a variant for a
+//! CUDA GPU and one for the CPU device; its methods call the one or the other.
+//!
+//! The layer works with addresses and raw handles. It does not know element types, stream tags or the
+//! states of buffers. A failed call gives facts ([`Fault`]), which `runtime` makes an error of.
 
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -19,26 +23,37 @@ use cpu::CpuError;
 pub(crate) use cpu::Pattern;
 pub(crate) use cuda::{Cuda, Failure};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lock;
-use guard::Guarded;
+use guard::{Forbidden, Guarded};
 
-/// A failed call, before its device decides what it means.
+/// Why a call failed, as facts. `runtime::device` makes the [`Error`](crate::error::Error) and puts
+/// the device's name in it.
 #[derive(Debug)]
 pub(crate) enum Fault {
+    /// A function of the CUDA driver failed.
     Cuda(Failure),
+    /// The CPU device failed, or refused the call.
     Cpu(CpuError),
-    /// A typed error already.
-    Error(Error),
+    /// A device may not be called from here, so the call was not made.
+    Forbidden(Forbidden),
+    /// The device has no room for an allocation.
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted: usize,
+    },
+    /// The call joins handles of two devices that cannot wait for each other: one is a GPU and one is
+    /// a CPU device, or one of two CPU devices has a seeded schedule.
+    Unrelated,
 }
 
 impl Fault {
-    /// Whether the device cannot be trusted any more.
+    /// Whether the device cannot be used any more.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
             Self::Cuda(failure) => failure.is_fatal(),
             Self::Cpu(error) => error.is_sticky(),
-            Self::Error(_) => false,
+            Self::Forbidden(_) | Self::OutOfMemory { .. } | Self::Unrelated => false,
         }
     }
 
@@ -47,8 +62,14 @@ impl Fault {
         match self {
             Self::Cuda(failure) => failure.ends_all_work(),
             Self::Cpu(error) => error.is_sticky(),
-            Self::Error(_) => false,
+            Self::Forbidden(_) | Self::OutOfMemory { .. } | Self::Unrelated => false,
         }
+    }
+
+    /// The fault of a failed CUDA allocation. The driver does not report how much was wanted.
+    #[cold]
+    fn of_allocation(failure: Failure, wanted: usize) -> Self {
+        if failure.is_out_of_memory() { Self::OutOfMemory { wanted } } else { Self::Cuda(failure) }
     }
 }
 
@@ -62,9 +83,9 @@ impl From<CpuError> for Fault {
         Self::Cpu(e)
     }
 }
-impl From<Error> for Fault {
-    fn from(e: Error) -> Self {
-        Self::Error(e)
+impl From<Forbidden> for Fault {
+    fn from(why: Forbidden) -> Self {
+        Self::Forbidden(why)
     }
 }
 
@@ -226,7 +247,7 @@ impl Driver {
     pub(crate) fn host_alloc(self, bytes: usize) -> Result<NonNull<u8>, Fault> {
         Ok(match self {
             Self::Cuda(c) => {
-                let p = c.host_alloc(bytes)?;
+                let p = c.host_alloc(bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?;
                 // SAFETY: fresh memory of this size. Zeroed, so that a slice of it shows nobody's old data.
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
                 p
@@ -312,7 +333,7 @@ impl EventHandle {
                 let times = end.enter()?.completed_at().zip(start.enter()?.completed_at());
                 times.map(|(end, start)| end.saturating_duration_since(start))
             }
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         })
     }
 
@@ -330,12 +351,6 @@ impl EventHandle {
             c.destroy_event(e);
         }
     }
-}
-
-#[cold]
-fn mixed() -> Fault {
-    let resource = "a device that it cannot wait for (of another kind, or seeded)".to_owned();
-    Error::DeviceMismatch { resource, stream: "this device".to_owned() }.into()
 }
 
 impl StreamHandle {
@@ -360,7 +375,7 @@ impl StreamHandle {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) => q.enter()?.record(e.facts()),
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         }
         Ok(())
     }
@@ -370,7 +385,7 @@ impl StreamHandle {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) if q.facts().can_wait(e.facts()) => q.enter()?.wait(e.facts())?,
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         }
         Ok(())
     }
@@ -425,7 +440,7 @@ impl StreamHandle {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
                 (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording),
-                _ => return Err(mixed()),
+                _ => return Err(Fault::Unrelated),
             }
         }
         Ok(())
@@ -450,7 +465,7 @@ impl StreamHandle {
     #[inline]
     pub(crate) fn alloc(self, bytes: usize) -> Result<u64, Fault> {
         Ok(match self {
-            Self::Cuda(c, s) => c.alloc(s, bytes)?,
+            Self::Cuda(c, s) => c.alloc(s, bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?,
             Self::Cpu(q) => q.enter()?.cpu().alloc(bytes)?.as_ptr().expose_provenance() as u64,
         })
     }
@@ -522,7 +537,7 @@ impl StreamHandle {
                     c.copy_peer(s, (a, to), (b, from), bytes)?;
                 }
                 (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.enter()?.copy(to, from, bytes),
-                _ => return Err(mixed()),
+                _ => return Err(Fault::Unrelated),
             }
         }
         Ok(())

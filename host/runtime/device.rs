@@ -35,9 +35,15 @@ pub enum DeviceKind {
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceInner);
 
-pub(crate) struct DeviceInner {
+/// What a device is called. Prints as `cuda:0`, or `cpu` (`cpu:1` for a second one).
+#[derive(Clone, Copy)]
+struct Id {
     kind: DeviceKind,
     ordinal: usize,
+}
+
+pub(crate) struct DeviceInner {
+    id: Id,
     driver: Driver,
     /// Frees memory that no stream orders any more.
     housekeeping: StreamHandle,
@@ -67,10 +73,7 @@ impl Device {
     /// As [`best`](Device::best).
     pub fn from_environment() -> Result<(Self, Option<String>)> {
         match std::env::var("THALWEG_DEVICE") {
-            Ok(spec) if !spec.is_empty() => Self::from_spec(&spec).map_err(|e| match e {
-                Error::DeviceSpec { given, .. } => Error::DeviceSpec { given, from_environment: true },
-                e => e,
-            }),
+            Ok(spec) if !spec.is_empty() => Self::named(&spec, true),
             Ok(_) | Err(std::env::VarError::NotPresent) => Self::from_spec("auto"),
             Err(std::env::VarError::NotUnicode(given)) => {
                 Err(Error::DeviceSpec { given: given.to_string_lossy().into_owned(), from_environment: true })
@@ -84,6 +87,10 @@ impl Device {
     /// # Errors
     /// The name is none of these, or the device cannot be used.
     pub fn from_spec(spec: &str) -> Result<(Self, Option<String>)> {
+        Self::named(spec, false)
+    }
+
+    fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<String>)> {
         match spec {
             "auto" => match Self::cuda(0) {
                 Ok(gpu) => Ok((gpu, None)),
@@ -92,8 +99,7 @@ impl Device {
             "cpu" => Ok((Self::cpu()?, None)),
             _ => {
                 let ordinal = spec.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                let ordinal =
-                    ordinal.ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment: false })?;
+                let ordinal = ordinal.ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment })?;
                 Ok((Self::cuda(ordinal)?, None))
             }
         }
@@ -112,8 +118,9 @@ impl Device {
         }
         guard::watch_for_fork();
         let driver = Driver::open_cuda(ordinal)?;
-        open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(plain_error)?;
-        let device = Self::new(DeviceKind::Cuda, ordinal, driver)?;
+        let id = Id { kind: DeviceKind::Cuda, ordinal };
+        open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(|fault| id.error(fault))?;
+        let device = Self::new(id, driver)?;
         open.push((ordinal, device));
         Ok(device)
     }
@@ -166,14 +173,14 @@ impl Device {
     fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
         guard::permitted()?;
         guard::watch_for_fork();
-        Self::new(DeviceKind::Cpu, ordinal, Driver::open_cpu(schedule).map_err(plain_error)?)
+        let id = Id { kind: DeviceKind::Cpu, ordinal };
+        Self::new(id, Driver::open_cpu(schedule).map_err(|fault| id.error(fault))?)
     }
 
-    fn new(kind: DeviceKind, ordinal: usize, driver: Driver) -> Result<Self> {
-        let housekeeping = driver.new_stream(0).map_err(plain_error)?;
+    fn new(id: Id, driver: Driver) -> Result<Self> {
+        let housekeeping = driver.new_stream(0).map_err(|fault| id.error(fault))?;
         let device = Self(Box::leak(Box::new(DeviceInner {
-            kind,
-            ordinal,
+            id,
             driver,
             housekeeping,
             poisoned: AtomicBool::new(false),
@@ -195,12 +202,12 @@ impl Device {
 
     /// Whether it is a GPU or the CPU device.
     pub fn kind(self) -> DeviceKind {
-        self.0.kind
+        self.0.id.kind
     }
 
     /// The device's number among those of its kind.
     pub fn ordinal(self) -> usize {
-        self.0.ordinal
+        self.0.id.ordinal
     }
 
     /// The product's name.
@@ -342,41 +349,44 @@ impl Device {
     #[cold]
     fn fault(self, fault: Fault) -> Error {
         let fatal = fault.is_fatal();
-        let error = match plain_error(fault) {
-            Error::OutOfMemory { wanted, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
-            error => error,
-        };
+        let error = self.0.id.error(fault);
         if fatal {
             self.0.cause.get_or_init(|| error.to_string());
             self.0.poisoned.store(true, Ordering::Release);
         }
         error
     }
+}
 
-    /// Says what did not fit, where the driver only says that something did not.
-    pub(crate) fn out_of_memory(self, error: Error, wanted: usize) -> Error {
-        match error {
-            Error::Cuda { code: 2, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
-            error => error,
+impl Id {
+    /// Makes the error that a fault of this device means. Every fault becomes an error here.
+    #[cold]
+    fn error(self, fault: Fault) -> Error {
+        match fault {
+            Fault::Cuda(failure) => failure.into(),
+            Fault::Forbidden(why) => why.into(),
+            Fault::OutOfMemory { wanted } | Fault::Cpu(CpuError::OutOfMemory { bytes: wanted, .. }) => {
+                Error::OutOfMemory { device: self.to_string(), wanted }
+            }
+            Fault::Unrelated => Error::DeviceMismatch {
+                resource: "a device that it cannot wait for (of another kind, or seeded)".to_owned(),
+                stream: self.to_string(),
+            },
+            Fault::Cpu(CpuError::HostPanicked { message }) => Error::HostFunctionPanicked { message },
+            Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
+            Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
+            Fault::Cpu(error) => Error::Kernel(error.to_string()),
         }
     }
 }
 
-fn cpu_error(e: CpuError) -> Error {
-    match e {
-        CpuError::HostPanicked { message } => Error::HostFunctionPanicked { message },
-        CpuError::NoBody { kernel } => Error::NoCpuBody { kernel },
-        CpuError::OutOfMemory { bytes, .. } => Error::OutOfMemory { device: "cpu".into(), wanted: bytes },
-        CpuError::Thread { reason } => Error::Thread { reason },
-        e => Error::Kernel(e.to_string()),
-    }
-}
-
-fn plain_error(fault: Fault) -> Error {
-    match fault {
-        Fault::Cuda(f) => f.into(),
-        Fault::Cpu(e) => cpu_error(e),
-        Fault::Error(e) => e,
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, self.ordinal) {
+            (DeviceKind::Cuda, n) => write!(f, "cuda:{n}"),
+            (DeviceKind::Cpu, 0) => f.write_str("cpu"),
+            (DeviceKind::Cpu, n) => write!(f, "cpu:{n}"),
+        }
     }
 }
 
@@ -396,11 +406,7 @@ impl std::hash::Hash for Device {
 /// `cuda:0`, or `cpu` (`cpu:1` for a second one).
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.kind, self.0.ordinal) {
-            (DeviceKind::Cuda, n) => write!(f, "cuda:{n}"),
-            (DeviceKind::Cpu, 0) => f.write_str("cpu"),
-            (DeviceKind::Cpu, n) => write!(f, "cpu:{n}"),
-        }
+        self.0.id.fmt(f)
     }
 }
 

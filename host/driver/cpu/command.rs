@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thalweg_simt::host::{Kernel, LaunchShape, counted};
 
-use super::scheduler::Rng;
+use super::rng::Rng;
 use super::{Cpu, CpuError, Event, grid};
 
 /// Parameters a kernel can have.

@@ -51,6 +51,7 @@ mod grid;
 mod loom_tests;
 mod memory;
 mod queue;
+mod rng;
 mod scheduler;
 mod sync;
 #[cfg(all(test, not(loom)))]

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::command::Command;
+use super::rng::Rng;
 use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError, Queue};
 
@@ -43,7 +44,7 @@ enum Mood {
 impl Scheduler {
     pub(super) fn new(seed: u64) -> Self {
         Self(Mutex::new(State {
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             queues: Vec::new(),
             mood: Mood::Late,
             lasts: 0,
@@ -54,7 +55,7 @@ impl Scheduler {
 
     pub(super) fn reseed(&self, seed: u64) {
         let mut state = lock(&self.0);
-        (state.rng, state.lasts) = (Rng(seed), 0);
+        (state.rng, state.lasts) = (Rng::new(seed), 0);
     }
 
     /// A queue by its index, under the lock that makes the two agree.
@@ -173,26 +174,5 @@ impl State {
         let blocked = self.queues.iter().enumerate();
         let blocked = blocked.filter_map(|(i, q)| q.first(|command| format!("queue {i} at a {command:?}")));
         blocked.collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014).
-pub(super) struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// 0 to `n - 1`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub(super) fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
     }
 }

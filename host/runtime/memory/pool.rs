@@ -308,7 +308,7 @@ impl Device {
 
     fn new_pinned(self, bytes: usize) -> Result<NonNull<u8>> {
         self.usable()?;
-        self.seen(self.driver().host_alloc(bytes)).map_err(|e| self.out_of_memory(e, bytes))
+        self.seen(self.driver().host_alloc(bytes))
     }
 
     /// Gives page-locked memory back to the system; in doubt it leaks.

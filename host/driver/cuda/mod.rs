@@ -3,23 +3,19 @@
 //! Only asynchronous calls on non-blocking streams, apart from set-up and the calls whose name says
 //! that they wait. Nothing here knows types, states or tags.
 
-use std::ffi::{CString, c_int, c_uint, c_void};
-use std::ptr::{NonNull, null_mut};
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
-use thalweg_simt::host::{Kernel, LaunchShape};
 
 pub(crate) use super::ffi::Failure;
-use super::{Pattern, ffi, guard};
+use super::{ffi, guard};
 use crate::error::{Error, Result};
 
 /// The CUDA version whose driver has every function called here.
 const NEEDED: (u32, u32) = (12, 0);
-
-/// How many parameters a launch can carry.
-const MAX_PARAMETERS: usize = 32;
 
 /// The result of one of the calls that take their context from a stream or an event whatever context is current (CUDA C++
 /// Programming Guide, "Stream and Event Behavior"), so that the usual case needs no look at the current one. Where no
@@ -35,6 +31,11 @@ macro_rules! call_anywhere {
         }
     }};
 }
+
+mod kernels;
+mod memory;
+
+pub(crate) use kernels::{Module, cached, remembered};
 
 /// Loads and starts the driver, once; says why where it cannot be used.
 fn initialise() -> Result<()> {
@@ -128,14 +129,6 @@ pub(crate) struct Graph(sys::CUgraphExec);
 unsafe impl Send for Graph {}
 // SAFETY: as above; launches, which must not meet, take it exclusively.
 unsafe impl Sync for Graph {}
-
-/// A loaded module; never unloaded, because a pending launch may use it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Module(sys::CUmodule);
-// SAFETY: a driver handle, usable from every thread.
-unsafe impl Send for Module {}
-// SAFETY: as above.
-unsafe impl Sync for Module {}
 
 /// Keeps the device's context current until dropped.
 struct Current {
@@ -247,38 +240,6 @@ impl Cuda {
         Ok(Current { pushed: true })
     }
 
-    /// Free and total bytes of the device; what the pool keeps counts as free.
-    pub(crate) fn memory(&self) -> Result<(usize, usize), Failure> {
-        let _current = self.enter()?;
-        let (mut free, mut total) = (0, 0);
-        let (mut reserved, mut used) = (0u64, 0u64);
-        use sys::CUmemPool_attribute_enum as a;
-        // SAFETY: the context is current; each call stores into its own variable.
-        unsafe {
-            ffi::cuMemGetInfo_v2(&mut free, &mut total)?;
-            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
-            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast())?;
-        }
-        Ok((free + reserved.saturating_sub(used) as usize, total))
-    }
-
-    /// Lets kernels and copies of this device reach the memory of `other`'s pool.
-    pub(crate) fn reach(&self, other: &Cuda) -> Result<(), Failure> {
-        let mut possible: c_int = 0;
-        // SAFETY: valid devices and a valid pool; the description is read during the call.
-        unsafe {
-            ffi::cuDeviceCanAccessPeer(&mut possible, self.device, other.device)?;
-            if possible != 0 {
-                let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
-                access.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-                access.location.id = self.device;
-                access.flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-                ffi::cuMemPoolSetAccess(other.pool, &access, 1)?;
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn new_stream(&self, priority: i32) -> Result<Stream, Failure> {
         let _current = self.enter()?;
         let mut s = null_mut();
@@ -368,127 +329,6 @@ impl Cuda {
         let mut ms = 0.0;
         // SAFETY: two timed events; stores one number.
         Ok(ready(unsafe { ffi::cuEventElapsedTime(&mut ms, start.0, end.0) })?.then_some(ms))
-    }
-
-    /// Allocates in stream order; when the device is full, gives the pool's spare memory back and tries again.
-    #[inline]
-    pub(crate) fn alloc(&self, s: Stream, bytes: usize) -> Result<u64, Failure> {
-        let _current = self.enter()?;
-        let mut p = 0;
-        // SAFETY: a pool and a stream of this context; stores one address.
-        let first = unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) };
-        match first {
-            Err(f) if f.is_out_of_memory() => {
-                // Memory whose free is still in flight counts as used: let it land before trimming, unless that
-                // breaks a capture.
-                // SAFETY: the context is current and the pool is its own.
-                unsafe {
-                    if self.capturing.load(Ordering::Relaxed) == 0 {
-                        ffi::cuCtxSynchronize()?;
-                    }
-                    ffi::cuMemPoolTrimTo(self.pool, 0)?;
-                    ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)?;
-                }
-            }
-            other => other?,
-        }
-        Ok(p)
-    }
-
-    /// Gives memory of the pool that nobody uses back to the system.
-    pub(crate) fn trim(&self) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        // SAFETY: the context is current and the pool is its own.
-        unsafe { ffi::cuMemPoolTrimTo(self.pool, 0) }
-    }
-
-    /// Frees in stream order.
-    ///
-    /// # Safety
-    /// `addr` came from [`alloc`](Self::alloc), is freed once, and its uses are ordered before this call by `s`.
-    #[inline]
-    pub(crate) unsafe fn free(&self, s: Stream, addr: u64) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        // SAFETY: the caller's promise.
-        unsafe { ffi::cuMemFreeAsync(addr, s.0) }
-    }
-
-    /// Allocates page-locked memory that every CUDA device can reach. Slow, and waits for the device.
-    pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, Failure> {
-        let _current = self.enter()?;
-        let mut p = null_mut();
-        // SAFETY: the context is current; stores one address.
-        unsafe { ffi::cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
-        NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
-    }
-
-    /// Frees page-locked memory; may wait for the device.
-    ///
-    /// # Safety
-    /// `p` came from [`host_alloc`](Self::host_alloc), is freed once, and nothing uses it any more.
-    pub(crate) unsafe fn host_free(&self, p: NonNull<u8>) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        // SAFETY: the caller's promise.
-        unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
-    }
-
-    /// # Safety
-    /// Both ranges are valid until the copy is done, and their uses are ordered with it by `s`.
-    #[inline]
-    pub(crate) unsafe fn copy_to_device(
-        &self,
-        s: Stream,
-        to: u64,
-        from: *const u8,
-        bytes: usize,
-    ) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
-        unsafe { call_anywhere!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
-    }
-
-    /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device).
-    #[inline]
-    pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
-        unsafe { call_anywhere!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
-    }
-
-    /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device).
-    #[inline]
-    pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
-        unsafe { call_anywhere!(self, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
-    }
-
-    /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device); `to` is on device `to_device`, `from` on `from_device`.
-    pub(crate) unsafe fn copy_peer(
-        &self,
-        s: Stream,
-        (to_device, to): (&Cuda, u64),
-        (from_device, from): (&Cuda, u64),
-        bytes: usize,
-    ) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        // SAFETY: the caller's promise.
-        unsafe { ffi::cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0) }
-    }
-
-    /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device); `to` holds `count` elements of the pattern's size.
-    #[inline]
-    pub(crate) unsafe fn fill(&self, s: Stream, to: u64, pattern: Pattern, count: usize) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        // SAFETY: the caller's promise.
-        unsafe {
-            match pattern {
-                Pattern::U8(v) => ffi::cuMemsetD8Async(to, v, count, s.0),
-                Pattern::U16(v) => ffi::cuMemsetD16Async(to, v, count, s.0),
-                Pattern::U32(v) => ffi::cuMemsetD32Async(to, v, count, s.0),
-            }
-        }
     }
 
     /// Has the stream keep what it is given instead of running it, until [`end_capture`](Self::end_capture).
@@ -583,96 +423,6 @@ impl Cuda {
         // SAFETY: the caller's promise.
         unsafe { ffi::cuLaunchHostFunc(s.0, Some(f), data) }
     }
-
-    /// Compiles PTX for the device; waits for the compiler (tens of milliseconds, or its cache).
-    pub(crate) fn load(&self, ptx: &str) -> Result<Module> {
-        let _current = self.enter()?;
-        let text = CString::new(ptx).map_err(|_| Error::Ptx { log: "it contains a NUL byte".into() })?;
-        let mut log = vec![0u8; 16 << 10];
-        let mut options = [
-            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
-            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
-        let mut module = null_mut();
-        // SAFETY: NUL-terminated text; two options and two values, the log as long as it says.
-        let loaded = unsafe {
-            ffi::cuModuleLoadDataEx(
-                &mut module,
-                text.as_ptr().cast(),
-                options.len() as c_uint,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        loaded.map_err(|f| {
-            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
-            if log.is_empty() { Error::from(f) } else { Error::Ptx { log } }
-        })?;
-        Ok(Module(module))
-    }
-
-    /// The entry of a module, where it has it.
-    pub(crate) fn function(&self, module: Module, entry: &str) -> Result<Option<NonNull<()>>> {
-        let _current = self.enter()?;
-        let Ok(name) = CString::new(entry) else { return Ok(None) };
-        let mut f = null_mut();
-        // SAFETY: a loaded module and a NUL-terminated name; stores one handle.
-        match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
-            Ok(()) => Ok(NonNull::new(f.cast())),
-            Err(e) if e.is_not_found() => Ok(None),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// # Safety
-    /// `function` is of this device and takes the parameters whose bits `slots` holds; buffers among them are
-    /// ordered by `s`. The driver refuses a launch without a function.
-    #[inline]
-    pub(crate) unsafe fn launch(
-        &self,
-        s: Stream,
-        function: Option<NonNull<()>>,
-        shape: LaunchShape,
-        slots: &[u64],
-    ) -> Result<(), Failure> {
-        let _current = self.enter()?;
-        let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
-        for (p, slot) in parameters.iter_mut().zip(slots) {
-            // The driver reads each parameter's own size from the start of its slot (little-endian).
-            *p = (&raw const *slot).cast_mut().cast();
-        }
-        let [gx, gy, gz] = shape.grid;
-        let [bx, by, bz] = shape.block;
-        // SAFETY: the caller's promise; the driver copies the parameters before it returns.
-        unsafe {
-            ffi::cuLaunchKernel(
-                function.map_or(null_mut(), |f| f.as_ptr().cast()),
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shape.shared,
-                s.0,
-                parameters.as_mut_ptr(),
-                null_mut(),
-            )
-        }
-    }
-}
-
-/// The slot in which a kernel remembers its function on device `ordinal`.
-pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
-    // SAFETY: loaded from here, and stored to by `Modules::find` only, what it found.
-    unsafe { kernel.functions() }.get(ordinal)
-}
-
-/// What a kernel remembers, if anything.
-#[inline]
-pub(crate) fn remembered(kernel: &Kernel, ordinal: usize) -> Option<NonNull<()>> {
-    NonNull::new(cached(kernel, ordinal)?.load(Ordering::Acquire))
 }
 
 fn ready(r: Result<(), Failure>) -> Result<bool, Failure> {
