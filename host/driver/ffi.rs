@@ -1,8 +1,8 @@
 //! The functions of the CUDA driver, and what their results mean.
 //!
-//! `cudarc` finds the library and declares its types. Its functions are not used, because they return a
-//! Rust enum: a newer driver may return a code that is none of the variants, which is undefined
-//! behaviour. The functions here return the code as a number.
+//! `cudarc` finds the library and declares its types. Its functions are not used, because they
+//! return a Rust enum: a newer driver may return a code that is none of the variants, which is
+//! undefined behaviour. The functions here return the code as a number.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -44,11 +44,12 @@ impl Failure {
         }
     }
 
-    /// Whether the device cannot be used any more. Then it is poisoned, and memory that work may still
-    /// access leaks.
+    /// Whether the device cannot be used any more. Then it is poisoned, and memory that work may
+    /// still access leaks.
     ///
-    /// The function lists the codes that are harmless by what CUDA documents for `CUresult`: the call was
-    /// refused, and earlier work continues. Every other code is fatal, also one that no driver has today.
+    /// The function lists the codes that are harmless by what CUDA documents for `CUresult`: the
+    /// call was refused, and earlier work continues. Every other code is fatal, also one that no
+    /// driver has today.
     pub(crate) fn is_fatal(self) -> bool {
         let Some(code) = self.code() else { return false };
         !matches!(
@@ -67,14 +68,15 @@ impl Failure {
             | 217 | 704 | 705 | 711
             // The call is not permitted, or the device does not support it.
             | 800 | 801
-            // The call cannot be captured. At worst this invalidates the capture, and a capture runs
-            // nothing.
+            // The call cannot be captured. At worst this invalidates the capture, and a capture
+            // runs nothing.
             | 900..=908
         )
     }
 
-    /// Whether CUDA documents that nothing more runs in the context or in the process after this failure.
-    /// Fewer codes than those of [`is_fatal`](Self::is_fatal), which includes all undocumented codes.
+    /// Whether CUDA documents that nothing more runs in the context or in the process after this
+    /// failure. Fewer codes than those of [`is_fatal`](Self::is_fatal), which includes all
+    /// undocumented codes.
     pub(crate) fn ends_all_work(self) -> bool {
         matches!(self.code(), Some(226 | 700 | 702 | CONTEXT_IS_DESTROYED | 710 | 714..=719 | 721 | 911))
     }
@@ -112,34 +114,37 @@ impl From<Failure> for Error {
         };
         let text = |get: unsafe fn(u32, *mut *const c_char) -> Result<(), Failure>| {
             let mut p = std::ptr::null();
-            // SAFETY: `get` is a function of the driver that stores a pointer to a static string in `p`, or
-            // null.
+            // SAFETY: `get` is a function of the driver that stores a pointer to a static string in
+            // `p`, or null.
             let _ = unsafe { get(code, &mut p) };
             if p.is_null() {
                 return "unknown".to_owned();
             }
-            // SAFETY: `p` is not null, so it points to a static, NUL-terminated string of the driver.
+            // SAFETY: `p` is not null, so it points to a static, NUL-terminated string of the
+            // driver.
             unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
         };
         Error::Cuda { call, code, name: text(cuGetErrorName), meaning: text(cuGetErrorString) }
     }
 }
 
-/// Declares functions of the driver. Each asks the guard first whether a device may be called here. The
-/// library is searched for the function at its first call.
+/// Declares functions of the driver. Each asks the guard first whether a device may be called here.
+/// The library is searched for the function at its first call.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         /// The driver's function of this name.
         ///
         /// # Safety
-        /// What CUDA documents for this function holds, and `cuda::initialise` has found the library.
+        /// What CUDA documents for this function holds, and `cuda::initialise` has found the
+        /// library.
         #[inline]
         #[allow(clippy::too_many_arguments, reason = "the driver's parameters")]
         pub(super) unsafe fn $name($($arg: $ty),*) -> Result<(), Failure> {
             type Function = unsafe extern "C" fn($($ty),*) -> c_uint;
             static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
             guard::permitted()?;
-            // SAFETY: The function has this type in `cuda.h` of every CUDA version from `cuda::NEEDED` on.
+            // SAFETY: The function has this type in `cuda.h` of every CUDA version from
+            // `cuda::NEEDED` on.
             let found = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>(stringify!($name).as_bytes()) }.ok().map(|f| *f));
             let code = match found {
                 // SAFETY: The caller meets what CUDA documents for this function.
@@ -215,7 +220,8 @@ functions! {
     fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
-    // The status is a number for the same reason as the results: a newer driver may have other values.
+    // The status is a number for the same reason as the results: a newer driver may have other
+    // values.
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
@@ -252,7 +258,8 @@ mod tests {
 
     use super::*;
 
-    /// Puts the codes in groups. A `match` over all codes that `cudarc` knows proves that none is missing.
+    /// Puts the codes in groups. A `match` over all codes that `cudarc` knows proves that none is
+    /// missing.
     macro_rules! groups {
         ($($group:ident: [$($name:ident)+])+) => {
             $(const $group: &[CUresult] = &[$(CUresult::$name),+];)+
@@ -317,8 +324,8 @@ mod tests {
     #[test]
     fn what_is_not_known_to_be_harmless_is_fatal() {
         let harmless: Vec<u32> = HARMLESS.iter().map(|&code| code as u32).collect();
-        // CUDA documents this code since a later version than the one that `cudarc` is set to: PTX makes a
-        // call that it may not make.
+        // CUDA documents this code since a later version than the one that `cudarc` is set to: PTX
+        // makes a call that it may not make.
         let newer = [225];
         for code in (1..5000).chain([u32::MAX - 1, u32::MAX]) {
             let expected = !harmless.contains(&code) && !newer.contains(&code);

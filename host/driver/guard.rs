@@ -1,11 +1,14 @@
-//! Refuses calls into a device in a host function of a stream, and in a child process made by `fork`.
+//! Refuses calls into a device in a host function of a stream, and in a child process made by
+//! `fork`.
 //!
-//! CUDA forbids both. The layers above cannot forget the check. Every function of the CUDA driver asks
-//! the guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and memory are
-//! reached through [`Guarded`] only, so a program that breaks the rule gets the same error there.
+//! CUDA forbids both. The layers above cannot forget the check. Every function of the CUDA driver
+//! asks the guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and
+//! memory are reached through [`Guarded`] only, so a program that breaks the rule gets the same
+//! error there.
 //!
-//! A refused call has no effect: it returns an error, or, if it frees memory, the memory leaks. So a
-//! destructor that may run in a host function gives its work to the background thread of `runtime`.
+//! A refused call has no effect: it returns an error, or, if it frees memory, the memory leaks. So
+//! a destructor that may run in a host function gives its work to the background thread of
+//! `runtime`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,8 +83,8 @@ pub(crate) fn watch_for_fork() {
             FORKED.store(true, Ordering::Relaxed);
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: The handler only stores to an atomic flag, which is allowed in a forked child. If the
-        // system has no memory for the handler, forks are not noticed.
+        // SAFETY: The handler only stores to an atomic flag, which is allowed in a forked child. If
+        // the system has no memory for the handler, forks are not noticed.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(child));
         });

@@ -1,8 +1,8 @@
 //! The layer between `runtime` and the machines. Each handle here is an enum with a variant for a
 //! CUDA GPU and one for the CPU device; its methods call the one or the other.
 //!
-//! The layer works with addresses and raw handles. It does not know element types, stream tags or the
-//! states of buffers. A failed call gives facts ([`Fault`]), which `runtime` makes an error of.
+//! The layer works with addresses and raw handles. It does not know element types, stream tags or
+//! the states of buffers. A failed call gives facts ([`Fault`]), which `runtime` makes an error of.
 
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -42,8 +42,8 @@ pub(crate) enum Fault {
         /// Bytes asked for.
         wanted: usize,
     },
-    /// The call joins handles of two devices that cannot wait for each other: one is a GPU and one is
-    /// a CPU device, or one of two CPU devices has a seeded schedule.
+    /// The call joins handles of two devices that cannot wait for each other: one is a GPU and one
+    /// is a CPU device, or one of two CPU devices has a seeded schedule.
     Unrelated,
 }
 
@@ -133,7 +133,8 @@ impl Driver {
         cuda::count().unwrap_or(0)
     }
 
-    /// Lets each of two CUDA devices copy from and to the other's memory. Does nothing for other pairs.
+    /// Lets each of two CUDA devices copy from and to the other's memory. Does nothing for other
+    /// pairs.
     pub(crate) fn reach(self, other: Self) -> Result<(), Fault> {
         if let (Self::Cuda(a), Self::Cuda(b)) = (self, other) {
             a.reach(b)?;
@@ -210,7 +211,8 @@ impl Driver {
     }
 
     /// Reports a failure that makes the device unusable; on the CPU device, also a panic of a host
-    /// callback, once. On a GPU, every driver call reports such a failure, so this queries `any` stream.
+    /// callback, once. On a GPU, every driver call reports such a failure, so this queries `any`
+    /// stream.
     pub(crate) fn check(self, any: StreamHandle) -> Result<(), Fault> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.enter()?.check()?),
@@ -249,8 +251,8 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => {
                 let p = c.host_alloc(bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?;
-                // The memory is zeroed so that a slice of it never shows old data.
-                // SAFETY: `c.host_alloc` has just allocated `bytes` bytes at `p`, and nobody else has `p`.
+                // The memory is zeroed so that a slice of it never shows old data. SAFETY:
+                // `c.host_alloc` has just allocated `bytes` bytes at `p`, and nobody else has `p`.
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
                 p
             }
@@ -261,11 +263,11 @@ impl Driver {
     /// Frees page-locked memory.
     ///
     /// # Safety
-    /// [`host_alloc`](Self::host_alloc) of this device returned `p` for the same `bytes`, `p` is freed
-    /// once, and nothing uses the memory any more.
+    /// [`host_alloc`](Self::host_alloc) of this device returned `p` for the same `bytes`, `p` is
+    /// freed once, and nothing uses the memory any more.
     pub(crate) unsafe fn host_free(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes memory of this device's `host_alloc` that is unused from now on. Both
-        // machines require exactly that.
+        // SAFETY: The caller passes memory of this device's `host_alloc` that is unused from now
+        // on. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c) => c.host_free(p)?,
@@ -313,8 +315,9 @@ impl EventHandle {
         })
     }
 
-    /// Whether the event is complete; false if that cannot be known. Unlike [`is_done`](Self::is_done),
-    /// it never runs commands of a seeded schedule, so destructors and code under locks may call it.
+    /// Whether the event is complete; false if that cannot be known. Unlike
+    /// [`is_done`](Self::is_done), it never runs commands of a seeded schedule, so destructors and
+    /// code under locks may call it.
     pub(crate) fn passed(&self) -> bool {
         match self {
             Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
@@ -344,8 +347,8 @@ impl EventHandle {
         })
     }
 
-    /// When the event completed, by the host's clock; `None` before that. Always `None` on a GPU, which
-    /// has its own clock.
+    /// When the event completed, by the host's clock; `None` before that. Always `None` on a GPU,
+    /// which has its own clock.
     pub(crate) fn reached(&self) -> Option<std::time::Instant> {
         match self {
             Self::Cuda(..) => None,
@@ -419,8 +422,8 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can be
-    /// used again.
+    /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can
+    /// be used again.
     pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
         match self {
             Self::Cuda(c, s) => {
@@ -441,12 +444,12 @@ impl StreamHandle {
     /// Enqueues the whole graph.
     ///
     /// # Safety
-    /// The graph was captured on this stream's device. What each captured call requires holds again, as
-    /// if it were made on this stream now.
+    /// The graph was captured on this stream's device. What each captured call requires holds
+    /// again, as if it were made on this stream now.
     #[inline]
     pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
-        // SAFETY: The caller guarantees that each captured call is sound on this stream now, which is
-        // what both machines require.
+        // SAFETY: The caller guarantees that each captured call is sound on this stream now, which
+        // is what both machines require.
         unsafe {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
@@ -484,12 +487,12 @@ impl StreamHandle {
     /// Frees device memory in stream order.
     ///
     /// # Safety
-    /// [`alloc`](Self::alloc) on a stream of the same device returned `addr` for the same `bytes`, `addr`
-    /// is freed once, and the stream orders all uses of the memory before this call.
+    /// [`alloc`](Self::alloc) on a stream of the same device returned `addr` for the same `bytes`,
+    /// `addr` is freed once, and the stream orders all uses of the memory before this call.
     #[inline]
     pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller frees an allocation of this device once, after all its uses in stream order.
-        // Both machines require exactly that.
+        // SAFETY: The caller frees an allocation of this device once, after all its uses in stream
+        // order. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.free(s, addr)?,
@@ -502,12 +505,12 @@ impl StreamHandle {
     /// Copies from host memory to device memory.
     ///
     /// # Safety
-    /// Both ranges are valid for `bytes` until the copy is done and do not overlap. The stream orders
-    /// every other access that conflicts with the copy before or after it.
+    /// Both ranges are valid for `bytes` until the copy is done and do not overlap. The stream
+    /// orders every other access that conflicts with the copy before or after it.
     #[inline]
     pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the copy.
-        // The method of either machine requires the same.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
@@ -523,8 +526,8 @@ impl StreamHandle {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the copy.
-        // The method of either machine requires the same.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
@@ -540,8 +543,8 @@ impl StreamHandle {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the copy.
-        // The method of either machine requires the same.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
@@ -554,11 +557,11 @@ impl StreamHandle {
     /// Copies from the memory of one device to that of another.
     ///
     /// # Safety
-    /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the device
-    /// beside it.
+    /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the
+    /// device beside it.
     pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges, each with its device, whose other uses the stream
-        // orders with the copy. The method of either machine requires the same.
+        // SAFETY: The caller passes two valid ranges, each with its device, whose other uses the
+        // stream orders with the copy. The method of either machine requires the same.
         unsafe {
             match (self, to, from) {
                 (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
@@ -574,11 +577,11 @@ impl StreamHandle {
     /// Writes the pattern `count` times.
     ///
     /// # Safety
-    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. The stream
-    /// orders every other access of this memory before or after the fill.
+    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. The
+    /// stream orders every other access of this memory before or after the fill.
     pub(crate) unsafe fn fill(self, to: u64, pattern: Pattern, count: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses the stream orders
-        // with the fill. The method of either machine requires the same.
+        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses the stream
+        // orders with the fill. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
@@ -588,13 +591,15 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with wrap-around.
+    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
     ///
     /// # Safety
-    /// `flag` points into page-locked memory that stays allocated until the stream has passed this wait.
+    /// `flag` points into page-locked memory that stays allocated until the stream has passed this
+    /// wait.
     pub(crate) unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<(), Fault> {
-        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the wait.
-        // The method of either machine requires the same.
+        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
+        // wait. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
@@ -608,8 +613,8 @@ impl StreamHandle {
     pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
         type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
         unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: `launch_host` made `data` with `Arc::into_raw` for this call alone, and the driver
-            // calls `run` at most once with it.
+            // SAFETY: `launch_host` made `data` with `Arc::into_raw` for this call alone, and the
+            // driver calls `run` at most once with it.
             let slot = unsafe { Arc::from_raw(data.cast::<Slot>().cast_const()) };
             let f = lock(&slot).take();
             if let Some(f) = f {
@@ -620,13 +625,14 @@ impl StreamHandle {
             Self::Cuda(c, s) => {
                 let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
                 let data = Arc::into_raw(slot.clone()).cast_mut().cast();
-                // SAFETY: `data` is a reference that only `run` takes back, so `run(data)` may be called once.
-                // `f` never unwinds and makes no CUDA call: the typed layer wraps it so that it catches
-                // panics and so that the guard refuses calls.
+                // SAFETY: `data` is a reference that only `run` takes back, so `run(data)` may be
+                // called once. `f` never unwinds and makes no CUDA call: the typed layer wraps it
+                // so that it catches panics and so that the guard refuses calls.
                 if let Err(failure) = unsafe { c.launch_host(s, run, data) } {
-                    // The driver may report an earlier call's failure here and still call `run` later. So
-                    // the closure is taken out of the slot: `run` then finds nothing. The reference in `data`
-                    // is never taken back here, and leaks if `run` is not called.
+                    // The driver may report an earlier call's failure here and still call `run`
+                    // later. So the closure is taken out of the slot: `run` then finds nothing. The
+                    // reference in `data` is never taken back here, and leaks if `run` is not
+                    // called.
                     let f = lock(&slot).take();
                     drop(f);
                     return Err(failure.into());
@@ -640,9 +646,9 @@ impl StreamHandle {
     /// Launches a kernel. On a GPU it needs the kernel's `function`.
     ///
     /// # Safety
-    /// The kernel is sound for these arguments and this shape. The stream orders every other access that
-    /// conflicts with the kernel's accesses to its buffers before or after the launch. `function`, if
-    /// given, is the kernel's function on this device.
+    /// The kernel is sound for these arguments and this shape. The stream orders every other access
+    /// that conflicts with the kernel's accesses to its buffers before or after the launch.
+    /// `function`, if given, is the kernel's function on this device.
     #[inline]
     pub(crate) unsafe fn launch(
         self,
@@ -651,8 +657,8 @@ impl StreamHandle {
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Fault> {
-        // SAFETY: The caller guarantees sound arguments, ordered buffers and the right function. The
-        // method of either machine requires the same.
+        // SAFETY: The caller guarantees sound arguments, ordered buffers and the right function.
+        // The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,

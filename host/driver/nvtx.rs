@@ -1,10 +1,10 @@
 //! NVTX: labelled ranges of a thread's time, for a profiler such as Nsight Systems.
 //!
-//! A tool names its library in `NVTX_INJECTION64_PATH`. The program that marks ranges loads the library
-//! and calls its `InitializeInjectionNvtx2` with a function that returns tables of slots. The tool
-//! stores its own functions in the slots. NVIDIA's header does the same; this file has only the part
-//! that ranges need. (The `nvtx` crate builds the header with a C compiler and libclang, and `cudarc`
-//! needs a library of the CUDA toolkit.)
+//! A tool names its library in `NVTX_INJECTION64_PATH`. The program that marks ranges loads the
+//! library and calls its `InitializeInjectionNvtx2` with a function that returns tables of slots.
+//! The tool stores its own functions in the slots. NVIDIA's header does the same; this file has
+//! only the part that ranges need. (The `nvtx` crate builds the header with a C compiler and
+//! libclang, and `cudarc` needs a library of the CUDA toolkit.)
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -31,8 +31,8 @@ impl Drop for Range {
     #[inline]
     fn drop(&mut self) {
         if let Some(tool) = self.0 {
-            // SAFETY: `attach` got the function from the tool, with the type that the header declares. The
-            // range was opened on this thread, because `Range` is not `Send`.
+            // SAFETY: `attach` got the function from the tool, with the type that the header
+            // declares. The range was opened on this thread, because `Range` is not `Send`.
             unsafe { (tool.pop)() };
         }
     }
@@ -52,14 +52,14 @@ struct Tool {
 impl Tool {
     fn push(&self, label: &str) {
         let label = CString::new(label.replace('\0', " ")).unwrap_or_default();
-        // SAFETY: `attach` got the function from the tool, with the type that the header declares. `label`
-        // is NUL-terminated and lives until the call returns; the tool copies it.
+        // SAFETY: `attach` got the function from the tool, with the type that the header declares.
+        // `label` is NUL-terminated and lives until the call returns; the tool copies it.
         unsafe { (self.push)(label.as_ptr()) };
     }
 }
 
-/// The number of slots of each of the header's modules, by the module's number. Module 0 does not exist,
-/// and slot 0 of each module stays empty. Module 1 has the ranges.
+/// The number of slots of each of the header's modules, by the module's number. Module 0 does not
+/// exist, and slot 0 of each module stays empty. Module 1 has the ranges.
 const SIZES: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const RANGES: usize = 1;
 const PUSH: usize = 9;
@@ -110,8 +110,8 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
     for (entry, slot) in module.table.iter().zip(&module.slots).take(slots).skip(1) {
         entry.store((&raw const *slot).cast_mut(), Ordering::Relaxed);
     }
-    // SAFETY: The tool calls this function. By the header, each pointer is null or points to a variable of
-    // the tool for this result.
+    // SAFETY: The tool calls this function. By the header, each pointer is null or points to a
+    // variable of the tool for this result.
     unsafe {
         if !table.is_null() {
             *table = module.table.as_ptr().cast();
@@ -128,15 +128,15 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
 /// # Safety
 /// `initialize` is the `InitializeInjectionNvtx2` of a tool that stays loaded.
 unsafe fn attach(initialize: Initialize) -> Option<Tool> {
-    // SAFETY: The caller passes the `InitializeInjectionNvtx2` of a tool that stays loaded. The tables are
-    // static, and each slot is as wide as a function pointer.
+    // SAFETY: The caller passes the `InitializeInjectionNvtx2` of a tool that stays loaded. The
+    // tables are static, and each slot is as wide as a function pointer.
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
     let slot = |id: usize| Some(MODULES[RANGES].slots[id].load(Ordering::Acquire)).filter(|f| !f.is_null());
     let (push, pop) = slot(PUSH).zip(slot(POP))?;
-    // SAFETY: The pointers are not null (checked by `slot`). By the header, a tool stores functions of
-    // these types in these slots.
+    // SAFETY: The pointers are not null (checked by `slot`). By the header, a tool stores functions
+    // of these types in these slots.
     Some(unsafe { Tool { push: transmute::<*mut c_void, Push>(push), pop: transmute::<*mut c_void, Pop>(pop) } })
 }
 
@@ -146,8 +146,8 @@ fn injected() -> Option<Tool> {
     use std::os::unix::ffi::OsStringExt;
 
     let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.into_vec()).ok()?;
-    // SAFETY: Both texts are NUL-terminated, and `library` is not null when `dlsym` uses it. Loading runs
-    // the tool's initialisers, which the user requests by setting the variable.
+    // SAFETY: Both texts are NUL-terminated, and `library` is not null when `dlsym` uses it.
+    // Loading runs the tool's initialisers, which the user requests by setting the variable.
     let initialize = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
         if library.is_null() {
@@ -158,8 +158,8 @@ fn injected() -> Option<Tool> {
     if initialize.is_null() {
         return None;
     }
-    // SAFETY: The symbol is not null, and the header declares it with this type. The library is never
-    // unloaded.
+    // SAFETY: The symbol is not null, and the header declares it with this type. The library is
+    // never unloaded.
     unsafe { attach(transmute::<*mut c_void, Initialize>(initialize)) }
 }
 
@@ -188,10 +188,11 @@ mod tests {
         0
     }
 
-    /// Does what a tool does: gets the callbacks, gets the table from them, and stores its functions there.
+    /// Does what a tool does: gets the callbacks, gets the table from them, and stores its
+    /// functions there.
     unsafe extern "C" fn tool(get: GetExportTable) -> c_int {
-        // SAFETY: `export_table` returns static tables with the layout that the header declares, and `table`
-        // has 17 pointers.
+        // SAFETY: `export_table` returns static tables with the layout that the header declares,
+        // and `table` has 17 pointers.
         unsafe {
             assert!(get(2).is_null());
             let version = &*get(3).cast::<Version>();
@@ -214,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_tool_hears_ranges() {
-        // SAFETY: `tool` does what the `InitializeInjectionNvtx2` of a tool does, and it is part of this
-        // program, so it stays loaded.
+        // SAFETY: `tool` does what the `InitializeInjectionNvtx2` of a tool does, and it is part of
+        // this program, so it stays loaded.
         let tool = Box::leak(Box::new(unsafe { attach(tool) }.unwrap()));
         tool.push("outer");
         let outer = Range(Some(tool), PhantomData);

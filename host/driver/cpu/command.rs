@@ -61,8 +61,8 @@ pub(super) enum Command {
 #[derive(Clone, Copy)]
 pub(super) struct Flag(pub(super) *const AtomicU32);
 
-// SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue has passed the wait, and
-// an atomic may be used from any thread.
+// SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue has passed the
+// wait, and an atomic may be used from any thread.
 unsafe impl Send for Flag {}
 
 /// The result of one step of a command.
@@ -81,8 +81,8 @@ impl Command {
         match self {
             Self::Wait(event, ticket) => event.is_done(*ticket),
             Self::WaitValue(flag, value) => {
-                // SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue has passed
-                // this command, which is still to run.
+                // SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue
+                // has passed this command, which is still to run.
                 let now = unsafe { &*flag.0 }.load(Ordering::Acquire);
                 (now.wrapping_sub(*value) as i32) >= 0 || cpu.is_poisoned()
             }
@@ -102,8 +102,8 @@ impl Command {
             Self::Free { addr, bytes } => {
                 let p = ptr::with_exposed_provenance_mut(*addr as usize);
                 if let Some(p) = NonNull::new(p) {
-                    // SAFETY: The caller of `Queue::free` passed an allocation of this device that nothing
-                    // uses after this command, and this command runs once.
+                    // SAFETY: The caller of `Queue::free` passed an allocation of this device that
+                    // nothing uses after this command, and this command runs once.
                     unsafe { cpu.free(p, *bytes) };
                 }
                 Step::Done
@@ -113,8 +113,8 @@ impl Command {
                 Step::Done
             }
             Self::Wait(event, _) => {
-                // A poisoned device still completes its events, but the work before them is unfinished. So
-                // the poison spreads to the device that waits.
+                // A poisoned device still completes its events, but the work before them is
+                // unfinished. So the poison spreads to the device that waits.
                 if !ptr::eq(cpu, event.cpu())
                     && let Err(error) = event.cpu().check_sticky()
                 {
@@ -126,8 +126,9 @@ impl Command {
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();
-                // The callback and its drop are user code. `AssertUnwindSafe` holds for them: the callback
-                // is `'static` and is gone after this, so this code sees nothing that it left broken.
+                // The callback and its drop are user code. `AssertUnwindSafe` holds for them: the
+                // callback is `'static` and is gone after this, so this code sees nothing that it
+                // left broken.
                 let outcome = panic::catch_unwind(AssertUnwindSafe(|| if run { f() } else { drop(f) }));
                 if let Err(payload) = outcome {
                     cpu.defer(CpuError::HostPanicked { message: message(payload) });
@@ -147,9 +148,10 @@ impl Work {
             Self::Copy { dst, src, bytes } => {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
-                // SAFETY: The caller of `Queue::copy`, or of `Queue::replay` for a recorded copy, guarantees
-                // that both ranges are valid and disjoint, that their provenance is exposed, and that queues
-                // and events order every other conflicting access before or after this command.
+                // SAFETY: The caller of `Queue::copy`, or of `Queue::replay` for a recorded copy,
+                // guarantees that both ranges are valid and disjoint, that their provenance is
+                // exposed, and that queues and events order every other conflicting access before
+                // or after this command.
                 unsafe {
                     ptr::copy_nonoverlapping(
                         ptr::with_exposed_provenance::<u8>(from),
@@ -163,9 +165,10 @@ impl Work {
             Self::Fill { dst, pattern, count } => {
                 let part = portion(*count, rng);
                 let p = ptr::with_exposed_provenance_mut::<u8>(*dst as usize);
-                // SAFETY: The caller of `Queue::fill`, or of `Queue::replay` for a recorded fill, guarantees
-                // that the range is valid and aligned for the pattern, that its provenance is exposed, and
-                // that queues and events order every other access to it before or after this command.
+                // SAFETY: The caller of `Queue::fill`, or of `Queue::replay` for a recorded fill,
+                // guarantees that the range is valid and aligned for the pattern, that its
+                // provenance is exposed, and that queues and events order every other access to it
+                // before or after this command.
                 unsafe {
                     match *pattern {
                         Pattern::U8(v) => p.write_bytes(v, part),
@@ -179,9 +182,10 @@ impl Work {
             Self::Launch { kernel, shape, slots, start } => {
                 let all = grid::blocks(*shape);
                 let end = *start + portion(all - *start, rng);
-                // SAFETY: The caller of `Queue::launch`, or of `Queue::replay` for a recorded launch,
-                // guarantees that the kernel is sound for these arguments, and that queues and events order
-                // every other conflicting access to its buffers before or after this command.
+                // SAFETY: The caller of `Queue::launch`, or of `Queue::replay` for a recorded
+                // launch, guarantees that the kernel is sound for these arguments, and that queues
+                // and events order every other conflicting access to its buffers before or after
+                // this command.
                 let outcome = unsafe { grid::run(cpu, kernel, *shape, slots, *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));
@@ -194,8 +198,8 @@ impl Work {
     }
 }
 
-/// How much a step does: all of it without a generator; with one, half of the time only a part, but never
-/// nothing.
+/// How much a step does: all of it without a generator; with one, half of the time only a part, but
+/// never nothing.
 fn portion(all: usize, rng: Option<&mut Rng>) -> usize {
     let Some(rng) = rng else { return all };
     if all > 1 && rng.coin() { 1 + rng.below(all - 1) } else { all }

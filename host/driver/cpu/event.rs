@@ -20,8 +20,9 @@ struct Inner {
 struct State {
     /// The ticket of the latest record. Tickets count from 1.
     recorded: u64,
-    /// The tickets of records that are not reached yet, each with the index of its queue. There are several
-    /// only if an event is recorded again before it completes. They may complete in any order.
+    /// The tickets of records that are not reached yet, each with the index of its queue. There are
+    /// several only if an event is recorded again before it completes. They may complete in any
+    /// order.
     pending: Vec<(u64, usize)>,
     completed_at: Option<Instant>,
     sleepers: usize,
@@ -59,10 +60,12 @@ impl Event {
         if done { self.0.cpu.check_sticky().map(|()| true) } else { Ok(false) }
     }
 
-    /// Blocks until the latest record has been reached. Returns at once if the event was never recorded.
+    /// Blocks until the latest record has been reached. Returns at once if the event was never
+    /// recorded.
     ///
     /// # Errors
-    /// It has been reached, and the device is poisoned. On a seeded schedule only: no command can run.
+    /// It has been reached, and the device is poisoned. On a seeded schedule only: no command can
+    /// run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         if let Some((ticket, queue)) = self.latest_pending() {
             match self.0.cpu.scheduler() {

@@ -1,5 +1,5 @@
-//! Tests of interleavings of a few commands, under the C11 memory model, with up to three preemptions:
-//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`.
+//! Tests of interleavings of a few commands, under the C11 memory model, with up to three
+//! preemptions: `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -35,11 +35,12 @@ impl Model {
     fn end(self) {
         self.threads.into_iter().for_each(|t| t.join().unwrap());
         for queue in self.queues {
-            // SAFETY: `Model::queue` leaked the queue. All other threads that used it have been joined.
+            // SAFETY: `Model::queue` leaked the queue. All other threads that used it have been
+            // joined.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(queue).cast_mut()) });
         }
-        // SAFETY: `Model::new` leaked the device. All other threads that used it have been joined, and its
-        // queues are gone.
+        // SAFETY: `Model::new` leaked the device. All other threads that used it have been joined,
+        // and its queues are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.cpu).cast_mut()) });
     }
 }
@@ -48,8 +49,8 @@ impl Model {
 #[derive(Clone)]
 struct Watched(Arc<UnsafeCell<u32>>);
 
-// SAFETY: The queues and events under test order the accesses. If they do not, loom reports two accesses
-// that are not ordered.
+// SAFETY: The queues and events under test order the accesses. If they do not, loom reports two
+// accesses that are not ordered.
 unsafe impl Send for Watched {}
 
 impl Watched {

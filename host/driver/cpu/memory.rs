@@ -1,8 +1,9 @@
 //! The memory of the CPU device.
 //!
-//! All of it is initialised, because in Rust it is undefined behaviour to read memory that is not. Device
-//! memory gets a poison pattern (CUDA leaves it arbitrary), and host memory gets zeros. The provenance of
-//! all of it is exposed, because addresses travel through queues and launches as numbers.
+//! All of it is initialised, because in Rust it is undefined behaviour to read memory that is not.
+//! Device memory gets a poison pattern (CUDA leaves it arbitrary), and host memory gets zeros. The
+//! provenance of all of it is exposed, because addresses travel through queues and launches as
+//! numbers.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
@@ -25,8 +26,8 @@ pub(super) const FREED: u8 = 0xDD;
 /// The most freed bytes that a seeded schedule keeps, so that they are not reused at once.
 const QUARANTINE: usize = 64 << 20;
 
-/// An allocation of this size or more first checks how much memory is free. The system grants more than
-/// it has, and ends the process when the pages are accessed.
+/// An allocation of this size or more first checks how much memory is free. The system grants more
+/// than it has, and ends the process when the pages are accessed.
 const LARGE: usize = 64 << 20;
 
 /// Amounts of memory, in bytes.
@@ -57,8 +58,8 @@ unsafe impl Send for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `Cpu::new_memory` allocated the memory with the layout of the same size, and the callers of
-        // `Cpu::free` and `Cpu::host_free` gave up all use of it.
+        // SAFETY: `Cpu::new_memory` allocated the memory with the layout of the same size, and the
+        // callers of `Cpu::free` and `Cpu::host_free` gave up all use of it.
         unsafe { dealloc(self.0.as_ptr(), self.1) };
     }
 }
@@ -98,8 +99,8 @@ impl Cpu {
     /// Frees device memory at once. On a seeded schedule it goes to the quarantine.
     ///
     /// # Safety
-    /// [`alloc`](Self::alloc) returned `p` for the same `bytes`, it is freed once, and nothing uses the
-    /// memory any more.
+    /// [`alloc`](Self::alloc) returned `p` for the same `bytes`, it is freed once, and nothing uses
+    /// the memory any more.
     pub(crate) unsafe fn free(&self, p: NonNull<u8>, bytes: usize) {
         self.ledger.in_use.fetch_sub(bytes, Relaxed);
         let Some(layout) = layout(bytes) else { return };
@@ -131,8 +132,8 @@ impl Cpu {
     /// Frees host memory.
     ///
     /// # Safety
-    /// [`host_alloc`](Self::host_alloc) returned `p` for the same `bytes`, it is freed once, and nothing
-    /// uses the memory any more.
+    /// [`host_alloc`](Self::host_alloc) returned `p` for the same `bytes`, it is freed once, and
+    /// nothing uses the memory any more.
     pub(crate) unsafe fn host_free(&self, p: NonNull<u8>, bytes: usize) {
         drop(layout(bytes).map(|layout| Allocation(p, layout)));
     }
@@ -146,7 +147,8 @@ impl Cpu {
         p.ok_or_else(|| CpuError::OutOfMemory { bytes, free: self.memory().free })
     }
 
-    /// The free and the total memory of the system, or what the limit leaves of them if that is less.
+    /// The free and the total memory of the system, or what the limit leaves of them if that is
+    /// less.
     pub(crate) fn memory(&self) -> Memory {
         let Memory { free, total } = system();
         let limit = self.ledger.limit.load(Relaxed);
@@ -164,7 +166,8 @@ impl Cpu {
     }
 }
 
-/// The memory of the system as Linux reports it. On other systems, 1 TiB, so that nothing is refused.
+/// The memory of the system as Linux reports it. On other systems, 1 TiB, so that nothing is
+/// refused.
 fn system() -> Memory {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {

@@ -1,53 +1,55 @@
 //! The CPU device: streams, events, copies and kernels, on threads.
 //!
-//! It works with addresses, not types. The typed layer above guarantees that each access is in bounds
-//! and ordered with the others: with its types, races do not compile.
+//! It works with addresses, not types. The typed layer above guarantees that each access is in
+//! bounds and ordered with the others: with its types, races do not compile.
 //!
 //! # Protocol
 //!
-//! **Queues.** A queue keeps its commands in a FIFO under the queue's lock. Its thread takes out the
-//! first command, runs it without any lock, and counts it as completed under the lock. So everything
-//! that the host did before it enqueued a command happens before the command: `push` releases the lock
-//! and the thread acquires it. And everything that a command did happens before `synchronize` or
-//! `query` returns: the count releases the lock and the host acquires it. Nothing in the queues relies
-//! on a weaker ordering.
+//! **Queues.** A queue keeps its commands in a FIFO under the queue's lock. Its thread takes out
+//! the first command, runs it without any lock, and counts it as completed under the lock. So
+//! everything that the host did before it enqueued a command happens before the command: `push`
+//! releases the lock and the thread acquires it. And everything that a command did happens before
+//! `synchronize` or `query` returns: the count releases the lock and the host acquires it. Nothing
+//! in the queues relies on a weaker ordering.
 //!
-//! - The queue's thread sleeps on `work` only if it saw under the lock that the FIFO is empty. It then
-//!   sets `sleeping`. A caller of `push` sees that under the same lock and notifies it.
-//! - A host that synchronises sleeps on `progress` only if it saw that too few commands have completed.
-//!   It puts the count it needs in `awaited`. The thread notifies when it reaches that count, not at
-//!   every command.
+//! - The queue's thread sleeps on `work` only if it saw under the lock that the FIFO is empty. It
+//!   then sets `sleeping`. A caller of `push` sees that under the same lock and notifies it.
+//! - A host that synchronises sleeps on `progress` only if it saw that too few commands have
+//!   completed. It puts the count it needs in `awaited`. The thread notifies when it reaches that
+//!   count, not at every command.
 //!
-//! **Events.** When a record is enqueued, it draws a ticket from the event. The ticket is *pending* until
-//! the queue reaches the record. When a wait is enqueued, it looks up the latest ticket, so a later
-//! record does not affect it. If that ticket is not pending, there is nothing to wait for. A queue whose
-//! first command waits for a pending ticket sleeps on the event's condition variable, and so does a
-//! host that waits. When the queue reaches the record, it removes the ticket under the event's lock and
-//! notifies.
+//! **Events.** When a record is enqueued, it draws a ticket from the event. The ticket is *pending*
+//! until the queue reaches the record. When a wait is enqueued, it looks up the latest ticket, so a
+//! later record does not affect it. If that ticket is not pending, there is nothing to wait for. A
+//! queue whose first command waits for a pending ticket sleeps on the event's condition variable,
+//! and so does a host that waits. When the queue reaches the record, it removes the ticket under
+//! the event's lock and notifies.
 //!
-//! Tickets are looked up one by one and not compared, because two queues may reach their records of one
-//! event in either order. A ticket is drawn under the lock of the queue that takes the record. So a wait
-//! that found it pending is in another queue, or after the record in the same queue. Waits therefore
-//! cannot form a circle, and only a closed gate (`wait_value`) can block a queue for ever.
+//! Tickets are looked up one by one and not compared, because two queues may reach their records of
+//! one event in either order. A ticket is drawn under the lock of the queue that takes the record.
+//! So a wait that found it pending is in another queue, or after the record in the same queue.
+//! Waits therefore cannot form a circle, and only a closed gate (`wait_value`) can block a queue
+//! for ever.
 //!
-//! **Locks.** They are taken in the order scheduler, queue, event, and a thread never holds two queues or
-//! two events. User code (kernels, host callbacks and their drops) runs under none of these locks, except
-//! that a seeded schedule holds the scheduler's.
+//! **Locks.** They are taken in the order scheduler, queue, event, and a thread never holds two
+//! queues or two events. User code (kernels, host callbacks and their drops) runs under none of
+//! these locks, except that a seeded schedule holds the scheduler's.
 //!
-//! **Poison.** A kernel that panics, diverges or accesses memory outside its shared memory poisons the
-//! device. From then on, copies, fills, launches and host callbacks are skipped and gates are open, but
-//! records, waits and frees run as before. So every queue ends, and all who wait wake up and get the
-//! error. Still no memory is freed and no event completes before the work that ran at the time of the
-//! error has ended. The flag is set before the failing command counts as completed, so those who waited
-//! for that command see the flag.
+//! **Poison.** A kernel that panics, diverges or accesses memory outside its shared memory poisons
+//! the device. From then on, copies, fills, launches and host callbacks are skipped and gates are
+//! open, but records, waits and frees run as before. So every queue ends, and all who wait wake up
+//! and get the error. Still no memory is freed and no event completes before the work that ran at
+//! the time of the error has ended. The flag is set before the failing command counts as completed,
+//! so those who waited for that command see the flag.
 //!
-//! **Graphs.** A capture records into a queue that has no thread and is in no schedule. A replay enqueues
-//! the whole recording under one lock, so commands of other threads come before or after it.
+//! **Graphs.** A capture records into a queue that has no thread and is in no schedule. A replay
+//! enqueues the whole recording under one lock, so commands of other threads come before or after
+//! it.
 //!
-//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps while its first command
-//! is blocked. With [`Schedule::Seeded`] there are no threads: when a caller enqueues, queries or waits,
-//! it runs steps of commands, from queues that the seed chooses. Both use the same code for commands,
-//! readiness and steps.
+//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps while its first
+//! command is blocked. With [`Schedule::Seeded`] there are no threads: when a caller enqueues,
+//! queries or waits, it runs steps of commands, from queues that the seed chooses. Both use the
+//! same code for commands, readiness and steps.
 
 mod command;
 mod event;
@@ -83,8 +85,8 @@ use sync::{AtomicBool, Mutex, lock};
 /// The environment variable that sets how many OS threads run the blocks of kernels.
 const THREADS: &str = "THALWEG_CPU_THREADS";
 
-/// The most threads if the variable is not set. Each keeps two memory mappings for each thread of the
-/// largest cooperative block it ran, and Linux allows a process 65530 mappings.
+/// The most threads if the variable is not set. Each keeps two memory mappings for each thread of
+/// the largest cooperative block it ran, and Linux allows a process 65530 mappings.
 const MOST_THREADS: usize = 64;
 
 /// Who runs the commands of the queues, and when.
@@ -138,8 +140,8 @@ impl Cpu {
         })
     }
 
-    /// Makes a queue, which lives as long as the process. It reports its priority, which does not affect
-    /// when its commands run.
+    /// Makes a queue, which lives as long as the process. It reports its priority, which does not
+    /// affect when its commands run.
     ///
     /// # Errors
     /// The system cannot start a thread for it.
@@ -186,7 +188,8 @@ impl Cpu {
         self.threads
     }
 
-    /// Draws the rest of the schedule from another seed. Does nothing if the schedule is not seeded.
+    /// Draws the rest of the schedule from another seed. Does nothing if the schedule is not
+    /// seeded.
     pub(crate) fn reseed(&self, seed: u64) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.reseed(seed);
@@ -224,9 +227,9 @@ impl Cpu {
         }
     }
 
-    /// The pool that runs blocks, which the first large launch starts; `None` if the system cannot start
-    /// its threads. Rayon's global pool does not serve: inside a caller's own parallel iterator it may
-    /// have no free thread.
+    /// The pool that runs blocks, which the first large launch starts; `None` if the system cannot
+    /// start its threads. Rayon's global pool does not serve: inside a caller's own parallel
+    /// iterator it may have no free thread.
     fn pool(&self) -> Option<&ThreadPool> {
         let start = || {
             let pool = ThreadPoolBuilder::new().num_threads(self.threads);
@@ -242,7 +245,8 @@ impl fmt::Debug for Cpu {
     }
 }
 
-/// The number of threads that [`THREADS`] sets; without it, one for each core, up to [`MOST_THREADS`].
+/// The number of threads that [`THREADS`] sets; without it, one for each core, up to
+/// [`MOST_THREADS`].
 fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
     let value = match setting {
         Err(VarError::NotPresent) => {

@@ -14,8 +14,8 @@ use super::{Cpu, CpuError, Event, Pattern, grid};
 
 /// A stream of commands, which run in the order in which they were enqueued.
 ///
-/// On threads, enqueueing returns at once; on a seeded schedule it may run commands first. A queue is
-/// never destroyed. One that nobody uses any more sleeps.
+/// On threads, enqueueing returns at once; on a seeded schedule it may run commands first. A queue
+/// is never destroyed. One that nobody uses any more sleeps.
 pub(crate) struct Queue {
     cpu: &'static Cpu,
     index: usize,
@@ -66,8 +66,9 @@ impl Queue {
     /// Copies bytes between device or host memory.
     ///
     /// # Safety
-    /// Both ranges are valid until the command has passed and disjoint, and their provenance is exposed.
-    /// Queues and events order every other access that conflicts with the command before or after it.
+    /// Both ranges are valid until the command has passed and disjoint, and their provenance is
+    /// exposed. Queues and events order every other access that conflicts with the command before
+    /// or after it.
     pub(crate) unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) {
         if bytes > 0 {
             self.push(Command::Work(Work::Copy { dst, src, bytes }));
@@ -77,8 +78,8 @@ impl Queue {
     /// Repeats a pattern `count` times.
     ///
     /// # Safety
-    /// `dst` is valid for `count` patterns and aligned for them, its provenance is exposed, and queues and
-    /// events order every other access to it before or after the command.
+    /// `dst` is valid for `count` patterns and aligned for them, its provenance is exposed, and
+    /// queues and events order every other access to it before or after the command.
     pub(crate) unsafe fn fill(&self, dst: u64, pattern: Pattern, count: usize) {
         if count > 0 {
             self.push(Command::Work(Work::Fill { dst, pattern, count }));
@@ -91,8 +92,9 @@ impl Queue {
     /// The kernel was declared without a body.
     ///
     /// # Safety
-    /// What [`Launch::launch`](thalweg_simt::host::Launch::launch) requires holds. Queues and events order
-    /// every other access that conflicts with the kernel's accesses to its buffers before or after it.
+    /// What [`Launch::launch`](thalweg_simt::host::Launch::launch) requires holds. Queues and
+    /// events order every other access that conflicts with the kernel's accesses to its buffers
+    /// before or after it.
     pub(crate) unsafe fn launch(
         &self,
         kernel: &'static Kernel,
@@ -110,8 +112,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Calls `f` on the thread that runs the queue's commands. Its panic becomes a deferred error. On a
-    /// poisoned device, `f` is dropped instead.
+    /// Calls `f` on the thread that runs the queue's commands. Its panic becomes a deferred error.
+    /// On a poisoned device, `f` is dropped instead.
     pub(crate) fn host(&self, f: Box<dyn FnOnce() + Send>) {
         self.push(Command::Host(f));
     }
@@ -119,8 +121,8 @@ impl Queue {
     /// Frees device memory when the queue reaches this command.
     ///
     /// # Safety
-    /// [`Cpu::alloc`] returned the address for the same `bytes`, it is freed once, and queues and events
-    /// order all uses of the memory before this command.
+    /// [`Cpu::alloc`] returned the address for the same `bytes`, it is freed once, and queues and
+    /// events order all uses of the memory before this command.
     pub(crate) unsafe fn free(&self, addr: u64, bytes: usize) {
         self.push(Command::Free { addr, bytes });
     }
@@ -150,8 +152,8 @@ impl Queue {
         self.push_with(|| Command::Record(event.clone(), event.begin(self.index)));
     }
 
-    /// Whether the queue can wait for the event. A seeded schedule runs the queues of its own device only,
-    /// so waits between it and another device are refused.
+    /// Whether the queue can wait for the event. A seeded schedule runs the queues of its own
+    /// device only, so waits between it and another device are refused.
     pub(crate) fn can_wait(&self, event: &Event) -> bool {
         std::ptr::eq(self.cpu, event.cpu()) || (self.cpu.scheduler().is_none() && event.cpu().scheduler().is_none())
     }
@@ -159,9 +161,9 @@ impl Queue {
     /// Makes everything enqueued later wait for the record of the event that is the latest now.
     ///
     /// # Errors
-    /// The event is complete but belongs to another device that is poisoned, so the work before it may be
-    /// unfinished. (If it is not complete yet and its device is poisoned when the queue passes the wait,
-    /// this device becomes poisoned too.)
+    /// The event is complete but belongs to another device that is poisoned, so the work before it
+    /// may be unfinished. (If it is not complete yet and its device is poisoned when the queue
+    /// passes the wait, this device becomes poisoned too.)
     pub(crate) fn wait(&self, event: &Event) -> Result<(), CpuError> {
         match event.latest_pending() {
             Some((ticket, _)) => self.push(Command::Wait(event.clone(), ticket)),
@@ -183,8 +185,8 @@ impl Queue {
     /// Blocks until the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// The device is poisoned, or a host callback panicked; the queue has passed everything then too. On a
-    /// seeded schedule only: no command can run.
+    /// The device is poisoned, or a host callback panicked; the queue has passed everything then
+    /// too. On a seeded schedule only: no command can run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let target = lock(&self.state).enqueued;
         match self.cpu.scheduler() {

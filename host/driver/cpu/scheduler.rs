@@ -1,9 +1,9 @@
 //! The seeded schedule: callers run the commands of all queues, in an order drawn from a seed.
 //!
-//! The threads could produce the same order, but it is a hostile one. Commands run as late as the waits
-//! allow, or at once, or on one queue long before another. Copies, fills and launches stop half way, and
-//! other commands run in between. So a missing wait gives wrong data under some seed, and the same seed
-//! gives it again.
+//! The threads could produce the same order, but it is a hostile one. Commands run as late as the
+//! waits allow, or at once, or on one queue long before another. Copies, fills and launches stop
+//! half way, and other commands run in between. So a missing wait gives wrong data under some seed,
+//! and the same seed gives it again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,7 +68,8 @@ impl Scheduler {
 
     /// Reports that a command has been enqueued. The schedule may run some.
     pub(super) fn enqueued(&self, cpu: &Cpu) {
-        // The holder of the lock is running commands: another thread, or this one, in a host callback.
+        // The holder of the lock is running commands: another thread, or this one, in a host
+        // callback.
         let Ok(mut state) = self.0.try_lock() else { return };
         let state = &mut *state;
         if state.lasts == 0 {
@@ -93,8 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Reports that the host asks whether the queue is done. Half of the time, one command that the queue
-    /// needs runs, so a host that asks often enough sees it done.
+    /// Reports that the host asks whether the queue is done. Half of the time, one command that the
+    /// queue needs runs, so a host that asks often enough sees it done.
     pub(super) fn asked(&self, cpu: &Cpu, queue: usize) {
         let Ok(mut state) = self.0.try_lock() else { return };
         if state.rng.coin() {
@@ -140,8 +141,8 @@ impl State {
         (0..n).any(|i| self.run(cpu, (first + i) % n))
     }
 
-    /// Runs one step of the queue, or of the queue that it waits for, and so on. If that one is blocked,
-    /// runs a step of any queue.
+    /// Runs one step of the queue, or of the queue that it waits for, and so on. If that one is
+    /// blocked, runs a step of any queue.
     fn run_towards(&mut self, cpu: &Cpu, mut queue: usize) -> bool {
         // Each wait is for a record that was enqueued before it, so this loop ends.
         while let Some(next) = self.queues[queue]

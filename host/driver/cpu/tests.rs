@@ -1,8 +1,8 @@
 //! Tests of the CPU device alone, on threads and on seeded schedules.
 //!
-//! Every `unsafe` block here rests on the same facts. The memory is `Words` or an allocation of the test
-//! itself, large enough and aligned. The test's queues and events order its uses; where a test leaves a
-//! wait out on purpose, it uses a seeded schedule, on which nothing runs at the same time.
+//! Every `unsafe` block here rests on the same facts. The memory is `Words` or an allocation of the
+//! test itself, large enough and aligned. The test's queues and events order its uses; where a test
+//! leaves a wait out on purpose, it uses a seeded schedule, on which nothing runs at the same time.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::env::VarError;

@@ -23,8 +23,8 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Cuda {
-    /// Compiles PTX for the device. The call waits for the compiler: tens of milliseconds, unless the
-    /// driver's cache has the result.
+    /// Compiles PTX for the device. The call waits for the compiler: tens of milliseconds, unless
+    /// the driver's cache has the result.
     pub(crate) fn load(&self, ptx: &str) -> Result<Module> {
         let _current = self.enter()?;
         let text = CString::new(ptx).map_err(|_| Error::Ptx { log: "it contains a NUL byte".into() })?;
@@ -35,8 +35,9 @@ impl Cuda {
         ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
         let mut module = null_mut();
-        // SAFETY: `text` is NUL-terminated. `options` and `values` both have `options.len()` elements, and
-        // the length passed for the log is that of the vector. The call stores one handle in `module`.
+        // SAFETY: `text` is NUL-terminated. `options` and `values` both have `options.len()`
+        // elements, and the length passed for the log is that of the vector. The call stores one
+        // handle in `module`.
         let loaded = unsafe {
             ffi::cuModuleLoadDataEx(
                 &mut module,
@@ -58,8 +59,8 @@ impl Cuda {
         let _current = self.enter()?;
         let Ok(name) = CString::new(entry) else { return Ok(None) };
         let mut f = null_mut();
-        // SAFETY: `load` made the module, which is never unloaded, and `name` is NUL-terminated. The call
-        // stores one handle in `f`.
+        // SAFETY: `load` made the module, which is never unloaded, and `name` is NUL-terminated.
+        // The call stores one handle in `f`.
         match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
             Ok(()) => Ok(NonNull::new(f.cast())),
             Err(e) if e.is_not_found() => Ok(None),
@@ -70,9 +71,9 @@ impl Cuda {
     /// Launches a kernel. The driver refuses a launch without a function.
     ///
     /// # Safety
-    /// `function` is of this device and takes the parameters whose bits `slots` holds. It is sound for
-    /// these arguments and this shape. `s` orders every other access that conflicts with the kernel's
-    /// accesses to its buffers before or after the launch.
+    /// `function` is of this device and takes the parameters whose bits `slots` holds. It is sound
+    /// for these arguments and this shape. `s` orders every other access that conflicts with the
+    /// kernel's accesses to its buffers before or after the launch.
     #[inline]
     pub(crate) unsafe fn launch(
         &self,
@@ -84,15 +85,15 @@ impl Cuda {
         let _current = self.enter()?;
         let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
         for (p, slot) in parameters.iter_mut().zip(slots) {
-            // The driver knows each parameter's size and reads so many bytes from the start of its slot,
-            // where a little-endian machine has the low bytes.
+            // The driver knows each parameter's size and reads so many bytes from the start of its
+            // slot, where a little-endian machine has the low bytes.
             *p = (&raw const *slot).cast_mut().cast();
         }
         let [gx, gy, gz] = shape.grid;
         let [bx, by, bz] = shape.block;
-        // SAFETY: The caller guarantees that the function is sound for these slots, this shape and this
-        // stream. `parameters` points to a slot for each parameter, and the driver copies them before it
-        // returns.
+        // SAFETY: The caller guarantees that the function is sound for these slots, this shape and
+        // this stream. `parameters` points to a slot for each parameter, and the driver copies them
+        // before it returns.
         unsafe {
             ffi::cuLaunchKernel(
                 function.map_or(null_mut(), |f| f.as_ptr().cast()),
@@ -111,10 +112,11 @@ impl Cuda {
     }
 }
 
-/// The slot in which a kernel stores its function on device `ordinal`; `None` if it has no such slot.
+/// The slot in which a kernel stores its function on device `ordinal`; `None` if it has no such
+/// slot.
 pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
-    // SAFETY: Only `Modules::find` stores to a slot, and it stores the kernel's function on the device of
-    // that ordinal.
+    // SAFETY: Only `Modules::find` stores to a slot, and it stores the kernel's function on the
+    // device of that ordinal.
     unsafe { kernel.functions() }.get(ordinal)
 }
 

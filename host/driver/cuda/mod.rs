@@ -1,11 +1,12 @@
 //! A CUDA device, through the driver API.
 //!
-//! A call that needs the device's context makes it current first. Other calls take their context from
-//! the stream or the event they are given (see `call_anywhere`).
+//! A call that needs the device's context makes it current first. Other calls take their context
+//! from the stream or the event they are given (see `call_anywhere`).
 //!
-//! Work goes to non-blocking streams and does not wait for the device. These calls may wait: those that
-//! open a device or load a module, [`Cuda::synchronize`], [`Cuda::event_synchronize`], those that
-//! allocate or free page-locked memory, [`Cuda::trim`], and [`Cuda::alloc`] when the device is full.
+//! Work goes to non-blocking streams and does not wait for the device. These calls may wait: those
+//! that open a device or load a module, [`Cuda::synchronize`], [`Cuda::event_synchronize`], those
+//! that allocate or free page-locked memory, [`Cuda::trim`], and [`Cuda::alloc`] when the device is
+//! full.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -21,10 +22,10 @@ use crate::error::{Error, Result};
 /// The oldest CUDA version whose driver has every function called here.
 const NEEDED: (u32, u32) = (12, 0);
 
-/// Makes a call that takes its context from its stream or event, whichever context is current (CUDA C++
-/// Programming Guide, "Stream and Event Behavior"). So the usual case does not query the current context.
-/// Some drivers refuse such a call if no context is current. A refused call has no effect, so this makes
-/// the device's context current and calls again.
+/// Makes a call that takes its context from its stream or event, whichever context is current (CUDA
+/// C++ Programming Guide, "Stream and Event Behavior"). So the usual case does not query the
+/// current context. Some drivers refuse such a call if no context is current. A refused call has no
+/// effect, so this makes the device's context current and calls again.
 macro_rules! call_anywhere {
     ($cuda:ident, $f:ident($($arg:expr),* $(,)?)) => {{
         match ffi::$f($($arg),*) {
@@ -45,21 +46,23 @@ pub(crate) use kernels::{Module, cached, remembered};
 /// Loads and starts the driver, once.
 ///
 /// # Errors
-/// The reason why the driver cannot be used. It is kept, except for a call that is not permitted here.
+/// The reason why the driver cannot be used. It is kept, except for a call that is not permitted
+/// here.
 fn initialise() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
     guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
     DRIVER
         .get_or_init(|| {
-            // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library allows
-            // that at any time, on any thread.
+            // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library
+            // allows that at any time, on any thread.
             if !unsafe { sys::is_culib_present() } {
                 return Err(Error::NoDriver {
                     reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
                 });
             }
-            // SAFETY: The library is loaded (checked above), and every driver has these two functions.
-            // `cuInit` may be called at any time. `cuDriverGetVersion` stores one integer in `version`.
+            // SAFETY: The library is loaded (checked above), and every driver has these two
+            // functions. `cuInit` may be called at any time. `cuDriverGetVersion` stores one
+            // integer in `version`.
             let (started, version) = unsafe {
                 let mut version: c_int = 0;
                 let started = ffi::cuInit(0);
@@ -112,8 +115,8 @@ pub(crate) struct Cuda {
 
 // SAFETY: The raw pointers are handles of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Cuda {}
-// SAFETY: The handles may be used from several threads at once (CUDA driver API, thread safety). The
-// other fields are `Sync`.
+// SAFETY: The handles may be used from several threads at once (CUDA driver API, thread safety).
+// The other fields are `Sync`.
 unsafe impl Sync for Cuda {}
 
 /// A stream of the driver.
@@ -137,8 +140,8 @@ unsafe impl Sync for Event {}
 pub(crate) struct Graph(sys::CUgraphExec);
 // SAFETY: A graph is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Graph {}
-// SAFETY: CUDA forbids two launches of one graph at the same time. `launch_graph` takes `&mut Graph`, so
-// shared references do not launch.
+// SAFETY: CUDA forbids two launches of one graph at the same time. `launch_graph` takes `&mut
+// Graph`, so shared references do not launch.
 unsafe impl Sync for Graph {}
 
 /// Keeps the device's context current on this thread until dropped.
@@ -150,8 +153,9 @@ impl Drop for Current {
     fn drop(&mut self) {
         if self.pushed {
             let mut old = null_mut();
-            // SAFETY: `enter` pushed the context (`pushed` is set). Each `Current` is a local variable of one
-            // call of this module, so it is dropped on the same thread. The call stores one handle in `old`.
+            // SAFETY: `enter` pushed the context (`pushed` is set). Each `Current` is a local
+            // variable of one call of this module, so it is dropped on the same thread. The call
+            // stores one handle in `old`.
             let _ = unsafe { ffi::cuCtxPopCurrent_v2(&mut old) };
         }
     }
@@ -177,8 +181,9 @@ impl Cuda {
         let mut name = [0u8; 256];
         let mut memory = 0usize;
         let mut version: c_int = 0;
-        // SAFETY: `count` has started the driver, and the ordinal is below the count (checked above). Each
-        // call stores into its own variable, and the length passed for the name is that of the array.
+        // SAFETY: `count` has started the driver, and the ordinal is below the count (checked
+        // above). Each call stores into its own variable, and the length passed for the name is
+        // that of the array.
         unsafe {
             ffi::cuDeviceGet(&mut device, ordinal as c_int)?;
             ffi::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
@@ -189,11 +194,11 @@ impl Cuda {
         if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
             return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
         }
-        // If this thread has no context, make this one current and leave it, as the CUDA runtime does. Then
-        // calls on this thread need not push it.
+        // If this thread has no context, make this one current and leave it, as the CUDA runtime
+        // does. Then calls on this thread need not push it.
         let mut current = null_mut();
-        // SAFETY: The first call stores this thread's context in `current`. The second makes a context
-        // current that `cuDevicePrimaryCtxRetain` returned and that is never released.
+        // SAFETY: The first call stores this thread's context in `current`. The second makes a
+        // context current that `cuDevicePrimaryCtxRetain` returned and that is never released.
         unsafe {
             ffi::cuCtxGetCurrent(&mut current)?;
             if current.is_null() {
@@ -221,8 +226,9 @@ impl Cuda {
         };
         let _current = cuda.enter()?;
         let mut keep = u64::MAX;
-        // SAFETY: `enter` made the context current. Each call stores into its own variable. `props` is plain
-        // data, for which zero means "default", and `keep` is the 64-bit integer that this attribute takes.
+        // SAFETY: `enter` made the context current. Each call stores into its own variable. `props`
+        // is plain data, for which zero means "default", and `keep` is the 64-bit integer that this
+        // attribute takes.
         unsafe {
             ffi::cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1)?;
             let mut props: sys::CUmemPoolProps = std::mem::zeroed();
@@ -272,8 +278,8 @@ impl Cuda {
     /// The priority that the driver gave the stream.
     pub(crate) fn priority(&self, s: Stream) -> Result<i32, Failure> {
         let mut priority: c_int = 0;
-        // SAFETY: `new_stream` made the stream, and nothing destroys it. The call stores one integer in
-        // `priority`.
+        // SAFETY: `new_stream` made the stream, and nothing destroys it. The call stores one
+        // integer in `priority`.
         unsafe { call_anywhere!(self, cuStreamGetPriority(s.0, &mut priority)) }?;
         Ok(priority)
     }
@@ -301,32 +307,32 @@ impl Cuda {
     /// Destroys an event. The driver keeps it until pending work has passed it.
     pub(crate) fn destroy_event(&self, e: Event) {
         if let Ok(_current) = self.enter() {
-            // SAFETY: `new_event` made the event, and this call owns it, so nobody uses it afterwards. If
-            // the call fails, the event leaks.
+            // SAFETY: `new_event` made the event, and this call owns it, so nobody uses it
+            // afterwards. If the call fails, the event leaks.
             let _ = unsafe { ffi::cuEventDestroy_v2(e.0) };
         }
     }
 
     #[inline]
     pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
-        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and streams are
-        // never destroyed.
+        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
+        // streams are never destroyed.
         unsafe { call_anywhere!(self, cuEventRecord(e.0, s.0)) }
     }
 
     /// Makes the stream wait for the event, which may be another device's.
     #[inline]
     pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
-        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and streams are
-        // never destroyed.
+        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
+        // streams are never destroyed.
         unsafe { call_anywhere!(self, cuStreamWaitEvent(s.0, e.0, 0)) }
     }
 
     /// Records the event on `from` and makes `to` wait for it. Both are streams of this device.
     #[inline]
     pub(crate) fn hand(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
-        // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams are
-        // never destroyed.
+        // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams
+        // are never destroyed.
         unsafe {
             call_anywhere!(self, cuEventRecord(e.0, from.0))?;
             call_anywhere!(self, cuStreamWaitEvent(to.0, e.0, 0))
@@ -347,35 +353,36 @@ impl Cuda {
     pub(crate) fn elapsed(&self, start: &Event, end: &Event) -> Result<Option<f32>, Failure> {
         let _current = self.enter()?;
         let mut ms = 0.0;
-        // SAFETY: `new_event` made both events, which are borrowed. The call stores one number in `ms`, and
-        // the driver returns an error if one of them has no time.
+        // SAFETY: `new_event` made both events, which are borrowed. The call stores one number in
+        // `ms`, and the driver returns an error if one of them has no time.
         Ok(ready(unsafe { ffi::cuEventElapsedTime(&mut ms, start.0, end.0) })?.then_some(ms))
     }
 
     /// Starts a capture: the stream keeps its commands instead of running them, until
     /// [`end_capture`](Self::end_capture).
     ///
-    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed, except a wait
-    /// for the whole context.
+    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed, except a
+    /// wait for the whole context.
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing destroys it.
+        // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing
+        // destroys it.
         unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }?;
         self.capturing.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// Ends a capture. Returns the graph of what the stream was given since
-    /// [`begin_capture`](Self::begin_capture), with the number of its nodes, and whether the stream has
-    /// left the capture. If it has not, it can never be used again.
+    /// [`begin_capture`](Self::begin_capture), with the number of its nodes, and whether the stream
+    /// has left the capture. If it has not, it can never be used again.
     pub(crate) fn end_capture(&self, s: Stream) -> (Result<(Graph, usize), Failure>, bool) {
         let _current = match self.enter() {
             Ok(current) => current,
             Err(failure) => return (Err(failure), false),
         };
         let mut graph = null_mut();
-        // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call stores one
-        // handle in `graph`, which is null if the capture is not valid.
+        // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call
+        // stores one handle in `graph`, which is null if the capture is not valid.
         let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
         self.capturing.fetch_sub(1, Ordering::Relaxed);
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
@@ -384,50 +391,53 @@ impl Cuda {
         let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {
-            // SAFETY: `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores into its own
-            // variable, and a null list asks for the number of nodes only.
+            // SAFETY: `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores into
+            // its own variable, and a null list asks for the number of nodes only.
             unsafe {
                 ffi::cuGraphGetNodes(graph, null_mut(), &mut nodes)?;
                 ffi::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
             }
         });
         if !graph.is_null() {
-            // SAFETY: `cuStreamEndCapture` gave the graph to this function alone, which does not use it
-            // again. The executable graph is a copy.
+            // SAFETY: `cuStreamEndCapture` gave the graph to this function alone, which does not
+            // use it again. The executable graph is a copy.
             let _ = unsafe { ffi::cuGraphDestroy(graph) };
         }
         (made.map(|()| (Graph(executable), nodes)), usable)
     }
 
-    /// Enqueues a whole graph. It runs after its own earlier launches, whichever stream they are on.
+    /// Enqueues a whole graph. It runs after its own earlier launches, whichever stream they are
+    /// on.
     ///
     /// # Safety
     /// What each captured call requires holds again, as if it were made on this stream now.
     #[inline]
     pub(crate) unsafe fn launch_graph(&self, s: Stream, graph: &mut Graph) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller guarantees that each captured call is sound on this stream now. `&mut` excludes
-        // a second launch of the graph at the same time, which CUDA forbids.
+        // SAFETY: The caller guarantees that each captured call is sound on this stream now. `&mut`
+        // excludes a second launch of the graph at the same time, which CUDA forbids.
         unsafe { ffi::cuGraphLaunch(graph.0, s.0) }
     }
 
     /// Destroys a graph. The driver keeps it until its pending launches are done.
     pub(crate) fn destroy_graph(&self, graph: Graph) {
         if let Ok(_current) = self.enter() {
-            // SAFETY: `end_capture` made the graph, and this call owns it, so nobody uses it afterwards. If
-            // the call fails, the graph leaks.
+            // SAFETY: `end_capture` made the graph, and this call owns it, so nobody uses it
+            // afterwards. If the call fails, the graph leaks.
             let _ = unsafe { ffi::cuGraphExecDestroy(graph.0) };
         }
     }
 
-    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with wrap-around.
+    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
     ///
     /// # Safety
-    /// `flag` points into page-locked memory that stays allocated until the stream has passed this wait.
+    /// `flag` points into page-locked memory that stays allocated until the stream has passed this
+    /// wait.
     pub(crate) unsafe fn wait_value(&self, s: Stream, flag: *const u32, value: u32) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the wait, and
-        // page-locked memory has the same address on the device.
+        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
+        // wait, and page-locked memory has the same address on the device.
         unsafe {
             ffi::cuStreamWaitValue32_v2(
                 s.0,
@@ -441,7 +451,8 @@ impl Cuda {
     /// Enqueues a host function.
     ///
     /// # Safety
-    /// `f(data)` may be called once from a thread of the driver. It does not unwind and makes no CUDA call.
+    /// `f(data)` may be called once from a thread of the driver. It does not unwind and makes no
+    /// CUDA call.
     pub(crate) unsafe fn launch_host(
         &self,
         s: Stream,
@@ -449,8 +460,8 @@ impl Cuda {
         data: *mut c_void,
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: `new_stream` made the stream. The caller guarantees that the driver may call `f(data)`
-        // once from a thread of its own.
+        // SAFETY: `new_stream` made the stream. The caller guarantees that the driver may call
+        // `f(data)` once from a thread of its own.
         unsafe { ffi::cuLaunchHostFunc(s.0, Some(f), data) }
     }
 }
