@@ -1,13 +1,13 @@
-//! One error type; each variant carries what its reader needs.
+//! The error type of the crates. Each variant carries the facts of the failure.
 
 use std::fmt;
 
 use thalweg_simt::host::counted;
 pub use thalweg_simt::host::{LaunchError, RangeError};
 
-/// What can go wrong.
+/// An error of this crate.
 ///
-/// "Not ready yet" is never an error: it is data in the result of the call that asked.
+/// "Not ready yet" is never an error. A call that asks for it returns it as a value.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,35 +20,35 @@ pub enum Error {
         code: u32,
         /// Its name, such as `CUDA_ERROR_INVALID_VALUE`.
         name: String,
-        /// What the driver says of it.
+        /// The driver's description of it.
         meaning: String,
     },
     /// The machine has no usable NVIDIA driver.
     #[error("no CUDA device can be used: {reason}")]
     NoDriver {
-        /// What was looked for and not found.
+        /// Why the driver or its device cannot be used.
         reason: String,
     },
     /// The NVIDIA driver is older than this crate needs.
     #[error("the NVIDIA driver supports CUDA {}.{}, but {}.{} or newer is needed: update the driver", found.0, found.1, needed.0, needed.1)]
     DriverTooOld {
-        /// CUDA version of the driver: major, minor.
+        /// The newest CUDA version that the driver supports: major, minor.
         found: (u32, u32),
-        /// The oldest that has every function used.
+        /// The oldest CUDA version that has every function used: major, minor.
         needed: (u32, u32),
     },
-    /// A device number past the last one.
+    /// The device number is past the last one.
     #[error("there is no cuda:{ordinal}: this machine has {}", counted(*count, "CUDA device"))]
     NoSuchDevice {
         /// The number asked for.
         ordinal: usize,
-        /// How many there are.
+        /// The number of CUDA devices.
         count: usize,
     },
-    /// A device name that is none of `auto`, `cpu`, `cuda:N`.
-    #[error("`{given}` is no device{}: expected auto, cpu or cuda:N", source_note(from_environment))]
+    /// A device name is none of `auto`, `cpu`, `cuda:N`.
+    #[error("`{given}` is not the name of a device{}: expected auto, cpu or cuda:N", source_note(from_environment))]
     DeviceSpec {
-        /// What was given.
+        /// The name that was given.
         given: String,
         /// Whether it came from the variable `THALWEG_DEVICE`.
         from_environment: bool,
@@ -61,43 +61,43 @@ pub enum Error {
         /// Bytes asked for.
         wanted: usize,
     },
-    /// A pool of pinned memory would pass its budget.
+    /// An allocation would exceed the budget of a pool of pinned memory.
     #[error("the pinned budget of {} is spent: {} wanted, {in_use} in use", counted(*budget, "byte"), counted(*wanted, "more byte"))]
     PinnedBudget {
         /// Bytes asked for.
         wanted: usize,
-        /// Bytes lent out.
+        /// Bytes in use.
         in_use: usize,
-        /// The pool's limit.
+        /// The pool's budget, in bytes.
         budget: usize,
     },
-    /// A buffer of more bytes than an address can span.
+    /// A buffer would have more bytes than an allocation can have.
     #[error("an allocation cannot hold {} of {}", counted(*elements, "element"), counted(*size, "byte"))]
     TooLarge {
         /// Elements asked for.
         elements: usize,
-        /// Bytes of one.
+        /// Bytes of one element.
         size: usize,
     },
-    /// An earlier failure has left the device unusable; every later call says so.
-    #[error("{device} cannot be used any more since an earlier failure: {cause}")]
+    /// An earlier failure has made the device unusable. Every later call reports this.
+    #[error("{device} cannot be used any more after an earlier failure: {cause}")]
     Poisoned {
         /// The device.
         device: String,
-        /// The first failure.
+        /// The message of the first failure.
         cause: String,
     },
-    /// A resource of one device on a stream of another.
+    /// A resource of one device was used on a stream of another.
     #[error("a resource of {resource} cannot be used on a stream of {stream}")]
     DeviceMismatch {
-        /// Where the resource lives.
+        /// The resource's device, or a description of it.
         resource: String,
         /// The stream's device.
         stream: String,
     },
-    /// A tag that is bound to another stream.
+    /// The tag is bound to another stream.
     #[error(
-        "tag `{tag}` is bound to a stream of {bound} with priority {priority} for the life of the process; use another tag"
+        "tag `{tag}` is bound to a stream of {bound} with priority {priority} until the process ends: use another tag"
     )]
     TagBound {
         /// The tag type.
@@ -107,7 +107,7 @@ pub enum Error {
         /// The priority of its stream.
         priority: i32,
     },
-    /// Two slices of a copy differ in length.
+    /// The two slices of a copy differ in length.
     #[error("a copy of {} into {destination_len}: the lengths must be equal", counted(*source_len, "element"))]
     LengthMismatch {
         /// Elements in the source.
@@ -115,116 +115,119 @@ pub enum Error {
         /// Elements in the destination.
         destination_len: usize,
     },
-    /// A range outside its slice.
+    /// A range is not inside its slice.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// A launch that the kernel's declaration rules out.
+    /// The kernel's declaration does not allow a launch.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The PTX of the kernel's crate cannot run the kernel.
     #[error("{device} cannot run the kernel `{entry}` of `{origin}`: {found}")]
     NoEntry {
-        /// The entry's name, which spells the signature.
+        /// The entry's name, which contains the signature.
         entry: &'static str,
-        /// Where the kernel is declared: package, version and module path.
+        /// The kernel's declaration: package, version and module path.
         origin: &'static str,
         /// What is wrong with the PTX.
         found: NotFound,
         /// The device.
         device: String,
     },
-    /// A kernel that exists as PTX only, launched on the CPU device.
+    /// A kernel that exists as PTX only was launched on the CPU device.
     #[error("kernel `{kernel}` has no body in Rust, so the CPU device cannot run it")]
     NoCpuBody {
-        /// The kernel.
+        /// The kernel's name.
         kernel: &'static str,
     },
-    /// PTX that the driver rejects.
+    /// The driver rejects the PTX.
     #[error("the driver rejects the PTX: {log}")]
     Ptx {
         /// The driver's log.
         log: String,
     },
-    /// A kernel failed on the CPU device, or the device itself did.
+    /// A kernel failed on the CPU device, or the CPU device itself failed.
     #[error("{0}")]
     Kernel(String),
-    /// A host function given to a stream panicked.
+    /// A host function on a stream panicked.
     #[error("a host function on a stream panicked: {message}")]
     HostFunctionPanicked {
         /// The panic's message.
         message: String,
     },
-    /// A call into a device from a host function on a stream.
-    #[error("a host function on a stream called into a device, which CUDA forbids: hand the work to another thread")]
+    /// A host function on a stream called into a device.
+    #[error("a host function on a stream called into a device, which CUDA forbids: give the work to another thread")]
     InHostFunction,
-    /// A call in a child process made by `fork`.
-    #[error("CUDA does not survive fork: start the process anew instead")]
+    /// A child process made by `fork` called into a device.
+    #[error("a device cannot be used in a child process made by fork: start a new process instead")]
     Forked,
-    /// Pieces that do not make one range of one allocation.
+    /// The pieces do not make one range of one allocation.
     #[error("these pieces cannot be joined: {reason}")]
     NotAdjacent {
-        /// What does not fit.
+        /// Why they do not.
         reason: &'static str,
     },
-    /// `unshare` while others still hold the resource.
+    /// `unshare` was called while others still hold the resource.
     #[error("the resource is still shared: other handles or readings alive: {holders}")]
     StillShared {
-        /// Other clones and readings.
+        /// The number of other clones and readings.
         holders: usize,
     },
-    /// A reading was dropped where its end could not be recorded (in a host function), so nobody can know when it is done.
+    /// A reading was dropped where its end could not be recorded: in a host function, or on a
+    /// failed device. So it is not known when it ends.
     #[error(
         "the resource cannot be taken back: a reading of it was dropped inside a host function, or on a failed device"
     )]
     ReaderLost,
-    /// A replay with other memory than the graph was captured with.
-    #[error("the graph was captured with another bundle: buffer {index} was {captured}, and now is {given}")]
+    /// A replay was given other memory than the graph was captured with.
+    #[error("the graph was captured with another bundle: buffer {index} was {captured} and is now {given}")]
     GraphMismatch {
-        /// The first buffer that differs, counted from 0 through the whole bundle.
+        /// The index of the first buffer that differs, counted from 0 through the whole bundle.
         index: usize,
         /// What it was at the capture.
         captured: String,
         /// What it is now.
         given: String,
     },
-    /// A thread could not be started, or cannot go on.
+    /// A thread could not be started, or has ended by a panic.
     #[error("a thread failed: {reason}")]
     Thread {
-        /// What the system said, or the panic that ended it.
+        /// The system's message, or that of the panic.
         reason: String,
     },
-    /// Weights or a query that are missing, of another shape, or no numbers.
+    /// A tensor of weights or a query is missing, has another shape, or has values that are no
+    /// numbers.
     #[error("tensor `{name}` is {given}, expected {expected}")]
     Tensor {
-        /// The tensor, by its name in a file of weights.
+        /// The tensor's name in a file of weights.
         name: &'static str,
         /// What was given.
         given: String,
         /// What would be accepted.
         expected: String,
     },
-    /// A file that cannot be read or written.
+    /// A file cannot be read or written.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said, or what was expected.
+        /// The system's message, or what was expected.
         reason: String,
     },
-    /// A sample that a loader could not load.
+    /// A loader could not load a sample.
     #[error("sample {index} ({name}): {cause}")]
     Sample {
         /// Its index in the source.
         index: u64,
         /// Its name.
         name: String,
-        /// What its decoder returned, or an [`Error`] of this crate, such as [`Error::PinnedBudget`]; `downcast_ref` tells.
+        /// The error of the decoder, or an [`Error`] of this crate, such as
+        /// [`Error::PinnedBudget`]. `downcast_ref` tells them apart.
         cause: std::sync::Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// A parameter outside its range.
+    /// A parameter is outside its range.
     #[error("{name} is {given}, expected {expected}")]
     Parameter {
-        /// The parameter.
+        /// The parameter's name.
         name: &'static str,
         /// What was given.
         given: String,
@@ -237,13 +240,13 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotFound {
-    /// The crate says by `ptx! {}` that it has no PTX.
+    /// The crate declares `ptx! {}`, so it has no PTX.
     NoPtx,
-    /// No file has an entry of this name.
+    /// No PTX file has an entry of this name, or the header of a built file does not list it.
     Absent,
-    /// More than one file has an entry of this name.
+    /// More than one PTX file has an entry of this name.
     Twice,
-    /// The entry was built from another declaration: its package, version and module path.
+    /// The entry was built from another declaration, of this package, version and module path.
     Other(String),
 }
 
@@ -265,14 +268,14 @@ fn source_note(from_environment: &bool) -> &'static str {
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A transition that failed: why, and the value it was given, in the state it was in.
+/// A failed transition: the error, and the value that the transition was given, in its old state.
 ///
-/// `?` turns it into [`Error`] and drops the value; to go on with the value, take it.
+/// `?` turns it into [`Error`] and drops the value. Take the `value` out to go on with it.
 #[must_use = "it holds the resource that could not be moved on"]
 pub struct Returned<T> {
     /// Why the transition failed.
     pub error: Error,
-    /// What was given.
+    /// The value that was given to the transition.
     pub value: T,
 }
 
@@ -310,7 +313,7 @@ impl<T> std::error::Error for Returned<T> {
 mod tests {
     use super::{Error, RangeError};
 
-    /// A count of one is singular.
+    /// A count of one takes the singular.
     #[test]
     fn messages_count() {
         let too_large = |elements, size| Error::TooLarge { elements, size }.to_string();

@@ -1,7 +1,8 @@
 //! The functions of the CUDA driver, and what their results mean.
 //!
-//! `cudarc` finds the library and declares its types. Its functions are not used: they return a Rust enum, and a driver that is
-//! newer than that enum returns codes that are none of its variants, which would be undefined. Here a result is a number.
+//! `cudarc` finds the library and declares its types. Its functions are not used, because they
+//! return a Rust enum: a newer driver may return a code that is none of the variants, which is
+//! undefined behaviour. The functions here return the code as a number.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -17,12 +18,12 @@ use cudarc::driver::sys::{
 use super::guard::{self, Forbidden};
 use crate::error::{Error, Result};
 
-/// A failed call, before the device that made it decides what it means.
+/// Why a call of the driver failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
-    /// The driver's result.
+    /// The driver returned this code.
     Driver { call: &'static str, code: u32 },
-    /// The call was not made.
+    /// The call is not allowed here, so it was not made.
     Forbidden(Forbidden),
 }
 
@@ -43,40 +44,44 @@ impl Failure {
         }
     }
 
-    /// Whether the device cannot be trusted any more: it is poisoned, and memory that work may still touch leaks.
+    /// Whether the device cannot be used any more. Then it is poisoned, and memory that work may
+    /// still access leaks.
     ///
-    /// The list is of what is known to be harmless, from the meanings that CUDA documents for `CUresult`: the call was refused, and what was
-    /// enqueued before goes on. Everything else is fatal, codes that no driver has today among them.
+    /// The function lists the codes that are harmless by what CUDA documents for `CUresult`: the
+    /// call was refused, and earlier work continues. Every other code is fatal, also one that no
+    /// driver has today.
     pub(crate) fn is_fatal(self) -> bool {
         let Some(code) = self.code() else { return false };
         !matches!(
             code,
-            // A parameter or a device that the call does not take.
+            // The call does not accept a parameter or a device.
             1 | 101
-            // No memory, or no resources, for what the call was to make.
+            // There is no memory for what the call makes.
             | OUT_OF_MEMORY
-            // A kernel image that cannot be loaded or compiled: nothing was loaded.
+            // A kernel image cannot be loaded or compiled. Nothing was loaded.
             | 200 | 209 | 218 | 221..=223 | 225 | 300..=303
-            // A name that is not there; work that is not done yet, which is no error.
+            // A name does not exist, or work is not done yet, which is no error.
             | NOT_FOUND | NOT_READY
-            // A launch that "did not occur", because it asks for more than the device has.
+            // A launch asks for more than the device has. CUDA says that it "did not occur".
             | 701 | 720
-            // Peers that cannot reach each other, or already do.
+            // Two devices cannot access each other's memory, or already can.
             | 217 | 704 | 705 | 711
-            // What is not permitted here or not supported by the device.
+            // The call is not permitted, or the device does not support it.
             | 800 | 801
-            // What cannot be captured. At worst the capture is no longer valid, and a capture runs nothing.
+            // The call cannot be captured. At worst this invalidates the capture, and a capture
+            // runs nothing.
             | 900..=908
         )
     }
 
-    /// Whether CUDA documents that the process, or the context, runs nothing more after it. Less than [`is_fatal`](Self::is_fatal), which also
-    /// holds where nobody knows.
+    /// Whether CUDA documents that nothing more runs in the context or in the process after this
+    /// failure. Fewer codes than those of [`is_fatal`](Self::is_fatal), which includes all
+    /// undocumented codes.
     pub(crate) fn ends_all_work(self) -> bool {
         matches!(self.code(), Some(226 | 700 | 702 | CONTEXT_IS_DESTROYED | 710 | 714..=719 | 721 | 911))
     }
 
-    /// Errors that a call may give where it minds which context is current.
+    /// Whether the call may have failed because of the context that is current.
     pub(super) fn blames_context(self) -> bool {
         matches!(self.code(), Some(INVALID_CONTEXT | INVALID_HANDLE | CONTEXT_IS_DESTROYED))
     }
@@ -109,35 +114,40 @@ impl From<Failure> for Error {
         };
         let text = |get: unsafe fn(u32, *mut *const c_char) -> Result<(), Failure>| {
             let mut p = std::ptr::null();
-            // SAFETY: the driver stores a pointer to a static string, or leaves null.
+            // SAFETY: `get` is a function of the driver that stores a pointer to a static string in
+            // `p`, or null.
             let _ = unsafe { get(code, &mut p) };
             if p.is_null() {
                 return "unknown".to_owned();
             }
-            // SAFETY: a static, NUL-terminated string of the driver.
+            // SAFETY: `p` is not null, so it points to a static, NUL-terminated string of the
+            // driver.
             unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
         };
         Error::Cuda { call, code, name: text(cuGetErrorName), meaning: text(cuGetErrorString) }
     }
 }
 
-/// Declares functions of the driver. Each asks first whether it may be called here, and is looked up at its first call.
+/// Declares functions of the driver. Each asks the guard first whether a device may be called here.
+/// The library is searched for the function at its first call.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         /// The driver's function of this name.
         ///
         /// # Safety
-        /// As CUDA documents; and [`initialise`](super::cuda) has found the library.
+        /// What CUDA documents for this function holds, and `cuda::initialise` has found the
+        /// library.
         #[inline]
         #[allow(clippy::too_many_arguments, reason = "the driver's parameters")]
         pub(super) unsafe fn $name($($arg: $ty),*) -> Result<(), Failure> {
             type Function = unsafe extern "C" fn($($ty),*) -> c_uint;
             static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
             guard::permitted()?;
-            // SAFETY: the library has this function with this type in every driver from `NEEDED` on (cuda.h).
+            // SAFETY: The function has this type in `cuda.h` of every CUDA version from
+            // `cuda::NEEDED` on.
             let found = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>(stringify!($name).as_bytes()) }.ok().map(|f| *f));
             let code = match found {
-                // SAFETY: the caller's promise.
+                // SAFETY: The caller meets what CUDA documents for this function.
                 Some(function) => unsafe { function($($arg),*) },
                 None => SYMBOL_NOT_FOUND,
             };
@@ -210,7 +220,8 @@ functions! {
     fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
-    // The status as a number, for the same reason as results.
+    // The status is a number for the same reason as the results: a newer driver may have other
+    // values.
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
@@ -247,7 +258,8 @@ mod tests {
 
     use super::*;
 
-    /// Puts codes in groups, by a `match` that misses none of those that `cudarc` knows.
+    /// Puts the codes in groups. A `match` over all codes that `cudarc` knows proves that none is
+    /// missing.
     macro_rules! groups {
         ($($group:ident: [$($name:ident)+])+) => {
             $(const $group: &[CUresult] = &[$(CUresult::$name),+];)+
@@ -308,11 +320,12 @@ mod tests {
         Failure::Driver { call: "cuStreamSynchronize", code }
     }
 
-    /// What is not known to be harmless is fatal: every code that is in no list here, those of drivers to come among them.
+    /// Every code that is not known to be harmless is fatal, also codes of future drivers.
     #[test]
     fn what_is_not_known_to_be_harmless_is_fatal() {
         let harmless: Vec<u32> = HARMLESS.iter().map(|&code| code as u32).collect();
-        // Documented since the version of CUDA that `cudarc` is set to: a call that PTX may not make.
+        // CUDA documents this code since a later version than the one that `cudarc` is set to: PTX
+        // makes a call that it may not make.
         let newer = [225];
         for code in (1..5000).chain([u32::MAX - 1, u32::MAX]) {
             let expected = !harmless.contains(&code) && !newer.contains(&code);
@@ -321,7 +334,7 @@ mod tests {
         for &code in FATAL {
             assert!(failure(code as u32).is_fatal(), "{code:?}");
         }
-        // Contained errors, tensor memory that leaked, and one that no driver has.
+        // Contained errors, leaked tensor memory, and a code that no driver has.
         for code in [226, 721, 4242] {
             assert!(failure(code).is_fatal(), "{code}");
         }
@@ -329,7 +342,7 @@ mod tests {
         assert!(!Failure::Forbidden(Forbidden::HostFunction).is_fatal());
     }
 
-    /// What ends all work is fatal, and never what nobody documents as such.
+    /// A code that ends all work is fatal, and CUDA documents that it ends all work.
     #[test]
     fn what_ends_all_work_is_fatal() {
         for code in 0..5000 {

@@ -1,14 +1,18 @@
-//! Where calls into a device are forbidden: in a host function of a stream, and in a child made by `fork`.
+//! Refuses calls into a device in a host function of a stream, and in a child process made by
+//! `fork`.
 //!
-//! CUDA forbids both. Nothing above the seam can forget to ask: every function of the CUDA driver asks before it calls
-//! ([`ffi`](super::ffi)), and the CPU device's streams, events and memory are reached through [`Guarded`] only, so that a program
-//! that breaks the rule breaks it there too. What is refused did not happen: calls give a typed error, and memory leaks. So a
-//! destructor that may run in a host function hands its work to [`reclaim`](crate::reclaim) instead.
+//! CUDA forbids both. The layers above cannot forget the check. Every function of the CUDA driver
+//! asks the guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and
+//! memory are reached through [`Guarded`] only, so a program that breaks the rule gets the same
+//! error there.
+//!
+//! A refused call has no effect: it returns an error, or, if it frees memory, the memory leaks. So
+//! a destructor that may run in a host function gives its work to the background thread of
+//! `runtime`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Fault;
 use crate::error::Error;
 
 /// Why a call is refused.
@@ -29,19 +33,13 @@ impl From<Forbidden> for Error {
     }
 }
 
-impl From<Forbidden> for Fault {
-    fn from(why: Forbidden) -> Self {
-        Self::Error(why.into())
-    }
-}
-
 thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a device may be called from here.
+/// Returns whether a device may be called from here.
 #[inline]
 pub(crate) fn permitted() -> Result<(), Forbidden> {
     if FORKED.load(Ordering::Relaxed) {
@@ -77,7 +75,7 @@ pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Notices forks from now on.
+/// Notices every later `fork` of this process.
 pub(crate) fn watch_for_fork() {
     #[cfg(unix)]
     {
@@ -85,14 +83,15 @@ pub(crate) fn watch_for_fork() {
             FORKED.store(true, Ordering::Relaxed);
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: registers a handler that stores one flag; without memory for it, forks go unnoticed.
+        // SAFETY: The handler only stores to an atomic flag, which is allowed in a forked child. If
+        // the system has no memory for the handler, forks are not noticed.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(child));
         });
     }
 }
 
-/// A part of the CPU device, which may be called where a driver may.
+/// A part of the CPU device. It may be called only where a driver may be called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarded<T>(T);
 
@@ -101,13 +100,13 @@ impl<T> Guarded<T> {
         Self(part)
     }
 
-    /// The part, where it may be called.
+    /// The part, if it may be called here.
     #[inline]
     pub(crate) fn enter(&self) -> Result<&T, Forbidden> {
         permitted().map(|()| &self.0)
     }
 
-    /// The part, for facts and settings that on a GPU take no driver call.
+    /// The part without the check, for properties and settings that need no driver call on a GPU.
     pub(crate) fn facts(&self) -> &T {
         &self.0
     }

@@ -1,4 +1,8 @@
-//! The seam: one enum, two machines. Below it are raw calls and addresses, above it types and states.
+//! The layer between `runtime` and the machines. Each handle here is an enum with a variant for a
+//! CUDA GPU and one for the CPU device; its methods call the one or the other.
+//!
+//! The layer works with addresses and raw handles. It does not know element types, stream tags or
+//! the states of buffers. A failed call gives facts ([`Fault`]), which `runtime` makes an error of.
 
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -19,26 +23,37 @@ use cpu::CpuError;
 pub(crate) use cpu::Pattern;
 pub(crate) use cuda::{Cuda, Failure};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lock;
-use guard::Guarded;
+use guard::{Forbidden, Guarded};
 
-/// A failed call, before its device decides what it means.
+/// Why a call failed, as facts. `runtime::device` makes the [`Error`](crate::error::Error) and puts
+/// the device's name in it.
 #[derive(Debug)]
 pub(crate) enum Fault {
+    /// A function of the CUDA driver failed.
     Cuda(Failure),
+    /// The CPU device failed, or refused the call.
     Cpu(CpuError),
-    /// A typed error already.
-    Error(Error),
+    /// A device may not be called from here, so the call was not made.
+    Forbidden(Forbidden),
+    /// The device has no room for an allocation.
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted: usize,
+    },
+    /// The call joins handles of two devices that cannot wait for each other: one is a GPU and one
+    /// is a CPU device, or one of two CPU devices has a seeded schedule.
+    Unrelated,
 }
 
 impl Fault {
-    /// Whether the device cannot be trusted any more.
+    /// Whether the device cannot be used any more.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
             Self::Cuda(failure) => failure.is_fatal(),
             Self::Cpu(error) => error.is_sticky(),
-            Self::Error(_) => false,
+            Self::Forbidden(_) | Self::OutOfMemory { .. } | Self::Unrelated => false,
         }
     }
 
@@ -47,8 +62,14 @@ impl Fault {
         match self {
             Self::Cuda(failure) => failure.ends_all_work(),
             Self::Cpu(error) => error.is_sticky(),
-            Self::Error(_) => false,
+            Self::Forbidden(_) | Self::OutOfMemory { .. } | Self::Unrelated => false,
         }
+    }
+
+    /// The fault of a failed CUDA allocation. The driver does not report how much was wanted.
+    #[cold]
+    fn of_allocation(failure: Failure, wanted: usize) -> Self {
+        if failure.is_out_of_memory() { Self::OutOfMemory { wanted } } else { Self::Cuda(failure) }
     }
 }
 
@@ -62,34 +83,34 @@ impl From<CpuError> for Fault {
         Self::Cpu(e)
     }
 }
-impl From<Error> for Fault {
-    fn from(e: Error) -> Self {
-        Self::Error(e)
+impl From<Forbidden> for Fault {
+    fn from(why: Forbidden) -> Self {
+        Self::Forbidden(why)
     }
 }
 
-/// A machine that runs streams.
+/// An opened device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Driver {
     Cuda(&'static Cuda),
     Cpu(Guarded<&'static cpu::Cpu>),
 }
 
-/// A stream of a machine; never destroyed.
+/// A stream of a device. It is never destroyed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamHandle {
     Cuda(&'static Cuda, cuda::Stream),
     Cpu(Guarded<&'static cpu::Queue>),
 }
 
-/// What a stream of a machine was given, to be run any number of times.
+/// A captured graph, which a stream can run any number of times.
 #[derive(Debug)]
 pub(crate) enum GraphHandle {
     Cuda(&'static Cuda, cuda::Graph),
     Cpu(cpu::Recording),
 }
 
-/// An event of a machine.
+/// An event of a device.
 #[derive(Debug)]
 pub(crate) enum EventHandle {
     Cuda(&'static Cuda, cuda::Event),
@@ -97,22 +118,23 @@ pub(crate) enum EventHandle {
 }
 
 impl Driver {
-    /// CUDA device `ordinal`, for the life of the process.
+    /// Opens CUDA device `ordinal` for the life of the process.
     pub(crate) fn open_cuda(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(Box::leak(Box::new(Cuda::open(ordinal)?))))
     }
 
-    /// A CPU device, for the life of the process.
+    /// Makes a CPU device that lasts as long as the process.
     pub(crate) fn open_cpu(schedule: cpu::Schedule) -> Result<Self, Fault> {
         Ok(Self::Cpu(Guarded::new(Box::leak(Box::new(cpu::Cpu::new(schedule)?)))))
     }
 
-    /// How many CUDA devices there are; 0 where that cannot be known.
+    /// Counts the CUDA devices. The count is 0 if the driver cannot be asked.
     pub(crate) fn cuda_devices() -> usize {
         cuda::count().unwrap_or(0)
     }
 
-    /// Lets each of two devices copy from and to the other's memory, where both are CUDA devices.
+    /// Lets each of two CUDA devices copy from and to the other's memory. Does nothing for other
+    /// pairs.
     pub(crate) fn reach(self, other: Self) -> Result<(), Fault> {
         if let (Self::Cuda(a), Self::Cuda(b)) = (self, other) {
             a.reach(b)?;
@@ -164,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// The newest CUDA version that the driver supports.
+    /// The newest CUDA version that the driver supports; `None` on the CPU device.
     pub(crate) fn version(self) -> Option<(u32, u32)> {
         match self {
             Self::Cuda(c) => Some(c.info.driver),
@@ -172,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Starts the order of another seed, on a CPU device that has one.
+    /// Starts the schedule of another seed. Does nothing on a device without a seeded schedule.
     pub(crate) fn reseed(self, seed: u64) {
         if let Self::Cpu(cpu) = self
             && let Ok(cpu) = cpu.enter()
@@ -181,14 +203,16 @@ impl Driver {
         }
     }
 
-    /// Lets a CPU device hold at most so many bytes.
+    /// Limits the device memory that may be in use at once. Does nothing on a GPU.
     pub(crate) fn limit_memory(self, bytes: Option<usize>) {
         if let Self::Cpu(cpu) = self {
             cpu.facts().limit(bytes);
         }
     }
 
-    /// Reports a failure after which nothing works. On a GPU every call reports it, such as a question about `any` stream.
+    /// Reports a failure that makes the device unusable; on the CPU device, also a panic of a host
+    /// callback, once. On a GPU, every driver call reports such a failure, so this queries `any`
+    /// stream.
     pub(crate) fn check(self, any: StreamHandle) -> Result<(), Fault> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.enter()?.check()?),
@@ -196,7 +220,7 @@ impl Driver {
         }
     }
 
-    /// Whether streams copy from and to ordinary memory, and not only page-locked memory.
+    /// Whether streams can copy from and to ordinary memory too, not only page-locked memory.
     pub(crate) fn copies_pageable(self) -> bool {
         matches!(self, Self::Cuda(_))
     }
@@ -208,7 +232,7 @@ impl Driver {
         })
     }
 
-    /// A stream for captures and nothing else.
+    /// Makes a stream that is used for captures only.
     pub(crate) fn new_capture_stream(self) -> Result<StreamHandle, Fault> {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(0)?),
@@ -226,8 +250,9 @@ impl Driver {
     pub(crate) fn host_alloc(self, bytes: usize) -> Result<NonNull<u8>, Fault> {
         Ok(match self {
             Self::Cuda(c) => {
-                let p = c.host_alloc(bytes)?;
-                // SAFETY: fresh memory of this size. Zeroed, so that a slice of it shows nobody's old data.
+                let p = c.host_alloc(bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?;
+                // The memory is zeroed so that a slice of it never shows old data. SAFETY:
+                // `c.host_alloc` has just allocated `bytes` bytes at `p`, and nobody else has `p`.
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
                 p
             }
@@ -235,10 +260,14 @@ impl Driver {
         })
     }
 
+    /// Frees page-locked memory.
+    ///
     /// # Safety
-    /// `p` came from [`host_alloc`](Self::host_alloc) with these bytes, and nothing uses it any more.
+    /// [`host_alloc`](Self::host_alloc) of this device returned `p` for the same `bytes`, `p` is
+    /// freed once, and nothing uses the memory any more.
     pub(crate) unsafe fn host_free(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes memory of this device's `host_alloc` that is unused from now
+        // on. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c) => c.host_free(p)?,
@@ -248,7 +277,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives spare device memory back to the system. The CPU device keeps none.
+    /// Gives spare device memory back to the system. On the CPU device this does nothing.
     pub(crate) fn trim(self) -> Result<(), Fault> {
         match self {
             Self::Cuda(c) => c.trim()?,
@@ -270,7 +299,7 @@ impl Driver {
 }
 
 impl GraphHandle {
-    /// Gives the graph back; pending launches go on.
+    /// Destroys the graph. Pending launches of it still complete.
     pub(crate) fn destroy(self) {
         if let Self::Cuda(c, graph) = self {
             c.destroy_graph(graph);
@@ -286,7 +315,9 @@ impl EventHandle {
         })
     }
 
-    /// As [`is_done`](Self::is_done), for destructors and under locks: runs nothing; "no" where that cannot be known.
+    /// Whether the event is complete; false if that cannot be known. Unlike
+    /// [`is_done`](Self::is_done), it never runs commands of a seeded schedule, so destructors and
+    /// code under locks may call it.
     pub(crate) fn passed(&self) -> bool {
         match self {
             Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
@@ -302,7 +333,7 @@ impl EventHandle {
         Ok(())
     }
 
-    /// Time from `start` to this event; `None` while one is not complete.
+    /// The time from `start` to this event; `None` while one of them is not complete.
     pub(crate) fn since(&self, start: &Self) -> Result<Option<Duration>, Fault> {
         Ok(match (self, start) {
             (Self::Cuda(c, end), Self::Cuda(_, start)) => {
@@ -312,11 +343,12 @@ impl EventHandle {
                 let times = end.enter()?.completed_at().zip(start.enter()?.completed_at());
                 times.map(|(end, start)| end.saturating_duration_since(start))
             }
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         })
     }
 
-    /// When it was reached, by the host's clock; `None` before that, and always on a GPU, which has a clock of its own.
+    /// When the event completed, by the host's clock; `None` before that. Always `None` on a GPU,
+    /// which has its own clock.
     pub(crate) fn reached(&self) -> Option<std::time::Instant> {
         match self {
             Self::Cuda(..) => None,
@@ -324,18 +356,12 @@ impl EventHandle {
         }
     }
 
-    /// Gives the event back.
+    /// Destroys the event.
     pub(crate) fn destroy(self) {
         if let Self::Cuda(c, e) = self {
             c.destroy_event(e);
         }
     }
-}
-
-#[cold]
-fn mixed() -> Fault {
-    let resource = "a device that it cannot wait for (of another kind, or seeded)".to_owned();
-    Error::DeviceMismatch { resource, stream: "this device".to_owned() }.into()
 }
 
 impl StreamHandle {
@@ -347,7 +373,7 @@ impl StreamHandle {
         }
     }
 
-    /// The priority that the machine gave the stream.
+    /// The priority that the stream has.
     pub(crate) fn priority(self) -> Result<i32, Fault> {
         Ok(match self {
             Self::Cuda(c, s) => c.priority(s)?,
@@ -360,7 +386,7 @@ impl StreamHandle {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) => q.enter()?.record(e.facts()),
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         }
         Ok(())
     }
@@ -370,7 +396,7 @@ impl StreamHandle {
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) if q.facts().can_wait(e.facts()) => q.enter()?.wait(e.facts())?,
-            _ => return Err(mixed()),
+            _ => return Err(Fault::Unrelated),
         }
         Ok(())
     }
@@ -387,7 +413,7 @@ impl StreamHandle {
         to.wait(event)
     }
 
-    /// Has a [capture stream](Driver::new_capture_stream) keep what it is given.
+    /// Starts a capture on a [capture stream](Driver::new_capture_stream).
     pub(crate) fn begin_capture(self) -> Result<(), Fault> {
         match self {
             Self::Cuda(c, s) => c.begin_capture(s)?,
@@ -396,7 +422,8 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// What the capture stream was given, and how many nodes that is; and whether the stream can be used again.
+    /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can
+    /// be used again.
     pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
         match self {
             Self::Cuda(c, s) => {
@@ -414,18 +441,20 @@ impl StreamHandle {
         }
     }
 
-    /// Enqueues all of a graph of this stream's device.
+    /// Enqueues the whole graph.
     ///
     /// # Safety
-    /// As of every call that was captured, from now on and on this stream.
+    /// The graph was captured on this stream's device. What each captured call requires holds
+    /// again, as if it were made on this stream now.
     #[inline]
     pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees that each captured call is sound on this stream now, which
+        // is what both machines require.
         unsafe {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
                 (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording),
-                _ => return Err(mixed()),
+                _ => return Err(Fault::Unrelated),
             }
         }
         Ok(())
@@ -446,21 +475,24 @@ impl StreamHandle {
         })
     }
 
-    /// Allocates device memory in stream order. What it holds is arbitrary.
+    /// Allocates device memory in stream order. Its content is arbitrary.
     #[inline]
     pub(crate) fn alloc(self, bytes: usize) -> Result<u64, Fault> {
         Ok(match self {
-            Self::Cuda(c, s) => c.alloc(s, bytes)?,
+            Self::Cuda(c, s) => c.alloc(s, bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?,
             Self::Cpu(q) => q.enter()?.cpu().alloc(bytes)?.as_ptr().expose_provenance() as u64,
         })
     }
 
+    /// Frees device memory in stream order.
+    ///
     /// # Safety
-    /// `addr` came from an allocation on the stream's device, is freed once, and its uses are ordered before
-    /// this call by the stream.
+    /// [`alloc`](Self::alloc) on a stream of the same device returned `addr` for the same `bytes`,
+    /// `addr` is freed once, and the stream orders all uses of the memory before this call.
     #[inline]
     pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller frees an allocation of this device once, after all its uses in stream
+        // order. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.free(s, addr)?,
@@ -470,11 +502,15 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Copies from host memory to device memory.
+    ///
     /// # Safety
-    /// Both ranges are valid until the copy is done, and their uses are ordered with it by the stream.
+    /// Both ranges are valid for `bytes` until the copy is done and do not overlap. The stream
+    /// orders every other access that conflicts with the copy before or after it.
     #[inline]
     pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
@@ -484,11 +520,14 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Copies from device memory to host memory.
+    ///
     /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device).
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
@@ -498,11 +537,14 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Copies within the memory of the stream's device.
+    ///
     /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device).
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
@@ -512,26 +554,34 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Copies from the memory of one device to that of another.
+    ///
     /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device); each address is of the device beside it.
+    /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the
+    /// device beside it.
     pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes two valid ranges, each with its device, whose other uses the
+        // stream orders with the copy. The method of either machine requires the same.
         unsafe {
             match (self, to, from) {
                 (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
                     c.copy_peer(s, (a, to), (b, from), bytes)?;
                 }
                 (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.enter()?.copy(to, from, bytes),
-                _ => return Err(mixed()),
+                _ => return Err(Fault::Unrelated),
             }
         }
         Ok(())
     }
 
+    /// Writes the pattern `count` times.
+    ///
     /// # Safety
-    /// As [`copy_to_device`](Self::copy_to_device); `to` holds `count` elements of the pattern's size.
+    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. The
+    /// stream orders every other access of this memory before or after the fill.
     pub(crate) unsafe fn fill(self, to: u64, pattern: Pattern, count: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses the stream
+        // orders with the fill. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
@@ -541,12 +591,15 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Blocks the stream until the word at `flag` is at least `value`.
+    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
     ///
     /// # Safety
-    /// `flag` is in page-locked memory and stays valid until the stream is past this point.
+    /// `flag` points into page-locked memory that stays allocated until the stream has passed this
+    /// wait.
     pub(crate) unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
+        // wait. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
@@ -556,11 +609,12 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Enqueues a host function. Where the stream cannot take it, it is dropped.
+    /// Enqueues a host function. If the stream cannot take it, `f` is dropped.
     pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
         type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
         unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: a reference of its own, which `launch_host` made by `Arc::into_raw` and the driver passes on once.
+            // SAFETY: `launch_host` made `data` with `Arc::into_raw` for this call alone, and the
+            // driver calls `run` at most once with it.
             let slot = unsafe { Arc::from_raw(data.cast::<Slot>().cast_const()) };
             let f = lock(&slot).take();
             if let Some(f) = f {
@@ -571,10 +625,14 @@ impl StreamHandle {
             Self::Cuda(c, s) => {
                 let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
                 let data = Arc::into_raw(slot.clone()).cast_mut().cast();
-                // SAFETY: `run` takes the reference back once; the closure never unwinds (the typed layer wraps it).
+                // SAFETY: `data` is a reference that only `run` takes back, so `run(data)` may be
+                // called once. `f` never unwinds and makes no CUDA call: the typed layer wraps it
+                // so that it catches panics and so that the guard refuses calls.
                 if let Err(failure) = unsafe { c.launch_host(s, run, data) } {
-                    // The failure may be an earlier call's, so that the driver may still call `run`. It finds nothing then, and
-                    // whether it is called or not, its reference does no harm.
+                    // The driver may report an earlier call's failure here and still call `run`
+                    // later. So the closure is taken out of the slot: `run` then finds nothing. The
+                    // reference in `data` is never taken back here, and leaks if `run` is not
+                    // called.
                     let f = lock(&slot).take();
                     drop(f);
                     return Err(failure.into());
@@ -585,9 +643,12 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Launches a kernel. On a GPU it needs the kernel's `function`.
+    ///
     /// # Safety
-    /// The kernel is sound for these arguments and this shape; buffers among them are ordered by the
-    /// stream; `function` is the kernel's on this device, given where the device is CUDA.
+    /// The kernel is sound for these arguments and this shape. The stream orders every other access
+    /// that conflicts with the kernel's accesses to its buffers before or after the launch.
+    /// `function`, if given, is the kernel's function on this device.
     #[inline]
     pub(crate) unsafe fn launch(
         self,
@@ -596,7 +657,8 @@ impl StreamHandle {
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Fault> {
-        // SAFETY: The caller promises all of it.
+        // SAFETY: The caller guarantees sound arguments, ordered buffers and the right function.
+        // The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,

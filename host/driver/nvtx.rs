@@ -1,8 +1,10 @@
-//! NVTX: labelled ranges of a thread's time, for a tool that listens, such as Nsight Systems.
+//! NVTX: labelled ranges of a thread's time, for a profiler such as Nsight Systems.
 //!
-//! A tool names its library in `NVTX_INJECTION64_PATH`. Whoever marks ranges loads it and calls its `InitializeInjectionNvtx2` with a function
-//! that hands out tables of slots; the tool stores its own functions in them. That is what NVIDIA's header does, and all of it that ranges
-//! need. (The `nvtx` crate builds that header with a C compiler and libclang, and `cudarc` wants a library of the CUDA toolkit.)
+//! A tool names its library in `NVTX_INJECTION64_PATH`. The program that marks ranges loads the
+//! library and calls its `InitializeInjectionNvtx2` with a function that returns tables of slots.
+//! The tool stores its own functions in the slots. NVIDIA's header does the same; this file has
+//! only the part that ranges need. (The `nvtx` crate builds the header with a C compiler and
+//! libclang, and `cudarc` needs a library of the CUDA toolkit.)
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -11,7 +13,7 @@ use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A range that is open on this thread until it is dropped; nothing where no tool listens.
+/// A range that is open on this thread until it is dropped. Without a tool it does nothing.
 pub(crate) struct Range(Option<&'static Tool>, PhantomData<*const ()>);
 
 /// Opens a range of this name.
@@ -29,7 +31,8 @@ impl Drop for Range {
     #[inline]
     fn drop(&mut self) {
         if let Some(tool) = self.0 {
-            // SAFETY: the tool's function, as the header declares it; a range of this thread is open.
+            // SAFETY: `attach` got the function from the tool, with the type that the header
+            // declares. The range was opened on this thread, because `Range` is not `Send`.
             unsafe { (tool.pop)() };
         }
     }
@@ -49,18 +52,20 @@ struct Tool {
 impl Tool {
     fn push(&self, label: &str) {
         let label = CString::new(label.replace('\0', " ")).unwrap_or_default();
-        // SAFETY: the tool's function, as the header declares it; it copies the text.
+        // SAFETY: `attach` got the function from the tool, with the type that the header declares.
+        // `label` is NUL-terminated and lives until the call returns; the tool copies it.
         unsafe { (self.push)(label.as_ptr()) };
     }
 }
 
-/// Slots of each of the header's modules, from the second on; the first of each stays empty. Module 1 is the one with ranges.
+/// The number of slots of each of the header's modules, by the module's number. Module 0 does not
+/// exist, and slot 0 of each module stays empty. Module 1 has the ranges.
 const SIZES: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const RANGES: usize = 1;
 const PUSH: usize = 9;
 const POP: usize = 11;
 
-/// A module's slots, and pointers to them ending in null, which is what a tool sees.
+/// A module's slots, and the table of pointers to them that a tool gets. The table ends with null.
 struct Module {
     slots: [AtomicPtr<c_void>; 16],
     table: [AtomicPtr<AtomicPtr<c_void>>; 17],
@@ -105,7 +110,8 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
     for (entry, slot) in module.table.iter().zip(&module.slots).take(slots).skip(1) {
         entry.store((&raw const *slot).cast_mut(), Ordering::Relaxed);
     }
-    // SAFETY: each is null or a place for the tool's result, says the header.
+    // SAFETY: The tool calls this function. By the header, each pointer is null or points to a
+    // variable of the tool for this result.
     unsafe {
         if !table.is_null() {
             *table = module.table.as_ptr().cast();
@@ -117,18 +123,20 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
     1
 }
 
-/// Lets a tool store its functions.
+/// Calls the tool's `initialize`, which stores its functions in the tables.
 ///
 /// # Safety
 /// `initialize` is the `InitializeInjectionNvtx2` of a tool that stays loaded.
 unsafe fn attach(initialize: Initialize) -> Option<Tool> {
-    // SAFETY: the caller's promise; the tables are static, and their slots are as wide as pointers to functions.
+    // SAFETY: The caller passes the `InitializeInjectionNvtx2` of a tool that stays loaded. The
+    // tables are static, and each slot is as wide as a function pointer.
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
     let slot = |id: usize| Some(MODULES[RANGES].slots[id].load(Ordering::Acquire)).filter(|f| !f.is_null());
     let (push, pop) = slot(PUSH).zip(slot(POP))?;
-    // SAFETY: a tool stores functions of these types in these slots.
+    // SAFETY: The pointers are not null (checked by `slot`). By the header, a tool stores functions
+    // of these types in these slots.
     Some(unsafe { Tool { push: transmute::<*mut c_void, Push>(push), pop: transmute::<*mut c_void, Pop>(pop) } })
 }
 
@@ -138,8 +146,8 @@ fn injected() -> Option<Tool> {
     use std::os::unix::ffi::OsStringExt;
 
     let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.into_vec()).ok()?;
-    // SAFETY: two texts that end in null. Loading runs the tool's initialisers, which is what the user asked for by the variable; it
-    // is never unloaded.
+    // SAFETY: Both texts are NUL-terminated, and `library` is not null when `dlsym` uses it.
+    // Loading runs the tool's initialisers, which the user requests by setting the variable.
     let initialize = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
         if library.is_null() {
@@ -150,7 +158,8 @@ fn injected() -> Option<Tool> {
     if initialize.is_null() {
         return None;
     }
-    // SAFETY: the symbol's type, as the header declares it.
+    // SAFETY: The symbol is not null, and the header declares it with this type. The library is
+    // never unloaded.
     unsafe { attach(transmute::<*mut c_void, Initialize>(initialize)) }
 }
 
@@ -169,7 +178,7 @@ mod tests {
     static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
     unsafe extern "C" fn push(label: *const c_char) -> c_int {
-        // SAFETY: a text that ends in null.
+        // SAFETY: `Tool::push` passes a NUL-terminated text.
         HEARD.lock().unwrap().push(unsafe { CStr::from_ptr(label) }.to_string_lossy().into_owned());
         0
     }
@@ -179,9 +188,11 @@ mod tests {
         0
     }
 
-    /// What a tool does: asks for the callbacks, by them for the table, and stores its functions there.
+    /// Does what a tool does: gets the callbacks, gets the table from them, and stores its
+    /// functions there.
     unsafe extern "C" fn tool(get: GetExportTable) -> c_int {
-        // SAFETY: the tables are as the header declares them.
+        // SAFETY: `export_table` returns static tables with the layout that the header declares,
+        // and `table` has 17 pointers.
         unsafe {
             assert!(get(2).is_null());
             let version = &*get(3).cast::<Version>();
@@ -204,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_tool_hears_ranges() {
-        // SAFETY: it does what a tool does, and is part of the program.
+        // SAFETY: `tool` does what the `InitializeInjectionNvtx2` of a tool does, and it is part of
+        // this program, so it stays loaded.
         let tool = Box::leak(Box::new(unsafe { attach(tool) }.unwrap()));
         tool.push("outer");
         let outer = Range(Some(tool), PhantomData);

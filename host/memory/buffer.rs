@@ -218,8 +218,7 @@ impl<S: Brand> Stream<S> {
         }
         device.usable()?;
         let _stall = device.stall(Stall::DeviceAllocation);
-        let addr = self.handle().alloc(bytes);
-        let addr = device.seen(addr).map_err(|e| device.out_of_memory(e, bytes))?;
+        let addr = device.seen(self.handle().alloc(bytes))?;
         Ok(On::new(DeviceBuffer::new(addr, len, device), self))
     }
 

@@ -1,4 +1,5 @@
-//! The thread that finishes what a destructor must not, and wakes tasks that wait for events.
+//! The background thread. It finishes what a destructor may not do, and wakes tasks that wait for
+//! events.
 
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::task::Waker;
@@ -6,16 +7,16 @@ use std::time::Duration;
 
 use crate::lock;
 
-/// What the background thread does.
+/// A job of the background thread.
 pub(crate) enum Job {
-    /// What a destructor inside a host function could not do. It runs no code of a user.
+    /// Finishes what a destructor inside a host function could not do. It runs no user code.
     Finish(Box<dyn FnOnce() + Send>),
-    /// Wakes a task once the condition holds, such as that an event is complete.
+    /// Wakes a task as soon as the condition holds, for example that an event is complete.
     Wake(Box<dyn Fn() -> bool + Send>, Waker),
 }
 
-/// Wakes a task. A waker is the executor's code, and so is its destructor; neither may end a
-/// destructor or the background thread.
+/// Wakes a task. A waker and its destructor are the executor's code. If they panic, the panic stops
+/// here, so that it ends neither a destructor of this crate nor the background thread.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
@@ -28,13 +29,13 @@ struct Background {
     some: Condvar,
 }
 
-/// Hands a job to the background thread, which starts with the first.
+/// Gives a job to the background thread. The first job starts the thread.
 pub(crate) fn background(job: Job) {
     static BACKGROUND: OnceLock<&'static Background> = OnceLock::new();
     let background = BACKGROUND.get_or_init(|| {
         let shared: &'static Background =
             Box::leak(Box::new(Background { jobs: Mutex::default(), some: Condvar::new() }));
-        // Without the thread, memory leaks and tasks are woken by nobody but their next poll.
+        // If the thread cannot start, memory leaks, and nothing wakes the tasks.
         let _ = std::thread::Builder::new().name("thalweg-reclaim".into()).spawn(|| shared.run());
         shared
     });
@@ -43,7 +44,8 @@ pub(crate) fn background(job: Job) {
 }
 
 impl Background {
-    /// Looks at what tasks wait for, less often the longer nothing of it comes.
+    /// Runs jobs and polls the conditions that tasks wait for. It polls less often the longer none
+    /// becomes true.
     fn run(&self) {
         let mut waiting: Vec<(Box<dyn Fn() -> bool + Send>, Waker)> = Vec::new();
         let mut pause = Duration::ZERO;
@@ -81,6 +83,7 @@ impl Background {
     }
 }
 
-/// Between two looks at what tasks wait for: from 10 us, while things happen, to 1 ms.
+/// The pause between two polls doubles from `MIN_PAUSE` to `MAX_PAUSE` while no condition becomes
+/// true.
 const MIN_PAUSE: Duration = Duration::from_micros(10);
 const MAX_PAUSE: Duration = Duration::from_millis(1);

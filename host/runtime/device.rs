@@ -12,18 +12,18 @@ use crate::driver::{Driver, Fault, StreamHandle, guard};
 use crate::error::{Error, Result};
 use crate::lock;
 
-/// What kind of machine a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// An NVIDIA GPU, through its driver.
+    /// An NVIDIA GPU, used through its driver.
     Cuda,
     /// The host's processor.
     Cpu,
 }
 
-/// A device: where streams run and memory lives. A handle, free to copy, on something that lasts as
-/// long as the process.
+/// A device, which runs streams and has memory. It is a handle, which is free to copy; the device
+/// itself lasts as long as the process.
 ///
 /// ```
 /// use thalweg::Device;
@@ -35,42 +35,47 @@ pub enum DeviceKind {
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceInner);
 
-pub(crate) struct DeviceInner {
+/// The kind and the number of a device. Prints as its name: `cuda:0`, `cpu`, or `cpu:1` for a
+/// second one.
+#[derive(Clone, Copy)]
+struct Id {
     kind: DeviceKind,
     ordinal: usize,
+}
+
+pub(crate) struct DeviceInner {
+    id: Id,
     driver: Driver,
-    /// Frees memory that no stream orders any more.
+    /// The stream that frees memory which no other stream orders any more.
     housekeeping: StreamHandle,
     poisoned: AtomicBool,
     cause: OnceLock<String>,
-    /// Panics of host functions, until somebody asks.
+    /// Panics of host functions that no call has reported yet.
     deferred: Mutex<Vec<Error>>,
     any_deferred: AtomicBool,
     book: Book,
-    /// What the layers above keep for the device, a value of each type: see [`Device::keep`].
+    /// Values of the layers above, one of each type: see [`Device::keep`].
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
 
 impl Device {
-    /// The device that `THALWEG_DEVICE` names (`auto`, `cpu` or `cuda:N`); where it is not set, the first CUDA
-    /// device, or the CPU device where there is none.
+    /// Opens the device that the variable `THALWEG_DEVICE` names: `auto`, `cpu` or `cuda:N`. If it
+    /// is not set, opens the first CUDA device, or the CPU device if that cannot be used.
     ///
     /// # Errors
-    /// `THALWEG_DEVICE` is nonsense, or names a device that cannot be used.
+    /// `THALWEG_DEVICE` is not such a name, or names a device that cannot be used.
     pub fn best() -> Result<Self> {
         Ok(Self::from_environment()?.0)
     }
 
-    /// As [`best`](Device::best), with a line that says why it is the CPU where `auto` found no GPU.
+    /// Does the same as [`best`](Device::best). If `auto` found no GPU, it also returns a line that
+    /// says why.
     ///
     /// # Errors
-    /// As [`best`](Device::best).
+    /// The same as for [`best`](Device::best).
     pub fn from_environment() -> Result<(Self, Option<String>)> {
         match std::env::var("THALWEG_DEVICE") {
-            Ok(spec) if !spec.is_empty() => Self::from_spec(&spec).map_err(|e| match e {
-                Error::DeviceSpec { given, .. } => Error::DeviceSpec { given, from_environment: true },
-                e => e,
-            }),
+            Ok(spec) if !spec.is_empty() => Self::named(&spec, true),
             Ok(_) | Err(std::env::VarError::NotPresent) => Self::from_spec("auto"),
             Err(std::env::VarError::NotUnicode(given)) => {
                 Err(Error::DeviceSpec { given: given.to_string_lossy().into_owned(), from_environment: true })
@@ -78,12 +83,16 @@ impl Device {
         }
     }
 
-    /// The device of a name: `auto`, `cpu` or `cuda:N`. For `auto` on a machine without a usable GPU, it is the CPU
-    /// device and a line that says why.
+    /// Opens the device of a name: `auto`, `cpu` or `cuda:N`. For `auto` on a machine without a
+    /// usable GPU, it returns the CPU device and a line that says why.
     ///
     /// # Errors
     /// The name is none of these, or the device cannot be used.
     pub fn from_spec(spec: &str) -> Result<(Self, Option<String>)> {
+        Self::named(spec, false)
+    }
+
+    fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<String>)> {
         match spec {
             "auto" => match Self::cuda(0) {
                 Ok(gpu) => Ok((gpu, None)),
@@ -92,17 +101,17 @@ impl Device {
             "cpu" => Ok((Self::cpu()?, None)),
             _ => {
                 let ordinal = spec.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                let ordinal =
-                    ordinal.ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment: false })?;
+                let ordinal = ordinal.ok_or_else(|| Error::DeviceSpec { given: spec.to_owned(), from_environment })?;
                 Ok((Self::cuda(ordinal)?, None))
             }
         }
     }
 
-    /// CUDA device `ordinal`, opened at the first call.
+    /// Returns CUDA device `ordinal`, which the first call opens.
     ///
     /// # Errors
-    /// No driver, one that is too old, no such device, or the driver's own error (no permission, a device in use).
+    /// There is no driver, it is too old, there is no such device, or the driver reports an error,
+    /// for example because the program has no permission or the device is in use.
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
         guard::permitted()?;
@@ -112,52 +121,57 @@ impl Device {
         }
         guard::watch_for_fork();
         let driver = Driver::open_cuda(ordinal)?;
-        open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(plain_error)?;
-        let device = Self::new(DeviceKind::Cuda, ordinal, driver)?;
+        let id = Id { kind: DeviceKind::Cuda, ordinal };
+        open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(|fault| id.error(fault))?;
+        let device = Self::new(id, driver)?;
         open.push((ordinal, device));
         Ok(device)
     }
 
-    /// The CPU device: it runs the same kernels with real queues, threads and asynchrony.
+    /// Returns the CPU device. It runs the same kernels, with queues that run asynchronously on
+    /// threads.
     ///
     /// # Errors
-    /// Its threads cannot be started, or `THALWEG_CPU_THREADS` is nonsense.
+    /// Its threads cannot be started, or `THALWEG_CPU_THREADS` is not a positive number.
     pub fn cpu() -> Result<Self> {
         static CPU: OnceLock<Result<Device>> = OnceLock::new();
-        guard::permitted()?; // a refusal is not kept
+        guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
         CPU.get_or_init(|| Self::open_cpu(Schedule::Threads, 0)).clone()
     }
 
-    /// One more CPU device, for programs that test how they use several. It lasts as long as the process.
+    /// Makes another CPU device, for programs that test how they use several. It lasts as long as
+    /// the process.
     ///
     /// # Errors
-    /// As [`cpu`](Device::cpu).
+    /// The same as for [`cpu`](Device::cpu).
     pub fn new_cpu() -> Result<Self> {
         Self::open_cpu(Schedule::Threads, Self::next_cpu())
     }
 
-    /// A CPU device without threads, which runs what its streams hold in an order that the seed decides, late
-    /// and out of order wherever no event forbids it: for finding a missing wait, repeatably. It lasts as long as the
-    /// process; [`reseed`](Device::reseed) starts another order.
+    /// Makes a CPU device whose streams have no threads. Calls run the work of its streams in an
+    /// order that the seed decides: late, and out of order wherever no event forbids it. So it
+    /// finds a missing wait, and the same seed finds it again. It lasts as long as the process.
+    /// [`reseed`](Device::reseed) starts another order.
     ///
     /// # Errors
-    /// As [`cpu`](Device::cpu).
+    /// The same as for [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
         Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu())
     }
 
-    /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device; nothing on others.
+    /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device. Does
+    /// nothing on other devices.
     pub fn reseed(self, seed: u64) {
         self.0.driver.reseed(seed);
     }
 
-    /// Lets a CPU device hold at most so many bytes of device memory, for testing how a program copes without more; nothing on
-    /// others.
+    /// Limits the device memory of a CPU device, to test how a program behaves when memory is
+    /// short. `None` removes the limit. Does nothing on a GPU.
     pub fn limit_memory(self, bytes: Option<u64>) {
         self.0.driver.limit_memory(bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)));
     }
 
-    /// The number of one more CPU device; 0 is [`cpu`](Device::cpu)'s.
+    /// The number of the next CPU device. [`cpu`](Device::cpu) has 0.
     fn next_cpu() -> usize {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
         COUNT.fetch_add(1, Ordering::Relaxed)
@@ -166,14 +180,14 @@ impl Device {
     fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
         guard::permitted()?;
         guard::watch_for_fork();
-        Self::new(DeviceKind::Cpu, ordinal, Driver::open_cpu(schedule).map_err(plain_error)?)
+        let id = Id { kind: DeviceKind::Cpu, ordinal };
+        Self::new(id, Driver::open_cpu(schedule).map_err(|fault| id.error(fault))?)
     }
 
-    fn new(kind: DeviceKind, ordinal: usize, driver: Driver) -> Result<Self> {
-        let housekeeping = driver.new_stream(0).map_err(plain_error)?;
+    fn new(id: Id, driver: Driver) -> Result<Self> {
+        let housekeeping = driver.new_stream(0).map_err(|fault| id.error(fault))?;
         let device = Self(Box::leak(Box::new(DeviceInner {
-            kind,
-            ordinal,
+            id,
             driver,
             housekeeping,
             poisoned: AtomicBool::new(false),
@@ -186,34 +200,34 @@ impl Device {
         Ok(device)
     }
 
-    /// Every device there is: CUDA devices that can be opened, then the CPU device. None in a host function of a stream and in
-    /// a forked child, where no device can be called.
+    /// Returns every CUDA device that can be opened, then the CPU device. The list is empty in a
+    /// host function of a stream and in a forked child, where no device can be called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..Driver::cuda_devices()).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
     }
 
-    /// Whether it is a GPU or the CPU device.
+    /// Returns whether it is a GPU or a CPU device.
     pub fn kind(self) -> DeviceKind {
-        self.0.kind
+        self.0.id.kind
     }
 
-    /// The device's number among those of its kind.
+    /// Returns the device's number among those of its kind.
     pub fn ordinal(self) -> usize {
-        self.0.ordinal
+        self.0.id.ordinal
     }
 
-    /// The product's name.
+    /// Returns the product name of a GPU, or a description of the CPU device.
     pub fn name(self) -> String {
         self.0.driver.name()
     }
 
-    /// Bytes of device memory.
+    /// Returns the bytes of device memory.
     pub fn total_memory(self) -> u64 {
         self.0.driver.total_memory() as u64
     }
 
-    /// Bytes of device memory that can be allocated now.
+    /// Returns the bytes of device memory that can be allocated now.
     ///
     /// # Errors
     /// The device has failed.
@@ -222,38 +236,40 @@ impl Device {
         Ok(self.seen(self.0.driver.memory())?.0 as u64)
     }
 
-    /// Copies the device makes beside kernels: 2 and more means upload and download at the same time. The CPU
-    /// device's streams all copy at once.
+    /// Returns how many copies the device can run at once beside kernels. With 2 or more it can
+    /// upload and download at the same time. The CPU device returns the number of threads that run
+    /// its kernels.
     pub fn copy_engines(self) -> u32 {
         self.0.driver.copy_engines()
     }
 
-    /// Multiprocessors of a GPU, threads of the CPU device.
+    /// Returns the number of multiprocessors of a GPU, or of threads that run kernels on the CPU
+    /// device.
     pub fn multiprocessors(self) -> u32 {
         self.0.driver.multiprocessors()
     }
 
-    /// Priorities a stream can have, from the most urgent (smallest) to 0. The CPU device has two, between which it makes no
-    /// difference.
+    /// Returns the priorities that a stream can have, from the most urgent (smallest) to 0. The CPU
+    /// device has two, which have no effect.
     pub fn priorities(self) -> RangeInclusive<i32> {
         self.0.driver.priorities()
     }
 
-    /// Compute capability of a GPU: major, minor.
+    /// Returns the compute capability of a GPU: major, minor.
     pub fn compute_capability(self) -> Option<(u32, u32)> {
         self.0.driver.compute_capability()
     }
 
-    /// The newest CUDA version that a GPU's driver supports: major, minor.
+    /// Returns the newest CUDA version that a GPU's driver supports: major, minor.
     pub fn driver_version(self) -> Option<(u32, u32)> {
         self.0.driver.version()
     }
 
-    /// Reports what went wrong on the device since it was last asked: a panic in a host function, once; a
-    /// failure that leaves the device unusable, from then on. Does not wait.
+    /// Reports a failure of the device. It reports each panic in a host function once, and a
+    /// failure that makes the device unusable at every call from then on. It does not wait.
     ///
     /// # Errors
-    /// That failure.
+    /// There is such a failure.
     pub fn check(self) -> Result<()> {
         self.usable()?;
         if self.0.any_deferred.load(Ordering::Acquire) {
@@ -267,26 +283,27 @@ impl Device {
         self.seen(self.0.driver.check(self.0.housekeeping))
     }
 
-    /// Keeps an error for [`check`](Device::check).
+    /// Keeps an error, which [`check`](Device::check) reports.
     pub(crate) fn defer(self, error: Error) {
         lock(&self.0.deferred).push(error);
         self.0.any_deferred.store(true, Ordering::Release);
     }
 
-    /// The device's tally of hidden synchronisation.
+    /// Returns the device's tally of hidden synchronisation.
     pub fn tally(self) -> Tally {
         Tally::of(&self.0.book)
     }
 
-    /// Counts what follows, until the value is dropped, if the tally is on.
+    /// Counts a call from here until the value is dropped, if the tally is on.
     #[inline]
     #[track_caller]
     pub(crate) fn stall(self, kind: Stall) -> Option<Stalled> {
         self.0.book.stall(kind)
     }
 
-    /// What a layer above keeps for this device as long as the process lives: one value of each type, which the first call
-    /// makes. The device does not know the type, so that its file is below those that use it.
+    /// Keeps a value of a layer above for this device, as long as the process lives. There is one
+    /// value of each type, which the first call makes. This file does not name the types, so it
+    /// stays below the files that use it.
     pub(crate) fn keep<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> &'static T {
         let mut kept = lock(&self.0.kept);
         if let Some(found) = kept.iter().find_map(|value| value.downcast_ref()) {
@@ -297,7 +314,7 @@ impl Device {
         made
     }
 
-    /// The stream that frees memory that no stream orders any more.
+    /// The stream that frees memory which no other stream orders any more.
     pub(crate) fn housekeeping(self) -> StreamHandle {
         self.0.housekeeping
     }
@@ -306,11 +323,12 @@ impl Device {
         self.0.driver
     }
 
-    /// Whether the device can be called from here: it has not failed, and this is neither a host function of a stream nor a
-    /// forked child. Asks nobody and does not wait; [`check`](Device::check) asks the device.
+    /// Checks that the device can be called from here: no failure has been seen, and this is
+    /// neither a host function of a stream nor a forked child. It makes no call of the device;
+    /// [`check`](Device::check) does.
     ///
     /// # Errors
-    /// Why not.
+    /// The device cannot be called from here, and why.
     #[inline]
     pub fn usable(self) -> Result<()> {
         if guard::permitted().is_err() || self.0.poisoned.load(Ordering::Relaxed) {
@@ -330,7 +348,7 @@ impl Device {
         }
     }
 
-    /// Turns a fault into an error, and remembers one after which nothing works.
+    /// Turns a fault into an error. A fatal fault marks the device as failed.
     #[inline]
     pub(crate) fn seen<T>(self, result: Result<T, Fault>) -> Result<T> {
         match result {
@@ -342,41 +360,44 @@ impl Device {
     #[cold]
     fn fault(self, fault: Fault) -> Error {
         let fatal = fault.is_fatal();
-        let error = match plain_error(fault) {
-            Error::OutOfMemory { wanted, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
-            error => error,
-        };
+        let error = self.0.id.error(fault);
         if fatal {
             self.0.cause.get_or_init(|| error.to_string());
             self.0.poisoned.store(true, Ordering::Release);
         }
         error
     }
+}
 
-    /// Says what did not fit, where the driver only says that something did not.
-    pub(crate) fn out_of_memory(self, error: Error, wanted: usize) -> Error {
-        match error {
-            Error::Cuda { code: 2, .. } => Error::OutOfMemory { device: self.to_string(), wanted },
-            error => error,
+impl Id {
+    /// Makes the error that a fault of this device means. Every fault becomes an error here.
+    #[cold]
+    fn error(self, fault: Fault) -> Error {
+        match fault {
+            Fault::Cuda(failure) => failure.into(),
+            Fault::Forbidden(why) => why.into(),
+            Fault::OutOfMemory { wanted } | Fault::Cpu(CpuError::OutOfMemory { bytes: wanted, .. }) => {
+                Error::OutOfMemory { device: self.to_string(), wanted }
+            }
+            Fault::Unrelated => Error::DeviceMismatch {
+                resource: "a device that it cannot wait for (of another kind, or seeded)".to_owned(),
+                stream: self.to_string(),
+            },
+            Fault::Cpu(CpuError::HostPanicked { message }) => Error::HostFunctionPanicked { message },
+            Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
+            Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
+            Fault::Cpu(error) => Error::Kernel(error.to_string()),
         }
     }
 }
 
-fn cpu_error(e: CpuError) -> Error {
-    match e {
-        CpuError::HostPanicked { message } => Error::HostFunctionPanicked { message },
-        CpuError::NoBody { kernel } => Error::NoCpuBody { kernel },
-        CpuError::OutOfMemory { bytes, .. } => Error::OutOfMemory { device: "cpu".into(), wanted: bytes },
-        CpuError::Thread { reason } => Error::Thread { reason },
-        e => Error::Kernel(e.to_string()),
-    }
-}
-
-fn plain_error(fault: Fault) -> Error {
-    match fault {
-        Fault::Cuda(f) => f.into(),
-        Fault::Cpu(e) => cpu_error(e),
-        Fault::Error(e) => e,
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, self.ordinal) {
+            (DeviceKind::Cuda, n) => write!(f, "cuda:{n}"),
+            (DeviceKind::Cpu, 0) => f.write_str("cpu"),
+            (DeviceKind::Cpu, n) => write!(f, "cpu:{n}"),
+        }
     }
 }
 
@@ -393,14 +414,10 @@ impl std::hash::Hash for Device {
     }
 }
 
-/// `cuda:0`, or `cpu` (`cpu:1` for a second one).
+/// Prints `cuda:0`, `cpu`, or `cpu:1` for a second CPU device.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.kind, self.0.ordinal) {
-            (DeviceKind::Cuda, n) => write!(f, "cuda:{n}"),
-            (DeviceKind::Cpu, 0) => f.write_str("cpu"),
-            (DeviceKind::Cpu, n) => write!(f, "cpu:{n}"),
-        }
+        self.0.id.fmt(f)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Driver events, and who holds them.
+//! Events of the driver, and their owners.
 
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
@@ -13,11 +13,11 @@ use crate::driver::{EventHandle, guard};
 use crate::error::Result;
 use crate::lock;
 
-/// A driver's event; destroyed with its last holder.
+/// An event of the driver. Dropping the last holder destroys it.
 #[derive(Debug)]
 pub(crate) struct EventCell {
     device: Device,
-    /// Where it goes when nobody holds it any more.
+    /// The pool that takes the event when the last lease of it is dropped.
     pool: &'static EventPool,
     handle: ManuallyDrop<EventHandle>,
 }
@@ -40,7 +40,8 @@ impl EventCell {
 
 impl Drop for EventCell {
     fn drop(&mut self) {
-        // SAFETY: taken once, here.
+        // SAFETY: Only this destructor takes the handle, it runs once, and nothing uses the handle
+        // later.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         if guard::forked() {
             std::mem::forget(handle);
@@ -52,13 +53,13 @@ impl Drop for EventCell {
     }
 }
 
-/// An event recorded on a stream. The last holder gives it back to the device's pool, so that it is
-/// recorded again only when nobody asks about the old record.
+/// An event that is recorded on a stream. The last holder gives it back to the device's pool, so it
+/// is recorded again only when nobody can ask about the old record.
 #[derive(Debug)]
 pub(crate) struct Lease(Option<Arc<EventCell>>);
 
 impl Lease {
-    /// Wraps an event that the caller alone holds.
+    /// Makes a lease of an event that only the caller holds.
     #[inline]
     pub(crate) fn new(cell: Arc<EventCell>) -> Self {
         Self(Some(cell))
@@ -68,7 +69,7 @@ impl Lease {
     fn cell(&self) -> &EventCell {
         match &self.0 {
             Some(cell) => cell,
-            None => unreachable!("only `drop` takes it"),
+            None => unreachable!("only `drop` takes the event"),
         }
     }
 
@@ -89,12 +90,12 @@ impl Lease {
         device.seen(self.handle().is_done())
     }
 
-    /// Whether the work before the record is certainly done; "no" where that cannot be known.
+    /// Whether the work before the record is done; false if that cannot be known.
     pub(crate) fn is_done(&self) -> bool {
         self.handle().passed()
     }
 
-    /// Wakes the task once the work before the record is done, or the device has failed.
+    /// Wakes the task when the work before the record is done or the device has failed.
     pub(crate) fn wake(&self, waker: &Waker) {
         let event = self.clone();
         background(Job::Wake(Box::new(move || !matches!(event.query(), Ok(false))), waker.clone()));
@@ -122,22 +123,24 @@ impl Drop for Lease {
         if let Some(cell) = self.0.take()
             && Arc::strong_count(&cell) == 1
         {
-            // Pairs with the release of whoever dropped the last other clone.
+            // Pairs with the release in the drop of the last other clone, on whichever thread that
+            // was.
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             cell.pool.recycle(cell);
         }
     }
 }
 
-/// The events of a device that nobody holds.
+/// The spare events of a device.
 #[derive(Debug, Default)]
 pub(crate) struct EventPool {
-    /// An event at rest (`Arc::into_raw`), where one fits: the usual `record` and `wait` need no lock.
+    /// One spare event (from `Arc::into_raw`), or null. Because of it the usual `record` and `wait`
+    /// need no lock.
     spare: AtomicPtr<EventCell>,
     rest: Mutex<Vec<Arc<EventCell>>>,
 }
 
-/// Events a device keeps for the next record.
+/// The most spare events that a device keeps in the list.
 const EVENTS_KEPT: usize = 1024;
 
 impl EventPool {
@@ -145,7 +148,7 @@ impl EventPool {
         device.keep(Self::default)
     }
 
-    /// An event that nobody else holds.
+    /// Takes a spare event, or makes one. Nobody else holds it.
     #[inline]
     #[track_caller]
     pub(crate) fn take(&self, device: Device) -> Result<Arc<EventCell>> {
@@ -153,7 +156,8 @@ impl EventPool {
         if spare.is_null() {
             return self.take_locked(device);
         }
-        // SAFETY: `recycle` put it there by `Arc::into_raw`, and the swap gave it to this call alone.
+        // SAFETY: `recycle` made the pointer with `Arc::into_raw`, and the swap gave it to this
+        // call alone.
         Ok(unsafe { Arc::from_raw(spare) })
     }
 
@@ -175,7 +179,8 @@ impl EventPool {
         let cell = Arc::into_raw(cell).cast_mut();
         let put = self.spare.compare_exchange(null_mut(), cell, Ordering::Release, Ordering::Relaxed);
         if put.is_err() {
-            // SAFETY: made by `Arc::into_raw` above and not stored.
+            // SAFETY: `Arc::into_raw` made the pointer above, and the exchange failed, so it is not
+            // stored.
             self.recycle_locked(unsafe { Arc::from_raw(cell) });
         }
     }
@@ -189,11 +194,13 @@ impl EventPool {
 }
 
 impl Device {
-    /// Frees device memory after the events, without waiting; in doubt it leaks.
+    /// Frees device memory after the events, without blocking. If that cannot be ordered, the
+    /// memory leaks.
     pub(crate) fn free(self, addr: u64, bytes: usize, after: &[Lease]) {
         let stream = self.housekeeping();
         if after.iter().all(|event| stream.wait(event.handle()).is_ok()) {
-            // SAFETY: called once, by the last owner, and the stream now follows all uses.
+            // SAFETY: The last owner of the allocation calls this once, and the stream has just
+            // been made to wait for the events, which follow all uses.
             let _ = unsafe { stream.free(addr, bytes) };
         }
     }

@@ -1,7 +1,8 @@
-//! What lies under the types: devices, streams, events, memory, loaded kernels. Nothing here knows an element type, a stream's tag or
-//! the state of a buffer; that is the layer above.
+//! The untyped layer: devices, streams, events, memory and loaded kernels. It does not know element
+//! types, stream tags or the states of buffers, which the typed layer above adds.
 //!
-//! The files are in this order, and name only those before them: `background`, `tally`, `device`, `event`, `stream`, `modules`, `memory`.
+//! The files are in this order, and each uses only those before it: `background`, `tally`,
+//! `device`, `event`, `stream`, `modules`, `memory`.
 
 pub(crate) mod background;
 pub(crate) mod device;

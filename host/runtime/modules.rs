@@ -1,4 +1,4 @@
-//! The PTX that devices have loaded, and the functions in it.
+//! The PTX files that devices have loaded, and the functions in them.
 
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use crate::driver::{Cuda, Driver, cuda};
 use crate::error::{Error, NotFound, Result};
 use crate::lock;
 
-/// The PTX files that a device has loaded, each under the address of its text.
+/// The PTX files that a device has loaded, each found by the address of its text.
 #[derive(Debug, Default)]
 pub(crate) struct Modules(Mutex<Vec<(&'static str, cuda::Module)>>);
 
 impl Modules {
-    /// Looks a kernel up, and lets it remember what was found.
+    /// Looks up the function of a kernel and stores it in the kernel's slot for this device.
     #[cold]
     pub(crate) fn find(&self, cuda: &Cuda, kernel: &Kernel, device: Device) -> Result<NonNull<()>> {
         let no_entry = |found| Error::NoEntry {
@@ -26,7 +26,7 @@ impl Modules {
             found,
             device: device.to_string(),
         };
-        // SAFETY: It is only read here. No declaration refers to it.
+        // SAFETY: This function only reads the PTX, and no declaration is made from it.
         let ptx = unsafe { kernel.ptx() };
         let text = text_of(ptx.texts(), kernel).map_err(no_entry)?;
         let mut loaded = lock(&self.0);
@@ -46,7 +46,7 @@ impl Modules {
     }
 }
 
-/// The one text that has the kernel's entry, made from the kernel's declaration.
+/// Finds the one text that has the kernel's entry and was built from the kernel's declaration.
 fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'static str, NotFound> {
     if texts.is_empty() {
         return Err(NotFound::NoPtx);
@@ -60,8 +60,9 @@ fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'sta
     if found.next().is_some() {
         return Err(NotFound::Twice);
     }
-    // thalweg-ptx-builder heads its files with where each entry was declared. Text from elsewhere has no such lines, and
-    // `unsafe` in `ptx!` vouches for it.
+    // A file of thalweg-ptx-builder starts with lines that say where each entry was declared. Text
+    // from another source has no such lines; the author of an `unsafe` `ptx!` guarantees that it
+    // fits.
     let header = || text.lines().map_while(|line| line.strip_prefix("// "));
     let mut entries = header().filter_map(|line| line.strip_prefix("entry: ")?.split_once(' '));
     match entries.find(|(entry, _)| *entry == kernel.entry()) {
@@ -73,8 +74,8 @@ fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'sta
 }
 
 impl Device {
-    /// The function of a kernel on this device; `None` on the CPU device, which needs none. The first call for a kernel looks
-    /// it up, and may load PTX.
+    /// Returns the function of a kernel on this device; `None` on the CPU device, which needs none.
+    /// The first call for a kernel looks it up and may load PTX.
     #[inline]
     #[track_caller]
     pub(crate) fn function(self, kernel: &'static Kernel) -> Result<Option<NonNull<()>>> {
@@ -101,7 +102,7 @@ mod tests {
     const HEADER: &str = "// Made from Rust\n// compiler: rustc\n";
 
     fn look(texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
-        // SAFETY: Nothing is launched.
+        // SAFETY: The tests launch no kernel, so no PTX runs.
         static NONE: Ptx = unsafe { Ptx::new(&[]) };
         static KERNEL: Kernel = Kernel::new(&NONE, "blas 0.1.0 blas::one", "scale", "scale__u32_xf32", None, false);
         text_of(texts, &KERNEL)
@@ -126,7 +127,7 @@ mod tests {
     fn text_from_elsewhere_needs_no_header_and_text_of_the_builder_does() {
         assert_eq!(look(&[ENTRY]), Ok(ENTRY));
         assert_eq!(look(&[Box::leak(format!("{HEADER}{ENTRY}").into_boxed_str())]), Err(NotFound::Absent));
-        // A name that only begins alike is another entry.
+        // An entry whose name only starts with the same text is another entry.
         assert_eq!(look(&[".visible .entry scale__u32_xf32x("]), Err(NotFound::Absent));
     }
 }

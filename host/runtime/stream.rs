@@ -1,4 +1,4 @@
-//! Streams without their type, and where they wait for a user.
+//! Streams without their type, and the lists of parked streams.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -10,32 +10,34 @@ use crate::driver::StreamHandle;
 use crate::error::{Error, Result};
 use crate::lock;
 
-/// How a stream is made.
+/// The options of a new stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct StreamOptions {
-    /// Smaller is more urgent; within [`Device::priorities`]. A scheduling hint: blocks of an urgent stream start first, running
-    /// ones are not interrupted, and copies are not affected. The CPU device keeps it and makes no use of it.
+    /// The priority: one of [`Device::priorities`], where smaller is more urgent. It is a hint for
+    /// the scheduler: blocks of an urgent stream start first. Running blocks are not interrupted,
+    /// and copies are not affected. On the CPU device it has no effect.
     pub priority: i32,
 }
 
 impl StreamOptions {
-    /// These options with another priority.
+    /// Returns these options with another priority.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 }
 
-/// A stream of a device; parked, never destroyed, so that handles are free to copy.
+/// A stream of a device. It is never destroyed, so handles of it are free to copy. An unused one is
+/// parked.
 pub(crate) struct StreamInner {
     device: Device,
     handle: StreamHandle,
     serial: u64,
-    /// As the driver reports it.
+    /// The priority that the driver reports.
     priority: i32,
-    /// Recorded by `hand`. Only ever on this stream, so that whoever waits for the newest record waits
-    /// for every older one too, and two threads may use it at once.
+    /// The event that `hand` records. It is recorded on this stream only, so a wait for the newest
+    /// record is a wait for every older one too. So two threads may use it at once.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
 }
@@ -64,7 +66,7 @@ impl StreamInner {
         self.handle
     }
 
-    /// An event recorded now.
+    /// Records an event on this stream.
     #[inline]
     #[track_caller]
     pub(crate) fn lease(&self) -> Result<Lease> {
@@ -79,17 +81,18 @@ impl StreamInner {
         }
     }
 
-    /// Makes the stream wait for an event of any device of its kind.
+    /// Makes the stream wait for an event, which may be of another device of the same kind.
     #[inline]
     pub(crate) fn wait(&self, event: &Lease) -> Result<()> {
         self.device.usable()?;
         self.device.seen(self.handle.wait(event.handle()))
     }
 
-    /// Frees in stream order; in doubt it leaks.
+    /// Frees device memory in stream order. If the call fails, the memory leaks.
     #[inline]
     pub(crate) fn free(&self, addr: u64, bytes: usize) {
-        // SAFETY: called once, by the buffer's owner, which the stream orders.
+        // SAFETY: `give_back` calls this once for a whole block of this stream's device, which it
+        // owns, and this stream follows all uses of the block (`When::Stream`).
         let _ = unsafe { self.handle.free(addr, bytes) };
     }
 }
@@ -100,12 +103,12 @@ impl fmt::Debug for StreamInner {
     }
 }
 
-/// Streams of a device that nobody uses at the moment.
+/// The streams of a device that nobody uses now.
 #[derive(Debug, Default)]
 struct Parked {
-    /// Of lanes and pools.
+    /// Streams for lanes and pools.
     idle: Mutex<Vec<&'static StreamInner>>,
-    /// For captures.
+    /// Streams for captures.
     capture: Mutex<Vec<&'static StreamInner>>,
 }
 
@@ -116,7 +119,7 @@ impl Parked {
 }
 
 impl Device {
-    /// A stream that nobody else has; it is parked for the life of the process.
+    /// Makes a stream that nobody else has. It lasts as long as the process.
     pub(crate) fn new_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
         if !self.priorities().contains(&options.priority) {
             return Err(Error::Parameter {
@@ -135,7 +138,7 @@ impl Device {
         Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand))))
     }
 
-    /// A parked stream of this priority, or a new one.
+    /// Takes a parked stream of this priority, or makes one.
     pub(crate) fn take_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
         self.usable()?;
         let mut idle = lock(&Parked::of(self).idle);
@@ -151,8 +154,8 @@ impl Device {
         lock(&Parked::of(self).idle).push(stream);
     }
 
-    /// A parked stream for a capture, or a new one. They are kept apart from the others: no work of theirs is ever
-    /// pending, and on the CPU device they can do nothing but record.
+    /// Takes a parked stream for a capture, or makes one. Capture streams are kept apart from the
+    /// others: they never have pending work, and on the CPU device they can only record.
     pub(crate) fn take_capture_stream(self) -> Result<&'static StreamInner> {
         self.usable()?;
         let parked = lock(&Parked::of(self).capture).pop();

@@ -1,4 +1,5 @@
-//! A tally of hidden synchronisation: every call that made the host wait, or that makes streams take turns, and where it stands.
+//! A tally of hidden synchronisation: it counts each call that made the host wait, or that may make
+//! streams take turns, with the place in the source.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,21 +10,24 @@ use std::time::{Duration, Instant};
 
 use crate::lock;
 
-/// What made the host wait, or streams take turns.
+/// A kind of call that makes the host wait, or that may make streams take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stall {
-    /// A `synchronize`: the host waited for a stream or an event.
+    /// The host waited for a stream or an event, by `synchronize`.
     Synchronize,
-    /// A copy from or to ordinary, pageable memory.
+    /// The host waited for a copy from or to ordinary, pageable memory.
     BlockingCopy,
-    /// Page-locked memory was made or given back, because a pool had none that fits.
+    /// A pool had no page-locked block that fits, so it made one or waited for one. Or it gave
+    /// page-locked memory back to the system.
     PinnedAllocation,
-    /// Device memory that took longer than 100 us, because the device's pool had to grow or to be emptied first.
+    /// An allocation of device memory took 100 us or longer. Usually the device's pool had to grow
+    /// or to be emptied first.
     DeviceAllocation,
-    /// An event was made, because none was left over from before.
+    /// The driver made an event, because the device had no spare one.
     EventCreation,
-    /// The driver compiled PTX, at the first launch of a kernel. The place is where the kernel is declared.
+    /// A kernel was looked up at its first launch, for which the driver may have compiled PTX. The
+    /// place is that of the kernel's declaration.
     ModuleLoad,
 }
 
@@ -40,33 +44,36 @@ impl fmt::Display for Stall {
     }
 }
 
-/// The calls of one kind at one place.
+/// The counted calls of one kind at one place.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stalls {
-    /// What it was.
+    /// The kind of the calls.
     pub kind: Stall,
-    /// Where the program called.
+    /// The place in the program that made the calls.
     pub location: &'static Location<'static>,
-    /// How often.
+    /// The number of calls.
     pub count: u64,
-    /// Host time of all of them.
+    /// The host time of all calls together.
     pub total: Duration,
-    /// Host time of the longest.
+    /// The host time of the longest call.
     pub longest: Duration,
 }
 
-/// What a device's tally found, the costliest first. Prints as a table.
+/// The results of a device's tally, the largest total time first. Prints as a table.
 #[derive(Clone, Debug, Default)]
 pub struct TallyReport {
     stalls: Vec<Stalls>,
 }
 
-/// A device's tally of hidden synchronisation; off until [`enable`](Tally::enable). A handle, free to copy.
+/// A device's tally of hidden synchronisation. It is a handle, which is free to copy.
 ///
-/// While it is off, it costs one load on calls that are slow anyway, and nothing on records, waits, launches and copies. A call inside another
-/// one, such as the wait inside a blocking copy, counts as part of that. A method that is passed by its name, as in `.map(Event::synchronize)`,
-/// shows this crate's line instead of the caller's: a closure shows the caller's.
+/// The tally is off until [`enable`](Tally::enable). While it is off, it costs one load on calls
+/// that are slow anyway, and nothing on records, waits, launches and copies.
+///
+/// A call inside another, such as the wait inside a blocking copy, counts as part of the outer
+/// call. If a method is passed by its name, as in `.map(Event::synchronize)`, the tally shows a
+/// line of this crate. A closure shows the caller's line.
 ///
 /// ```
 /// use thalweg::{Device, Stall, stream_tags};
@@ -88,18 +95,18 @@ pub struct TallyReport {
 pub struct Tally(&'static Book);
 
 impl Tally {
-    /// Starts counting, from nothing.
+    /// Forgets earlier counts and starts to count.
     pub fn enable(self) {
         lock(&self.0.stalls).clear();
         self.0.on.store(true, Ordering::Relaxed);
     }
 
-    /// Stops counting; what was counted stays until it is enabled again.
+    /// Stops counting. The counts stay until the tally is enabled again.
     pub fn disable(self) {
         self.0.on.store(false, Ordering::Relaxed);
     }
 
-    /// What was counted so far, the largest total time first.
+    /// Returns the counts so far, the largest total time first.
     pub fn report(self) -> TallyReport {
         let mut stalls = lock(&self.0.stalls).clone();
         stalls.sort_by_key(|s| std::cmp::Reverse(s.total));
@@ -108,12 +115,12 @@ impl Tally {
 }
 
 impl TallyReport {
-    /// The calls by kind and place, the largest total time first.
+    /// Returns the calls by kind and place, the largest total time first.
     pub fn stalls(&self) -> &[Stalls] {
         &self.stalls
     }
 
-    /// Host time of all of them.
+    /// Returns the host time of all calls together.
     pub fn total(&self) -> Duration {
         self.stalls.iter().map(|s| s.total).sum()
     }
@@ -134,27 +141,27 @@ impl fmt::Display for TallyReport {
     }
 }
 
-/// What a device counts.
+/// The counts of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     on: AtomicBool,
-    /// Places are few.
+    /// One entry for each kind and place. It is a list, because places are few.
     stalls: Mutex<Vec<Stalls>>,
 }
 
 thread_local! {
-    /// Whether a call that counts is running on this thread.
+    /// Whether a counted call is running on this thread.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call that counts, until it is dropped.
+/// A counted call, which lasts until this value is dropped.
 #[must_use = "it counts the time until it is dropped"]
 pub(crate) struct Stalled {
     book: &'static Book,
     kind: Stall,
     location: &'static Location<'static>,
     start: Instant,
-    /// Shorter ones do not count.
+    /// Calls shorter than this do not count.
     least: Duration,
 }
 
@@ -165,7 +172,7 @@ impl Tally {
 }
 
 impl Book {
-    /// Counts what follows, until the value is dropped, if the tally is on.
+    /// Counts a call from here until the value is dropped, if the tally is on.
     #[inline]
     #[track_caller]
     pub(crate) fn stall(&'static self, kind: Stall) -> Option<Stalled> {

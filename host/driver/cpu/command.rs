@@ -1,4 +1,4 @@
-//! What a queue holds, and what it does with it.
+//! The commands of a queue, and how they run.
 
 use std::any::Any;
 use std::fmt;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thalweg_simt::host::{Kernel, LaunchShape, counted};
 
-use super::scheduler::Rng;
+use super::rng::Rng;
 use super::{Cpu, CpuError, Event, grid};
 
-/// Parameters a kernel can have.
+/// The most parameters a kernel can have.
 pub(super) const MAX_SLOTS: usize = 32;
 
-/// What a fill repeats.
+/// The value that a fill repeats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pattern {
     U8(u8),
@@ -32,8 +32,8 @@ impl Pattern {
     }
 }
 
-/// What can be recorded and carried out any number of times: a command that touches buffers and nothing else.
-// Inline, because a box for each launch would be an allocation for each launch.
+/// A command that accesses buffers only. It can be recorded and run any number of times.
+// A launch's slots are stored inline: a box would cost an allocation for each launch.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy)]
 pub(super) enum Work {
@@ -53,7 +53,7 @@ pub(super) enum Command {
     Record(Event, u64),
     Wait(Event, u64),
     WaitValue(Flag, u32),
-    /// What is left of a `Host` that has run.
+    /// A `Host` whose callback has been taken out to run.
     Spent,
 }
 
@@ -61,27 +61,28 @@ pub(super) enum Command {
 #[derive(Clone, Copy)]
 pub(super) struct Flag(pub(super) *const AtomicU32);
 
-// SAFETY: whoever enqueued the wait promised that the word lives until the queue has passed it; an
-// atomic may be used from any thread.
+// SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue has passed the
+// wait, and an atomic may be used from any thread.
 unsafe impl Send for Flag {}
 
-/// How far a command came.
+/// The result of one step of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
-    /// Part of it; the rest is left in the command. On a seeded schedule only.
+    /// A part is done, and the command holds the rest. This happens on a seeded schedule only.
     Part,
-    /// Nothing: what it waits for has not happened.
+    /// Nothing is done: what the command waits for has not happened.
     Blocked,
 }
 
 impl Command {
-    /// Whether a step would do something.
+    /// Whether a step can run now.
     pub(super) fn is_ready(&self, cpu: &Cpu) -> bool {
         match self {
             Self::Wait(event, ticket) => event.is_done(*ticket),
             Self::WaitValue(flag, value) => {
-                // SAFETY: the word lives until the queue has passed this command.
+                // SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue
+                // has passed this command, which is still to run.
                 let now = unsafe { &*flag.0 }.load(Ordering::Acquire);
                 (now.wrapping_sub(*value) as i32) >= 0 || cpu.is_poisoned()
             }
@@ -89,10 +90,10 @@ impl Command {
         }
     }
 
-    /// Carries out the command; with a generator, perhaps only a part of it.
+    /// Runs the command; with a generator, perhaps only a part of it.
     ///
-    /// On a poisoned device only what keeps order and memory in order is carried out: records, waits
-    /// for them, and frees.
+    /// On a poisoned device only records, waits and frees run: what keeps the order and the memory
+    /// correct.
     pub(super) fn step(&mut self, cpu: &Cpu, rng: Option<&mut Rng>) -> Step {
         if !self.is_ready(cpu) {
             return Step::Blocked;
@@ -101,8 +102,8 @@ impl Command {
             Self::Free { addr, bytes } => {
                 let p = ptr::with_exposed_provenance_mut(*addr as usize);
                 if let Some(p) = NonNull::new(p) {
-                    // SAFETY: whoever enqueued it promised that this is an allocation of the device that
-                    // nothing uses after this command.
+                    // SAFETY: The caller of `Queue::free` passed an allocation of this device that
+                    // nothing uses after this command, and this command runs once.
                     unsafe { cpu.free(p, *bytes) };
                 }
                 Step::Done
@@ -112,7 +113,8 @@ impl Command {
                 Step::Done
             }
             Self::Wait(event, _) => {
-                // A poisoned device completes its events all the same; what they guard is unfinished.
+                // A poisoned device still completes its events, but the work before them is
+                // unfinished. So the poison spreads to the device that waits.
                 if !ptr::eq(cpu, event.cpu())
                     && let Err(error) = event.cpu().check_sticky()
                 {
@@ -124,8 +126,9 @@ impl Command {
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();
-                // What is called or dropped is the user's. What it leaves behind broken is its own: it
-                // is `'static`.
+                // The callback and its drop are user code. `AssertUnwindSafe` holds for them: the
+                // callback is `'static` and is gone after this, so this code sees nothing that it
+                // left broken.
                 let outcome = panic::catch_unwind(AssertUnwindSafe(|| if run { f() } else { drop(f) }));
                 if let Err(payload) = outcome {
                     cpu.defer(CpuError::HostPanicked { message: message(payload) });
@@ -139,16 +142,16 @@ impl Command {
 }
 
 impl Work {
-    /// Carries it out; with a generator, perhaps only a part of it, and the rest is left.
+    /// Runs the command; with a generator, perhaps only a part of it. Then `self` is the rest.
     fn step(&mut self, cpu: &Cpu, rng: Option<&mut Rng>) -> Step {
         match self {
             Self::Copy { dst, src, bytes } => {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
-                // SAFETY: whoever enqueued it promised that both are valid for the bytes, and that from
-                // the enqueue until this command has passed, all other uses of them are ordered before
-                // or after it by queues and events. The addresses' provenance was exposed when they
-                // became numbers.
+                // SAFETY: The caller of `Queue::copy`, or of `Queue::replay` for a recorded copy,
+                // guarantees that both ranges are valid and disjoint, that their provenance is
+                // exposed, and that queues and events order every other conflicting access before
+                // or after this command.
                 unsafe {
                     ptr::copy_nonoverlapping(
                         ptr::with_exposed_provenance::<u8>(from),
@@ -162,7 +165,10 @@ impl Work {
             Self::Fill { dst, pattern, count } => {
                 let part = portion(*count, rng);
                 let p = ptr::with_exposed_provenance_mut::<u8>(*dst as usize);
-                // SAFETY: as for a copy; aligned for the pattern.
+                // SAFETY: The caller of `Queue::fill`, or of `Queue::replay` for a recorded fill,
+                // guarantees that the range is valid and aligned for the pattern, that its
+                // provenance is exposed, and that queues and events order every other access to it
+                // before or after this command.
                 unsafe {
                     match *pattern {
                         Pattern::U8(v) => p.write_bytes(v, part),
@@ -176,8 +182,10 @@ impl Work {
             Self::Launch { kernel, shape, slots, start } => {
                 let all = grid::blocks(*shape);
                 let end = *start + portion(all - *start, rng);
-                // SAFETY: whoever enqueued it promised that the kernel is sound for these arguments,
-                // and as for a copy.
+                // SAFETY: The caller of `Queue::launch`, or of `Queue::replay` for a recorded
+                // launch, guarantees that the kernel is sound for these arguments, and that queues
+                // and events order every other conflicting access to its buffers before or after
+                // this command.
                 let outcome = unsafe { grid::run(cpu, kernel, *shape, slots, *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));
@@ -190,7 +198,8 @@ impl Work {
     }
 }
 
-/// All of it, or what a schedule makes of it: half of the time a part, but not nothing.
+/// How much a step does: all of it without a generator; with one, half of the time only a part, but
+/// never nothing.
 fn portion(all: usize, rng: Option<&mut Rng>) -> usize {
     let Some(rng) = rng else { return all };
     if all > 1 && rng.coin() { 1 + rng.below(all - 1) } else { all }
@@ -202,7 +211,7 @@ fn message(payload: Box<dyn Any + Send>) -> String {
         Ok(message) => *message,
         Err(payload) => {
             let message = payload.downcast_ref::<&str>().map_or_else(|| "(no message)".into(), |s| (*s).into());
-            // The drop of a payload of any other type could panic again.
+            // Leak the payload: the drop of an unknown type may panic again.
             std::mem::forget(payload);
             message
         }

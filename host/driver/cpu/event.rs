@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::sync::{Arc, Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError};
 
-/// A mark that a queue reaches; it can be recorded again, and then stands for the latest record.
+/// A mark that a queue reaches. It can be recorded again, and then stands for the latest record.
 #[derive(Clone)]
 pub(crate) struct Event(Arc<Inner>);
 
@@ -18,10 +18,11 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The latest record's ticket; tickets count from 1.
+    /// The ticket of the latest record. Tickets count from 1.
     recorded: u64,
-    /// Records not yet reached, and the index of the queue each is in. More than one only where an event is
-    /// recorded again before it completed; then they may complete in any order.
+    /// The tickets of records that are not reached yet, each with the index of its queue. There are
+    /// several only if an event is recorded again before it completes. They may complete in any
+    /// order.
     pending: Vec<(u64, usize)>,
     completed_at: Option<Instant>,
     sleepers: usize,
@@ -42,12 +43,12 @@ impl Event {
         self.0.cpu
     }
 
-    /// Whether the latest record has been reached, without carrying anything out for it.
+    /// Whether the latest record has been reached. This never runs commands.
     pub(crate) fn passed(&self) -> bool {
         self.latest_pending().is_none()
     }
 
-    /// Whether the latest record has been reached; true for an event never recorded.
+    /// Whether the latest record has been reached; true for an event that was never recorded.
     ///
     /// # Errors
     /// It has, and the device is poisoned.
@@ -59,10 +60,12 @@ impl Event {
         if done { self.0.cpu.check_sticky().map(|()| true) } else { Ok(false) }
     }
 
-    /// Blocks until the latest record has been reached; at once for an event never recorded.
+    /// Blocks until the latest record has been reached. Returns at once if the event was never
+    /// recorded.
     ///
     /// # Errors
-    /// It has, and the device is poisoned; or, on a seeded schedule only, it never will be.
+    /// It has been reached, and the device is poisoned. On a seeded schedule only: no command can
+    /// run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         if let Some((ticket, queue)) = self.latest_pending() {
             match self.0.cpu.scheduler() {
@@ -79,7 +82,7 @@ impl Event {
         state.completed_at.filter(|_| state.is_done(state.recorded))
     }
 
-    /// Registers a record in the queue of this index.
+    /// Registers a record in the queue of this index. Returns its ticket.
     pub(super) fn begin(&self, queue: usize) -> u64 {
         let mut state = lock(&self.0.state);
         state.recorded += 1;
@@ -88,7 +91,7 @@ impl Event {
         ticket
     }
 
-    /// The queue has reached the record.
+    /// Marks the record as reached.
     pub(super) fn complete(&self, ticket: u64) {
         let mut state = lock(&self.0.state);
         state.pending.retain(|p| p.0 != ticket);
@@ -114,13 +117,13 @@ impl Event {
         }
     }
 
-    /// The latest record's ticket and queue, unless it has been reached.
+    /// The ticket and the queue of the latest record; `None` if it has been reached.
     pub(super) fn latest_pending(&self) -> Option<(u64, usize)> {
         let state = lock(&self.0.state);
         state.pending.iter().copied().find(|p| p.0 == state.recorded)
     }
 
-    /// The queue a record is in, unless it has been reached.
+    /// The queue of a record; `None` if it has been reached.
     pub(super) fn queue_of(&self, ticket: u64) -> Option<usize> {
         lock(&self.0.state).pending.iter().find(|p| p.0 == ticket).map(|p| p.1)
     }

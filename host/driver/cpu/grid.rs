@@ -10,20 +10,22 @@ use thalweg_simt::host::{Kernel, LaunchShape};
 use super::Cpu;
 use crate::lock;
 
-/// Work below which waking the pool costs more than it gains, in threads of a kernel.
+/// The work, in threads of a kernel, up to which waking the pool costs more than it gains.
 const INLINE: usize = 8192;
 
-/// How much longer a thread is that meets others, roughly.
+/// How much longer a thread of a cooperative kernel takes than another, roughly.
 const COOPERATIVE: usize = 16;
 
-/// Workspaces that nobody uses. Not one for each OS thread: a stream has a thread, streams are never destroyed, and a
-/// workspace can hold a thousand stacks, of two mappings each.
+/// Workspaces that nobody uses. They are not kept for each OS thread: each stream has a thread,
+/// streams are never destroyed, and a workspace can hold a thousand stacks of two memory mappings
+/// each.
 static IDLE: Mutex<Vec<Workspace>> = Mutex::new(Vec::new());
 
-/// Workspaces that are kept; what more threads use at once is given back to the system.
+/// The number of idle workspaces that are kept. Others are given back to the system.
 const KEPT: usize = 16;
 
-/// The stacks and the shared memory of the blocks that an OS thread runs, from and back to the idle ones.
+/// A workspace for the blocks that an OS thread runs: their stacks and shared memory. It comes from
+/// the idle ones and goes back to them when dropped.
 struct Lent(Workspace);
 
 impl Lent {
@@ -39,21 +41,22 @@ impl Drop for Lent {
         if idle.len() < KEPT {
             idle.push(workspace);
         } else {
-            drop(idle); // unmapping takes a while
+            // Release the lock first: dropping the workspace unmaps memory, which takes a while.
+            drop(idle);
         }
     }
 }
 
-/// Blocks of a grid. A shape with a zero extent has none.
+/// The number of blocks of a grid. A shape with a zero extent has none.
 pub(super) fn blocks(shape: LaunchShape) -> usize {
     shape.grid.iter().map(|&n| n as usize).product()
 }
 
-/// Runs the blocks of `range`: in parallel on the device's pool, or here, in scattered order, where the
-/// device has none.
+/// Runs the blocks of `range`: on the device's pool, or, if the work is small or there is no pool,
+/// on this thread. On a seeded schedule they run on this thread, in scattered order.
 ///
 /// # Safety
-/// As for [`run_block`].
+/// What [`run_block`] requires holds for each block of the range.
 pub(super) unsafe fn run(
     cpu: &Cpu,
     kernel: &Kernel,
@@ -64,7 +67,8 @@ pub(super) unsafe fn run(
     let [gx, gy, _] = shape.grid.map(|n| n as usize);
     let run = |lent: &mut Lent, i: usize| {
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees what `run_block` requires for every block of the range. On
+        // a seeded schedule the range counts blocks in scattered order.
         unsafe { run_block(kernel, shape, idx, slots, &mut lent.0) }
     };
 
@@ -84,7 +88,8 @@ pub(super) unsafe fn run(
     }
 }
 
-/// A number without a common divisor with `n`, so that its multiples modulo `n` are a permutation.
+/// A number without a common divisor with `n`. Its multiples modulo `n` are a permutation of 0 to
+/// `n - 1`.
 pub(super) fn scatter(n: usize) -> usize {
     let gcd = |mut a: usize, mut b: usize| {
         while b > 0 {

@@ -1,5 +1,5 @@
-//! Every interleaving of a few commands, under the C11 memory model:
-//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`.
+//! Tests of interleavings of a few commands, under the C11 memory model, with up to three
+//! preemptions: `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -7,7 +7,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::*;
 
-/// A device for one execution. Its memory outlives all threads, because an execution ends by joining them.
+/// A device for one execution. Its memory outlives all threads, because `end` joins them first.
 struct Model {
     cpu: &'static Cpu,
     queues: Vec<&'static Queue>,
@@ -20,7 +20,7 @@ impl Model {
         Self { cpu, queues: Vec::new(), threads: Vec::new() }
     }
 
-    /// A queue, whose thread starts later.
+    /// Makes a queue. [`start`](Self::start) starts its thread.
     fn queue(&mut self) -> &'static Queue {
         let queue: &'static Queue = Box::leak(Box::new(Queue::new(self.cpu, self.queues.len(), 0)));
         self.queues.push(queue);
@@ -35,10 +35,12 @@ impl Model {
     fn end(self) {
         self.threads.into_iter().for_each(|t| t.join().unwrap());
         for queue in self.queues {
-            // SAFETY: leaked above; whoever used it has been joined or is this thread.
+            // SAFETY: `Model::queue` leaked the queue. All other threads that used it have been
+            // joined.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(queue).cast_mut()) });
         }
-        // SAFETY: as above.
+        // SAFETY: `Model::new` leaked the device. All other threads that used it have been joined,
+        // and its queues are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.cpu).cast_mut()) });
     }
 }
@@ -47,7 +49,8 @@ impl Model {
 #[derive(Clone)]
 struct Watched(Arc<UnsafeCell<u32>>);
 
-// SAFETY: that is what the tests are about: loom reports two accesses that are not ordered.
+// SAFETY: The queues and events under test order the accesses. If they do not, loom reports two
+// accesses that are not ordered.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -56,12 +59,12 @@ impl Watched {
     }
 
     fn set(&self, v: u32) {
-        // SAFETY: loom checks it.
+        // SAFETY: Loom checks that no other access runs at the same time.
         self.0.with_mut(|p| unsafe { *p = v });
     }
 
     fn get(&self) -> u32 {
-        // SAFETY: loom checks it.
+        // SAFETY: Loom checks that no write runs at the same time.
         self.0.with(|p| unsafe { *p })
     }
 
@@ -70,7 +73,7 @@ impl Watched {
         Box::new(move || this.set(v))
     }
 
-    /// Copies what is here, as a queue would.
+    /// Makes a callback that copies the number, like a copy command.
     fn copier(&self, to: &Self) -> Box<dyn FnOnce() + Send> {
         let (from, to) = (self.clone(), to.clone());
         Box::new(move || to.set(from.get()))
@@ -148,7 +151,7 @@ fn a_wait_orders_two_queues() {
         a.record(&event);
         b.wait(&event).unwrap();
         b.host(x.copier(&y));
-        // One or two: a wait for what has happened is not enqueued.
+        // One or two commands: a wait for an event that is complete is not enqueued.
         model.start(b, b.enqueued());
         b.synchronize().unwrap();
         assert_eq!(y.get(), 5);
@@ -170,7 +173,7 @@ fn an_event_recorded_again_still_guards_its_first_record() {
         c.record(&event);
         model.start(a, 2);
         model.start(c, 1);
-        // This thread is the third queue's: loom allows no more.
+        // This thread runs the third queue, because loom allows no more threads.
         b.work(2);
         assert_eq!(y.get(), 5);
         event.synchronize().unwrap();
@@ -227,7 +230,7 @@ fn poison_wakes_whoever_waits() {
         let mut model = Model::new();
         let (cpu, a, b, event) = (model.cpu, model.queue(), model.queue(), model.cpu.event());
         let x = Watched::new();
-        // As a kernel would.
+        // A failed kernel poisons the device in the same way.
         a.host(Box::new(|| cpu.poison(CpuError::NoBody { kernel: "poison" })));
         a.host(x.setter(1));
         a.record(&event);

@@ -1,8 +1,9 @@
 //! The memory of the CPU device.
 //!
-//! All of it is initialised, because reading memory that is not is undefined in Rust: device memory
-//! with a poison pattern, which CUDA would leave arbitrary, and host memory with zeros. Its provenance is
-//! exposed, because addresses travel through queues and launches as numbers.
+//! All of it is initialised, because in Rust it is undefined behaviour to read memory that is not.
+//! Device memory gets a poison pattern (CUDA leaves it arbitrary), and host memory gets zeros. The
+//! provenance of all of it is exposed, because addresses travel through queues and launches as
+//! numbers.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
@@ -13,23 +14,23 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError};
 
-/// What every allocation is aligned to, as on CUDA.
+/// The alignment of every allocation, the same as on CUDA.
 const ALIGNMENT: usize = 256;
 
-/// What new device memory holds.
+/// The byte that fills new device memory.
 pub(super) const FRESH: u8 = 0xCB;
 
-/// What freed device memory holds on a seeded schedule.
+/// The byte that fills freed device memory on a seeded schedule.
 pub(super) const FREED: u8 = 0xDD;
 
-/// Freed bytes that a seeded schedule keeps from reuse.
+/// The most freed bytes that a seeded schedule keeps, so that they are not reused at once.
 const QUARANTINE: usize = 64 << 20;
 
-/// From where on an allocation asks first what there is: the system grants more than it has, and
-/// ends the process when the pages are touched.
+/// An allocation of this size or more first checks how much memory is free. The system grants more
+/// than it has, and ends the process when the pages are accessed.
 const LARGE: usize = 64 << 20;
 
-/// Bytes of memory.
+/// Amounts of memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) free: usize,
@@ -39,7 +40,7 @@ pub(crate) struct Memory {
 pub(super) struct Ledger {
     in_use: AtomicUsize,
     limit: AtomicUsize,
-    /// Freed memory, oldest first, and its size.
+    /// Freed memory, the oldest first, and its size in bytes.
     quarantine: Mutex<(VecDeque<Allocation>, usize)>,
 }
 
@@ -52,26 +53,27 @@ impl Ledger {
 /// An allocation that nobody uses any more.
 struct Allocation(NonNull<u8>, Layout);
 
-// SAFETY: it is owned memory.
+// SAFETY: The value owns its memory, and the system's allocator may free it on any thread.
 unsafe impl Send for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and owned.
+        // SAFETY: `Cpu::new_memory` allocated the memory with the layout of the same size, and the
+        // callers of `Cpu::free` and `Cpu::host_free` gave up all use of it.
         unsafe { dealloc(self.0.as_ptr(), self.1) };
     }
 }
 
-/// An allocation's layout; none for more bytes than an address can count.
+/// The layout of an allocation; `None` if it is larger than Rust allows.
 fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
 }
 
 impl Cpu {
-    /// Device memory, aligned to 256 bytes, filled with a poison pattern.
+    /// Allocates device memory, aligned to 256 bytes and filled with a poison pattern.
     ///
     /// # Errors
-    /// There is not that much.
+    /// There is not enough memory.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<NonNull<u8>, CpuError> {
         let ledger = &self.ledger;
         let limit = ledger.limit.load(Relaxed);
@@ -83,10 +85,10 @@ impl Cpu {
             return Err(CpuError::OutOfMemory { bytes, free: self.memory().free });
         }
         self.new_memory(bytes, |layout| {
-            // SAFETY: the layout's size is not 0.
+            // SAFETY: `layout` never gives a size of 0.
             let p = unsafe { alloc(layout) };
             if !p.is_null() {
-                // SAFETY: just allocated with this size.
+                // SAFETY: `p` is not null and has just been allocated with this size.
                 unsafe { p.write_bytes(FRESH, layout.size()) };
             }
             p
@@ -94,10 +96,11 @@ impl Cpu {
         .inspect_err(|_| _ = ledger.in_use.fetch_sub(bytes, Relaxed))
     }
 
-    /// Gives device memory back at once.
+    /// Frees device memory at once. On a seeded schedule it goes to the quarantine.
     ///
     /// # Safety
-    /// It came from [`alloc`](Self::alloc) with this size, and nothing uses it any more.
+    /// [`alloc`](Self::alloc) returned `p` for the same `bytes`, it is freed once, and nothing uses
+    /// the memory any more.
     pub(crate) unsafe fn free(&self, p: NonNull<u8>, bytes: usize) {
         self.ledger.in_use.fetch_sub(bytes, Relaxed);
         let Some(layout) = layout(bytes) else { return };
@@ -105,7 +108,7 @@ impl Cpu {
         if self.scheduler().is_none() {
             return;
         }
-        // SAFETY: owned from here on.
+        // SAFETY: The caller gave up an allocation of this size, which `freed` owns now.
         unsafe { p.write_bytes(FREED, bytes) };
         let mut quarantine = lock(&self.ledger.quarantine);
         let (kept, size) = &mut *quarantine;
@@ -117,19 +120,20 @@ impl Cpu {
         }
     }
 
-    /// Host memory that queues may copy from and to, aligned to 256 bytes, all zero.
+    /// Allocates host memory that queues may copy from and to, aligned to 256 bytes and zeroed.
     ///
     /// # Errors
-    /// There is not that much.
+    /// There is not enough memory.
     pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, CpuError> {
-        // SAFETY: the layout's size is not 0.
+        // SAFETY: `layout` never gives a size of 0.
         self.new_memory(bytes, |layout| unsafe { alloc_zeroed(layout) })
     }
 
-    /// Gives host memory back.
+    /// Frees host memory.
     ///
     /// # Safety
-    /// It came from [`host_alloc`](Self::host_alloc) with this size, and nothing uses it any more.
+    /// [`host_alloc`](Self::host_alloc) returned `p` for the same `bytes`, it is freed once, and
+    /// nothing uses the memory any more.
     pub(crate) unsafe fn host_free(&self, p: NonNull<u8>, bytes: usize) {
         drop(layout(bytes).map(|layout| Allocation(p, layout)));
     }
@@ -143,7 +147,8 @@ impl Cpu {
         p.ok_or_else(|| CpuError::OutOfMemory { bytes, free: self.memory().free })
     }
 
-    /// Memory there is, of the system and within the limit.
+    /// The free and the total memory of the system, or what the limit leaves of them if that is
+    /// less.
     pub(crate) fn memory(&self) -> Memory {
         let Memory { free, total } = system();
         let limit = self.ledger.limit.load(Relaxed);
@@ -155,13 +160,14 @@ impl Cpu {
         self.ledger.in_use.load(Relaxed)
     }
 
-    /// Sets how much device memory may be in use; `None` for what the system gives.
+    /// Limits how much device memory may be in use at once; `None` removes the limit.
     pub(crate) fn limit(&self, bytes: Option<usize>) {
         self.ledger.limit.store(bytes.unwrap_or(usize::MAX), Relaxed);
     }
 }
 
-/// The system's memory as Linux tells it; elsewhere, a figure that stands in no one's way.
+/// The memory of the system as Linux reports it. On other systems, 1 TiB, so that nothing is
+/// refused.
 fn system() -> Memory {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {

@@ -1,48 +1,55 @@
 //! The CPU device: streams, events, copies and kernels, on threads.
 //!
-//! It knows addresses, not types: that each access is in bounds and ordered against the others is
-//! promised by the typed layer above, which is where races do not compile.
+//! It works with addresses, not types. The typed layer above guarantees that each access is in
+//! bounds and ordered with the others: with its types, races do not compile.
 //!
 //! # Protocol
 //!
-//! **Queues.** A queue's commands stand in a FIFO under the queue's lock; its thread takes the first
-//! out, carries it out without holding any lock, and under the lock again counts it as completed. So
-//! what the host did before it enqueued a command happens before the command (lock released by `push`,
-//! acquired by the thread), and what a command did happens before `synchronize` or `query` returns
-//! (lock released by the count, acquired by the host). Nothing here relies on any weaker ordering.
+//! **Queues.** A queue keeps its commands in a FIFO under the queue's lock. Its thread takes out
+//! the first command, runs it without any lock, and counts it as completed under the lock. So
+//! everything that the host did before it enqueued a command happens before the command: `push`
+//! releases the lock and the thread acquires it. And everything that a command did happens before
+//! `synchronize` or `query` returns: the count releases the lock and the host acquires it. Nothing
+//! in the queues relies on a weaker ordering.
 //!
-//! - The queue's thread sleeps on `work` only if it saw the FIFO empty under the lock, and says so in
-//!   `sleeping`; who pushes sees that under the same lock and notifies.
-//! - A host that synchronises sleeps on `progress` only if it saw too few completed, and leaves the
-//!   count it needs in `awaited`; the thread notifies once it gets there, not at every command.
+//! - The queue's thread sleeps on `work` only if it saw under the lock that the FIFO is empty. It
+//!   then sets `sleeping`. A caller of `push` sees that under the same lock and notifies it.
+//! - A host that synchronises sleeps on `progress` only if it saw that too few commands have
+//!   completed. It puts the count it needs in `awaited`. The thread notifies when it reaches that
+//!   count, not at every command.
 //!
-//! **Events.** `record` draws a ticket from the event when it is enqueued; the ticket is *pending*
-//! until the queue gets there. `wait` looks up the latest ticket when it is enqueued, so that a later
-//! record changes nothing; where that is not pending there is nothing to wait for. A queue whose first
-//! command waits for a pending ticket sleeps on the event's condition, as does a host; reaching the
-//! record removes the ticket under the event's lock and notifies. Tickets are looked up one by one and
-//! not compared, because records of one event in two queues may be reached in either order. A ticket
-//! is drawn under the lock of the queue that takes the record, so a wait that found it pending is
-//! enqueued after the record or in another queue; waits cannot form a circle, and only a closed gate
-//! (`wait_value`) can hold a queue for ever.
+//! **Events.** When a record is enqueued, it draws a ticket from the event. The ticket is *pending*
+//! until the queue reaches the record. When a wait is enqueued, it looks up the latest ticket, so a
+//! later record does not affect it. If that ticket is not pending, there is nothing to wait for. A
+//! queue whose first command waits for a pending ticket sleeps on the event's condition variable,
+//! and so does a host that waits. When the queue reaches the record, it removes the ticket under
+//! the event's lock and notifies.
 //!
-//! **Locks.** Scheduler, then queue, then event; no two queues, no two events. User code (kernels, host
-//! callbacks and their drops) runs under none of them, except under the scheduler's on a seeded schedule.
+//! Tickets are looked up one by one and not compared, because two queues may reach their records of
+//! one event in either order. A ticket is drawn under the lock of the queue that takes the record.
+//! So a wait that found it pending is in another queue, or after the record in the same queue.
+//! Waits therefore cannot form a circle, and only a closed gate (`wait_value`) can block a queue
+//! for ever.
 //!
-//! **Poison.** A kernel that panics, diverges or leaves its shared memory poisons the device. From then
-//! on copies, fills, launches and host callbacks are passed over and gates stand open, while records,
-//! waits and frees are carried out as before. So everything ends, whoever waits wakes and gets the
-//! error, and still no memory is freed and no event complete before what was running when the error
-//! struck has ended. The flag is set before the failing command counts as completed, so whoever waited
-//! for that command sees it.
+//! **Locks.** They are taken in the order scheduler, queue, event, and a thread never holds two
+//! queues or two events. User code (kernels, host callbacks and their drops) runs under none of
+//! these locks, except that a seeded schedule holds the scheduler's.
 //!
-//! **Graphs.** A capture records into a queue that has no thread and that no schedule knows. A replay enqueues all
-//! of it under one lock, so that commands of other threads come before or after it.
+//! **Poison.** A kernel that panics, diverges or accesses memory outside its shared memory poisons
+//! the device. From then on, copies, fills, launches and host callbacks are skipped and gates are
+//! open, but records, waits and frees run as before. So every queue ends, and all who wait wake up
+//! and get the error. Still no memory is freed and no event completes before the work that ran at
+//! the time of the error has ended. The flag is set before the failing command counts as completed,
+//! so those who waited for that command see the flag.
 //!
-//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps where a command is
-//! blocked. With [`Schedule::Seeded`] there are none: callers take steps of commands, of whichever
-//! queue the seed says, where they would enqueue, ask or wait. Commands, readiness and steps are the
-//! same code.
+//! **Graphs.** A capture records into a queue that has no thread and is in no schedule. A replay
+//! enqueues the whole recording under one lock, so commands of other threads come before or after
+//! it.
+//!
+//! **Schedules.** With [`Schedule::Threads`] each queue has a thread, which sleeps while its first
+//! command is blocked. With [`Schedule::Seeded`] there are no threads: when a caller enqueues,
+//! queries or waits, it runs steps of commands, from queues that the seed chooses. Both use the
+//! same code for commands, readiness and steps.
 
 mod command;
 mod event;
@@ -51,6 +58,7 @@ mod grid;
 mod loom_tests;
 mod memory;
 mod queue;
+mod rng;
 mod scheduler;
 mod sync;
 #[cfg(all(test, not(loom)))]
@@ -74,19 +82,19 @@ use memory::Ledger;
 use scheduler::Scheduler;
 use sync::{AtomicBool, Mutex, lock};
 
-/// Sets how many OS threads run the blocks of kernels.
+/// The environment variable that sets how many OS threads run the blocks of kernels.
 const THREADS: &str = "THALWEG_CPU_THREADS";
 
-/// The most threads without being told: each keeps two memory mappings for each thread of the largest
-/// cooperative block, of the 65530 that Linux allows a process.
+/// The most threads if the variable is not set. Each keeps two memory mappings for each thread of
+/// the largest cooperative block it ran, and Linux allows a process 65530 mappings.
 const MOST_THREADS: usize = 64;
 
-/// Who carries out the queues, and when.
+/// Who runs the commands of the queues, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Schedule {
     /// A thread for each queue.
     Threads,
-    /// Whoever calls, in an order drawn from the seed.
+    /// The callers, in an order drawn from the seed.
     Seeded(u64),
 }
 
@@ -110,10 +118,10 @@ struct Faults {
 }
 
 impl Cpu {
-    /// A device with this schedule.
+    /// Makes a device with this schedule.
     ///
     /// # Errors
-    /// `THALWEG_CPU_THREADS` is set to something else than a positive number.
+    /// `THALWEG_CPU_THREADS` is set, but not to a positive number.
     pub(crate) fn new(schedule: Schedule) -> Result<Self, CpuError> {
         let threads = thread_count(env::var(THREADS))?;
         let scheduler = match schedule {
@@ -132,10 +140,11 @@ impl Cpu {
         })
     }
 
-    /// A new queue, which lives as long as the process. It keeps its priority, which changes nothing about when its commands run.
+    /// Makes a queue, which lives as long as the process. It reports its priority, which does not
+    /// affect when its commands run.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The system cannot start a thread for it.
     pub(crate) fn queue(&'static self, priority: i32) -> Result<&'static Queue, CpuError> {
         let new = |index| &*Box::leak(Box::new(Queue::new(self, index, priority)));
         if let Some(scheduler) = &self.scheduler {
@@ -150,21 +159,20 @@ impl Cpu {
         Ok(queue)
     }
 
-    /// A queue that nobody carries out: it keeps what it is given for [`Queue::take_recording`].
+    /// Makes a queue whose commands nobody runs. It keeps them for [`Queue::take_recording`].
     pub(crate) fn recorder(&'static self) -> &'static Queue {
         Box::leak(Box::new(Queue::new(self, usize::MAX, 0)))
     }
 
-    /// A new event, never recorded.
+    /// Makes an event that is not recorded yet.
     pub(crate) fn event(&'static self) -> Event {
         Event::new(self)
     }
 
-    /// The error that poisons the device, or else the one that a host callback left, which is then
-    /// forgotten.
+    /// Reports the error that poisons the device, or else a panic of a host callback, once.
     ///
     /// # Errors
-    /// That one.
+    /// One of these has happened.
     pub(crate) fn check(&self) -> Result<(), CpuError> {
         self.check_sticky()?;
         if self.deferred.load(Ordering::Acquire) {
@@ -175,12 +183,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// OS threads that run the blocks of kernels.
+    /// The number of OS threads that run the blocks of kernels.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Draws the schedule from another seed from here on, if it is a seeded one.
+    /// Draws the rest of the schedule from another seed. Does nothing if the schedule is not
+    /// seeded.
     pub(crate) fn reseed(&self, seed: u64) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.reseed(seed);
@@ -218,9 +227,9 @@ impl Cpu {
         }
     }
 
-    /// The pool that runs blocks, started at the first large launch; none where the system gives no
-    /// threads. Never rayon's global one: inside a caller's own parallel iterator that one may have no
-    /// thread left for us.
+    /// The pool that runs blocks, which the first large launch starts; `None` if the system cannot
+    /// start its threads. Rayon's global pool does not serve: inside a caller's own parallel
+    /// iterator it may have no free thread.
     fn pool(&self) -> Option<&ThreadPool> {
         let start = || {
             let pool = ThreadPoolBuilder::new().num_threads(self.threads);
@@ -236,7 +245,8 @@ impl fmt::Debug for Cpu {
     }
 }
 
-/// What [`THREADS`] asks for, else a thread for each core, up to [`MOST_THREADS`].
+/// The number of threads that [`THREADS`] sets; without it, one for each core, up to
+/// [`MOST_THREADS`].
 fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
     let value = match setting {
         Err(VarError::NotPresent) => {
@@ -248,7 +258,7 @@ fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
     value.parse().ok().filter(|n| *n > 0).ok_or(CpuError::ThreadCount { value })
 }
 
-/// What goes wrong on a CPU device.
+/// A failure of a CPU device.
 #[derive(Clone, Debug)]
 pub(crate) enum CpuError {
     /// A kernel failed; the device is poisoned.
@@ -257,18 +267,18 @@ pub(crate) enum CpuError {
     HostPanicked { message: String },
     /// A kernel was declared without a body.
     NoBody { kernel: &'static str },
-    /// There is not that much memory.
+    /// There is not enough memory.
     OutOfMemory { bytes: usize, free: usize },
-    /// There is no thread for a queue.
+    /// The system cannot start a thread for a queue.
     Thread { reason: String },
     /// `THALWEG_CPU_THREADS` is not a positive number.
     ThreadCount { value: String },
-    /// On a seeded schedule: every command that could be carried out has been.
+    /// A host waits on a seeded schedule, but no command can run.
     Deadlock { blocked: String },
 }
 
 impl CpuError {
-    /// Whether every later call reports it as well.
+    /// Whether the failure poisons the device, so that every later call reports it.
     pub(crate) fn is_sticky(&self) -> bool {
         matches!(self, Self::Block(_))
     }

@@ -12,9 +12,10 @@ use super::command::{Command, Flag, MAX_SLOTS, Step, Work};
 use super::sync::{Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError, Event, Pattern, grid};
 
-/// A stream of commands, carried out in the order in which they were enqueued.
+/// A stream of commands, which run in the order in which they were enqueued.
 ///
-/// Enqueueing returns at once. A queue is never destroyed: one that nobody uses any more sleeps.
+/// On threads, enqueueing returns at once; on a seeded schedule it may run commands first. A queue
+/// is never destroyed. One that nobody uses any more sleeps.
 pub(crate) struct Queue {
     cpu: &'static Cpu,
     index: usize,
@@ -26,7 +27,7 @@ pub(crate) struct Queue {
     progress: Condvar,
 }
 
-/// Commands to be enqueued any number of times.
+/// Commands that can be enqueued any number of times.
 #[derive(Debug)]
 pub(crate) struct Recording(Box<[Work]>);
 
@@ -52,7 +53,7 @@ impl Queue {
         Self { cpu, index, priority, state: Mutex::new(state), work: Condvar::new(), progress: Condvar::new() }
     }
 
-    /// What it was made with.
+    /// The priority that the queue was made with.
     pub(crate) fn priority(&self) -> i32 {
         self.priority
     }
@@ -65,8 +66,9 @@ impl Queue {
     /// Copies bytes between device or host memory.
     ///
     /// # Safety
-    /// Both ranges are valid and disjoint, their provenance is exposed, and until the command has
-    /// passed every other access that conflicts is ordered before or after it by queues and events.
+    /// Both ranges are valid until the command has passed and disjoint, and their provenance is
+    /// exposed. Queues and events order every other access that conflicts with the command before
+    /// or after it.
     pub(crate) unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) {
         if bytes > 0 {
             self.push(Command::Work(Work::Copy { dst, src, bytes }));
@@ -76,7 +78,8 @@ impl Queue {
     /// Repeats a pattern `count` times.
     ///
     /// # Safety
-    /// As for [`copy`](Self::copy), and `dst` is aligned for the pattern.
+    /// `dst` is valid for `count` patterns and aligned for them, its provenance is exposed, and
+    /// queues and events order every other access to it before or after the command.
     pub(crate) unsafe fn fill(&self, dst: u64, pattern: Pattern, count: usize) {
         if count > 0 {
             self.push(Command::Work(Work::Fill { dst, pattern, count }));
@@ -89,8 +92,9 @@ impl Queue {
     /// The kernel was declared without a body.
     ///
     /// # Safety
-    /// As for [`Launch::launch`](thalweg_simt::host::Launch::launch), and for its buffers as for
-    /// [`copy`](Self::copy).
+    /// What [`Launch::launch`](thalweg_simt::host::Launch::launch) requires holds. Queues and
+    /// events order every other access that conflicts with the kernel's accesses to its buffers
+    /// before or after it.
     pub(crate) unsafe fn launch(
         &self,
         kernel: &'static Kernel,
@@ -108,55 +112,58 @@ impl Queue {
         Ok(())
     }
 
-    /// Calls `f` on the thread that carries out the queue. Its panic becomes a deferred error. On a
-    /// poisoned device it is dropped instead.
+    /// Calls `f` on the thread that runs the queue's commands. Its panic becomes a deferred error.
+    /// On a poisoned device, `f` is dropped instead.
     pub(crate) fn host(&self, f: Box<dyn FnOnce() + Send>) {
         self.push(Command::Host(f));
     }
 
-    /// Gives device memory back when the queue comes here.
+    /// Frees device memory when the queue reaches this command.
     ///
     /// # Safety
-    /// As for [`Cpu::free`], of all uses that are not ordered before this command.
+    /// [`Cpu::alloc`] returned the address for the same `bytes`, it is freed once, and queues and
+    /// events order all uses of the memory before this command.
     pub(crate) unsafe fn free(&self, addr: u64, bytes: usize) {
         self.push(Command::Free { addr, bytes });
     }
 
-    /// What a [recorder](super::Cpu::recorder) was given since it was last asked.
+    /// Takes the commands that a [recorder](super::Cpu::recorder) was given since the last call.
     pub(crate) fn take_recording(&self) -> Recording {
         let commands = std::mem::take(&mut lock(&self.state).commands);
         let work = |command| match command {
             Command::Work(work) => Some(work),
-            _ => None, // a capture is given nothing else
+            _ => None, // a capture takes no other commands
         };
         Recording(commands.into_iter().filter_map(work).collect())
     }
 
-    /// Enqueues everything that was recorded, in one piece.
+    /// Enqueues the whole recording, with no other command in between.
     ///
     /// # Safety
-    /// As when each part was recorded, from now on.
+    /// What each recorded command required holds again, as if it were enqueued here now.
     pub(crate) unsafe fn replay(&self, recording: &Recording) {
         if recording.len() > 0 {
             self.enqueue(recording.len(), |commands| commands.extend(recording.0.iter().copied().map(Command::Work)));
         }
     }
 
-    /// Marks this place with the event.
+    /// Records the event here.
     pub(crate) fn record(&self, event: &Event) {
         self.push_with(|| Command::Record(event.clone(), event.begin(self.index)));
     }
 
-    /// Whether the queue gets to know of the event: a seeded schedule knows its own device only.
+    /// Whether the queue can wait for the event. A seeded schedule runs the queues of its own
+    /// device only, so waits between it and another device are refused.
     pub(crate) fn can_wait(&self, event: &Event) -> bool {
         std::ptr::eq(self.cpu, event.cpu()) || (self.cpu.scheduler().is_none() && event.cpu().scheduler().is_none())
     }
 
-    /// Has what is enqueued from here on wait for the latest record of the event, as it is now.
+    /// Makes everything enqueued later wait for the record of the event that is the latest now.
     ///
     /// # Errors
-    /// The event is complete, but of another device that is poisoned, so that what it guards may be unfinished. (Where it
-    /// completes later, this device is poisoned then.)
+    /// The event is complete but belongs to another device that is poisoned, so the work before it
+    /// may be unfinished. (If it is not complete yet and its device is poisoned when the queue
+    /// passes the wait, this device becomes poisoned too.)
     pub(crate) fn wait(&self, event: &Event) -> Result<(), CpuError> {
         match event.latest_pending() {
             Some((ticket, _)) => self.push(Command::Wait(event.clone(), ticket)),
@@ -166,7 +173,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Has what is enqueued from here on wait until the word is `value` or up to 2^31 - 1 past it.
+    /// Makes everything enqueued later wait until the word is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
     ///
     /// # Safety
     /// The word lives until the queue has passed this command.
@@ -174,11 +182,11 @@ impl Queue {
         self.push(Command::WaitValue(Flag(flag), value));
     }
 
-    /// Blocks until everything enqueued so far has been carried out.
+    /// Blocks until the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// The device is poisoned, or a host callback panicked; everything has been passed then. Or, on a
-    /// seeded schedule only, it cannot be carried out.
+    /// The device is poisoned, or a host callback panicked; the queue has passed everything then
+    /// too. On a seeded schedule only: no command can run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let target = lock(&self.state).enqueued;
         match self.cpu.scheduler() {
@@ -199,7 +207,7 @@ impl Queue {
         }
     }
 
-    /// Whether everything enqueued so far has been carried out.
+    /// Whether the queue has passed everything enqueued so far.
     ///
     /// # Errors
     /// It has, and the device is poisoned or a host callback panicked.
@@ -216,12 +224,12 @@ impl Queue {
         self.push_with(|| command);
     }
 
-    /// Enqueues what is made under the queue's lock.
+    /// Enqueues a command, which `command` makes under the queue's lock.
     fn push_with(&self, command: impl FnOnce() -> Command) {
         self.enqueue(1, |commands| commands.push_back(command()));
     }
 
-    /// Enqueues as many commands as `add` adds.
+    /// Enqueues the `count` commands that `add` adds.
     #[inline]
     fn enqueue(&self, count: usize, add: impl FnOnce(&mut VecDeque<Command>)) {
         let mut state = lock(&self.state);
@@ -236,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// What the queue's thread does: carries out commands until this many have completed.
+    /// Runs commands until this many have completed. The queue's thread does this.
     pub(super) fn work(&self, until: u64) {
         let mut state = lock(&self.state);
         while state.completed < until {
@@ -252,7 +260,7 @@ impl Queue {
             state = lock(&self.state);
             state.completed += 1;
             if state.completed >= state.awaited {
-                // Those who wait for more say so again when they wake.
+                // Hosts that wait for more commands wake too and set `awaited` again.
                 state.awaited = u64::MAX;
                 self.progress.notify_all();
             }
@@ -266,7 +274,7 @@ impl Queue {
                 (Step::Done, _) => return,
                 (Step::Blocked, Command::Wait(event, ticket)) => event.block(*ticket),
                 (Step::Blocked, _) => {
-                    // Nobody tells when the host writes the word.
+                    // The host's write of the word notifies nobody, so look again after a while.
                     thread::sleep(Duration::from_micros(10 << naps.min(6)));
                     naps += 1;
                 }
@@ -275,8 +283,8 @@ impl Queue {
         }
     }
 
-    /// For the seeded schedule: one step of the first command. The command is out of the queue meanwhile,
-    /// because it may call back into it.
+    /// Runs one step of the first command, for the seeded schedule. The command is out of the queue
+    /// meanwhile, because it may call back into the queue.
     pub(super) fn step(&self, step: impl FnOnce(&mut Command) -> Step) -> bool {
         let Some(mut command) = lock(&self.state).commands.pop_front() else { return false };
         let result = step(&mut command);
@@ -297,7 +305,7 @@ impl Queue {
         lock(&self.state).enqueued
     }
 
-    /// For the seeded schedule: looks at the first command.
+    /// Looks at the first command, for the seeded schedule.
     pub(super) fn first<T>(&self, look: impl FnOnce(&Command) -> T) -> Option<T> {
         lock(&self.state).commands.front().map(look)
     }

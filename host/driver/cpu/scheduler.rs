@@ -1,18 +1,19 @@
-//! The seeded schedule: all queues carried out by whoever calls, in an order drawn from a seed.
+//! The seeded schedule: callers run the commands of all queues, in an order drawn from a seed.
 //!
-//! The order is one the threads could have produced, and a hostile one: commands run as late as the
-//! waits allow, or at once, or on one queue long before another; copies, fills and launches stop half
-//! way for others to run. So a missing wait shows as wrong data under some seed, and the seed shows it
-//! again.
+//! The threads could produce the same order, but it is a hostile one. Commands run as late as the
+//! waits allow, or at once, or on one queue long before another. Copies, fills and launches stop
+//! half way, and other commands run in between. So a missing wait gives wrong data under some seed,
+//! and the same seed gives it again.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::command::Command;
+use super::rng::Rng;
 use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError, Queue};
 
-/// How long a host that waits while nothing can run gives other threads to change that.
+/// How long a host waits, while no command can run, for another thread to change that.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) struct Scheduler(Mutex<State>);
@@ -21,7 +22,7 @@ struct State {
     rng: Rng,
     queues: Vec<&'static Queue>,
     mood: Mood,
-    /// Commands that will be enqueued before the mood changes.
+    /// The number of commands that are enqueued before the mood changes.
     lasts: usize,
     #[cfg(all(test, not(loom)))]
     trace: Vec<(usize, String)>,
@@ -30,11 +31,11 @@ struct State {
 /// What happens when a command is enqueued.
 #[derive(Clone, Copy)]
 enum Mood {
-    /// Nothing runs before the host waits for it.
+    /// Nothing runs at this time; commands run when the host asks or waits.
     Late,
-    /// Everything that can runs at once.
+    /// Every command that can run does.
     Eager,
-    /// Now and then something runs.
+    /// Up to two steps run.
     Sparse,
     /// One queue runs ahead of the others.
     Favour(usize),
@@ -43,7 +44,7 @@ enum Mood {
 impl Scheduler {
     pub(super) fn new(seed: u64) -> Self {
         Self(Mutex::new(State {
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             queues: Vec::new(),
             mood: Mood::Late,
             lasts: 0,
@@ -54,10 +55,10 @@ impl Scheduler {
 
     pub(super) fn reseed(&self, seed: u64) {
         let mut state = lock(&self.0);
-        (state.rng, state.lasts) = (Rng(seed), 0);
+        (state.rng, state.lasts) = (Rng::new(seed), 0);
     }
 
-    /// A queue by its index, under the lock that makes the two agree.
+    /// Adds the queue that `new` makes from its index. The lock makes the index that of the list.
     pub(super) fn add(&self, new: impl FnOnce(usize) -> &'static Queue) -> &'static Queue {
         let queues = &mut lock(&self.0).queues;
         let queue = new(queues.len());
@@ -65,9 +66,10 @@ impl Scheduler {
         queue
     }
 
-    /// A command has been enqueued: perhaps something runs.
+    /// Reports that a command has been enqueued. The schedule may run some.
     pub(super) fn enqueued(&self, cpu: &Cpu) {
-        // Whoever holds the lock runs commands already: another thread, or this one, in a host callback.
+        // The holder of the lock is running commands: another thread, or this one, in a host
+        // callback.
         let Ok(mut state) = self.0.try_lock() else { return };
         let state = &mut *state;
         if state.lasts == 0 {
@@ -92,8 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Someone asks whether the queue is done: perhaps one command on the way there runs, so that
-    /// asking often enough gets there.
+    /// Reports that the host asks whether the queue is done. Half of the time, one command that the
+    /// queue needs runs, so a host that asks often enough sees it done.
     pub(super) fn asked(&self, cpu: &Cpu, queue: usize) {
         let Ok(mut state) = self.0.try_lock() else { return };
         if state.rng.coin() {
@@ -101,10 +103,10 @@ impl Scheduler {
         }
     }
 
-    /// Runs commands until `done`, which commands of the queue bring about.
+    /// Runs commands until `done` holds, which commands of this queue cause.
     ///
     /// # Errors
-    /// No command can run, and for a second no other thread has changed that.
+    /// No command could run for a second, and no other thread changed that.
     pub(super) fn run_until(&self, cpu: &Cpu, queue: usize, done: impl Fn() -> bool) -> Result<(), CpuError> {
         let mut stuck: Option<Instant> = None;
         let as_little_as_possible = lock(&self.0).rng.coin();
@@ -132,17 +134,17 @@ impl Scheduler {
 }
 
 impl State {
-    /// One step of a random queue that can take one.
+    /// Runs one step of a random queue that can run one.
     fn run_any(&mut self, cpu: &Cpu) -> bool {
         let n = self.queues.len();
         let first = self.rng.below(n.max(1));
         (0..n).any(|i| self.run(cpu, (first + i) % n))
     }
 
-    /// One step of the queue, or of the one that it waits for, and so on; of any, where that one waits
-    /// for the host.
+    /// Runs one step of the queue, or of the queue that it waits for, and so on. If that one is
+    /// blocked, runs a step of any queue.
     fn run_towards(&mut self, cpu: &Cpu, mut queue: usize) -> bool {
-        // A wait is for a record that was enqueued before it, so this comes to an end.
+        // Each wait is for a record that was enqueued before it, so this loop ends.
         while let Some(next) = self.queues[queue]
             .first(|command| match command {
                 Command::Wait(event, ticket) => event.queue_of(*ticket),
@@ -155,7 +157,7 @@ impl State {
         self.run(cpu, queue) || self.run_any(cpu)
     }
 
-    /// One step of the queue, if it can take one.
+    /// Runs one step of the queue, if it can run one.
     fn run(&mut self, cpu: &Cpu, queue: usize) -> bool {
         let Some(&target) = self.queues.get(queue) else { return false };
         target.step(|command| {
@@ -168,31 +170,10 @@ impl State {
         })
     }
 
-    /// What the queues wait for.
+    /// Describes what each queue waits for.
     fn describe(&self) -> String {
         let blocked = self.queues.iter().enumerate();
         let blocked = blocked.filter_map(|(i, q)| q.first(|command| format!("queue {i} at a {command:?}")));
         blocked.collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014).
-pub(super) struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// 0 to `n - 1`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub(super) fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
     }
 }

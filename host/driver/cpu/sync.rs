@@ -1,5 +1,5 @@
-//! The primitives the queues and events stand on: of `std`, or of loom when it explores their
-//! interleavings.
+//! The primitives that queues and events use: those of `std`, or those of loom when its tests
+//! explore the interleavings.
 
 use std::sync::PoisonError;
 
@@ -8,8 +8,8 @@ pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic::AtomicBool}
 #[cfg(not(loom))]
 pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard, atomic::AtomicBool};
 
-/// Locks, whatever happened to an earlier holder: no user code runs under these locks except on the
-/// seeded schedule, which catches its panics.
+/// Locks the mutex, also if an earlier holder panicked. No user code runs under these locks, except
+/// on a seeded schedule, where its panics are caught.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

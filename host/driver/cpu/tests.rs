@@ -1,8 +1,8 @@
-//! The device by itself, on threads and on seeded schedules.
+//! Tests of the CPU device alone, on threads and on seeded schedules.
 //!
-//! Every `unsafe` block here rests on the same facts: the memory is `Words` or an allocation of the
-//! test itself, large enough and aligned, and the test's queues and events order its uses, or the test
-//! says that they do not, on a seeded schedule, where nothing runs at the same time.
+//! Every `unsafe` block here rests on the same facts. The memory is `Words` or an allocation of the
+//! test itself, large enough and aligned. The test's queues and events order its uses; where a test
+//! leaves a wait out on purpose, it uses a seeded schedule, on which nothing runs at the same time.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::env::VarError;
@@ -20,7 +20,7 @@ fn cpu(schedule: Schedule) -> &'static Cpu {
     Box::leak(Box::new(Cpu::new(schedule).unwrap()))
 }
 
-/// A device on threads, and some with seeded schedules.
+/// One device on threads and 32 with seeded schedules.
 fn devices() -> impl Iterator<Item = &'static Cpu> {
     [Schedule::Threads].into_iter().chain((0..32).map(Schedule::Seeded)).map(cpu)
 }
@@ -45,7 +45,7 @@ impl Words {
         unsafe { queue.copy(to.addr, self.addr, 4 * self.len) }
     }
 
-    /// What is there now: for a moment when nothing runs.
+    /// Reads the words. Nothing may run that writes them.
     fn read(self) -> Vec<u32> {
         let p = std::ptr::with_exposed_provenance::<u32>(self.addr as usize);
         (0..self.len).map(|i| unsafe { p.add(i).read() }).collect()
@@ -56,7 +56,7 @@ impl Words {
     }
 }
 
-/// Holds a queue up until it is opened.
+/// Blocks a queue until it is opened.
 #[derive(Clone)]
 struct Gate(&'static AtomicU32);
 
@@ -103,7 +103,7 @@ kernel! {
 }
 
 kernel! {
-    /// The sum of every 64 elements, in the place of each.
+    /// Replaces each element by the sum of its group of 64.
     unsafe fn block_sums(cx: impl Cooperative, x: InOut<u32>)
     require { x.len().is_multiple_of(64) }
     grid(x.len() / 64) block(64) shared(8)
@@ -153,7 +153,7 @@ fn a_queue_keeps_its_order() {
     }
 }
 
-/// Three queues hand a value on; a wait may be left out.
+/// Passes a value through three queues. The second wait may be left out.
 fn relay(cpu: &'static Cpu, with_second_wait: bool) -> Vec<u32> {
     let [a, b, c] = [(); 3].map(|()| cpu.queue(0).unwrap());
     let [x, y, z] = [(); 3].map(|()| Words::new(cpu, 1000));

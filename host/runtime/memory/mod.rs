@@ -1,4 +1,4 @@
-//! Allocations without the type of their elements: who owns them, and how they are given back.
+//! Allocations without the type of their elements: their owners, and how they are given back.
 
 mod pool;
 mod reclaim;
@@ -14,36 +14,39 @@ pub(crate) use split::{Split, adjacent};
 use super::device::Device;
 use super::event::Lease;
 
-/// A number for an allocation that no other has or will have, so that one is told from a later one in the same place. 0 is for no
-/// memory.
+/// Returns a number that no other allocation has or will have. It tells an allocation from a later
+/// one at the same address. The number 0 means no memory.
 pub(crate) fn next_allocation() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(1);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A range of memory and how it is given back.
+/// An allocation, or a piece of one, of either kind of memory.
 #[derive(Debug)]
 pub(crate) enum Memory {
     Device(Owned<DeviceBlock>),
     Pinned(Owned<PinnedBlock>),
 }
 
-/// A whole allocation, or a piece of one that others hold pieces of too.
+/// The share that a buffer has in an allocation.
 #[derive(Debug)]
 pub(crate) enum Owned<B: Block> {
+    /// The whole allocation.
     Whole(B),
+    /// A piece of an allocation of which others may hold pieces too.
     Piece(Arc<Split<B>>),
-    /// Nothing: a buffer without elements, or one whose memory was taken.
+    /// Nothing: the buffer has no elements, or its memory was taken.
     Empty,
 }
 
 /// An allocation that can be given back once events are complete.
 pub(crate) trait Block: Send + Sync + Sized + 'static {
-    /// Gives the allocation back after the events; never blocks. For [`Memory::release`].
+    /// Gives the allocation back after the events, without blocking. [`Memory::release`] calls
+    /// this.
     fn release(self, after: Vec<Lease>);
-    /// Its memory, without the block's type.
+    /// Wraps it as memory, without the block's type.
     fn memory(block: Owned<Self>) -> Memory;
-    /// The number of the allocation.
+    /// The number of the allocation, from [`next_allocation`].
     fn allocation(&self) -> u64;
 }
 
@@ -69,7 +72,7 @@ impl Block for DeviceBlock {
 }
 
 impl<B: Block> Owned<B> {
-    /// Takes the allocation and leaves nothing.
+    /// Takes the allocation and leaves [`Empty`](Self::Empty).
     pub(crate) fn take(&mut self) -> Self {
         std::mem::replace(self, Self::Empty)
     }
@@ -82,7 +85,7 @@ impl<B: Block> Owned<B> {
         }
     }
 
-    /// The number of the allocation that this is, or is a piece of.
+    /// The number of the allocation, or of the one that this is a piece of; 0 for none.
     #[inline]
     pub(crate) fn allocation(&self) -> u64 {
         match self {
@@ -92,7 +95,7 @@ impl<B: Block> Owned<B> {
         }
     }
 
-    /// The shared form, for splitting.
+    /// The shared form, which can be split into pieces; `None` for no memory.
     pub(crate) fn share(self) -> Option<Arc<Split<B>>> {
         match self {
             Self::Whole(block) => Some(Arc::new(Split::new(block))),
@@ -107,8 +110,8 @@ impl Memory {
         matches!(self, Self::Device(Owned::Empty) | Self::Pinned(Owned::Empty))
     }
 
-    /// Gives the memory back after the events, or at once where there are none. For
-    /// [`give_back`], which knows where this may be called.
+    /// Gives the memory back after the events, or at once if there are none. Only [`give_back`]
+    /// calls this, because it checks whether the device may be called here.
     pub(crate) fn release(self, after: Vec<Lease>) {
         match self {
             Self::Device(block) => block.release(after),

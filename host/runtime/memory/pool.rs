@@ -1,17 +1,23 @@
-//! Page-locked memory, kept for the next buffer: locking pages costs milliseconds.
+//! Pools of page-locked memory. They keep memory for the next buffer, because locking pages costs
+//! milliseconds.
 //!
-//! **What is kept.** A buffer takes the smallest block at rest that is large enough, and at most twice as large as asked for. Where
-//! there is none, a block is made. A [budget](PinnedPool::new) bounds what its pool holds, and blocks make room for one another, those
-//! that were not used for the longest time first.
+//! **What a pool keeps.** A buffer takes the smallest free block that is large enough and at most
+//! twice as large as asked for. If there is none, the pool makes a block. A budget, which
+//! `PinnedPool::new` sets, limits what the pool holds. To stay within it, the pool gives free
+//! blocks back to the system, those first that were unused for the longest time.
 //!
-//! A device's own pool has no budget unless it is [given one](Device::limit_pinned), so it bounds what it wastes:
+//! A device's own pool has no budget unless [`Device::limit_pinned`] sets one. So it limits its
+//! waste:
 //!
-//! - A new block takes the place of the largest one at rest that is smaller, but not smaller than half of it. So sizes that grow leave no
-//!   trail of blocks behind, and misses come to an end: each makes a block larger, or finds all blocks of about its size in use.
-//! - It never grows beyond twice what was in use at once since the last [`trim`](Device::trim), or [`FLOOR`] where that is more. Blocks of all sizes
-//!   that one buffer at a time needs fit in that: each is less than half as large as the next.
+//! - A new block replaces the largest free block that is smaller than it and at least half as
+//!   large. So growing sizes do not leave a trail of blocks. And misses come to an end: each miss
+//!   replaces a block by a larger one, or finds that all blocks of about its size are in use.
+//! - When it makes a block, it holds at most twice the largest amount that was in use at once since
+//!   the last [`trim`](Device::trim), or [`FLOOR`] if that is more. Blocks of all sizes that one
+//!   buffer at a time needs fit in that, because each is less than half as large as the next.
 //!
-//! What a pool gives back, it gives back where it makes a block, which waits for the device anyway, and never in a destructor.
+//! A pool gives memory back when it makes a block, which waits for the device anyway, and when it
+//! is trimmed or limited. It never does so in a destructor.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -29,14 +35,15 @@ use crate::runtime::tally::Stall;
 pub(crate) struct PinnedBlock {
     pub(crate) ptr: NonNull<u8>,
     pub(crate) capacity: usize,
-    /// Of the system's allocation, which a pool lends again and again.
+    /// The number of the system's allocation, which stays the same each time a pool lends it.
     pub(crate) allocation: u64,
     pub(crate) pool: Arc<Pool>,
 }
 
-// SAFETY: it owns its memory as a `Box` would.
+// SAFETY: The block owns its memory, as a `Box` does, and page-locked memory is valid on every
+// thread.
 unsafe impl Send for PinnedBlock {}
-// SAFETY: as above; it gives no access to the memory.
+// SAFETY: A shared reference gives the address only, and no access to the memory.
 unsafe impl Sync for PinnedBlock {}
 
 impl Block for PinnedBlock {
@@ -52,14 +59,14 @@ impl Block for PinnedBlock {
     }
 }
 
-/// What a pool without a budget may hold at any rate, in bytes.
+/// The bytes that a pool without a budget may always hold.
 pub(crate) const FLOOR: usize = 64 << 20;
 
-/// What a pool knows; shared with every block it lent.
+/// A pool of page-locked memory. Every block that it has lent holds a reference to it.
 #[derive(Debug)]
 pub(crate) struct Pool {
     device: Device,
-    /// Whether it bounds what it wastes.
+    /// Whether the pool limits its waste, as a device's own pool does.
     frugal: bool,
     state: Mutex<State>,
 }
@@ -67,30 +74,30 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     budget: usize,
-    /// Blocks at rest, by capacity and by when they came to rest.
+    /// Free blocks, by capacity and then by the time at which they became free.
     free: BTreeMap<(usize, u64), Free>,
-    /// How often a block came to rest.
+    /// How many times a block has become free; this is the time in `free`.
     clock: u64,
-    /// Blocks given back while work on them was pending.
+    /// Blocks that were given back while work on them was pending.
     retired: Vec<Retired>,
-    /// Bytes lent, retired ones included.
+    /// Bytes that are lent, those of retired blocks included.
     lent: usize,
-    /// The most bytes lent at once since the last trim.
+    /// The most bytes that were lent at once since the last trim.
     peak: usize,
-    /// Bytes lent and free.
+    /// Bytes that the pool holds: lent and free.
     held: usize,
 }
 
-/// A block of the system's.
+/// A page-locked block that the pool owns.
 #[derive(Debug)]
 struct Free {
     ptr: NonNull<u8>,
     allocation: u64,
 }
-// SAFETY: exclusively the pool's.
+// SAFETY: The value owns its memory, and page-locked memory is valid on every thread.
 unsafe impl Send for Free {}
 
-/// A block and the events that must complete before it is at rest.
+/// A block, and the events that must complete before it is free.
 #[derive(Debug)]
 struct Retired {
     block: Free,
@@ -98,7 +105,7 @@ struct Retired {
     after: Vec<Lease>,
 }
 
-/// Blocks on their way back to the system, which takes them outside the lock.
+/// Blocks that go back to the system, with their capacities. They are freed outside the lock.
 type Spare = Vec<(Free, usize)>;
 
 impl State {
@@ -117,7 +124,7 @@ impl State {
         self.free.insert((capacity, self.clock), block);
     }
 
-    /// Moves the blocks whose events are complete to rest.
+    /// Makes the retired blocks free whose events are complete.
     fn sweep(&mut self) {
         let mut i = 0;
         while i < self.retired.len() {
@@ -131,16 +138,17 @@ impl State {
     }
 
     fn fit(&mut self, bytes: usize) -> Option<(Free, usize)> {
-        // At most twice what was asked for, so that small buffers do not eat the large blocks.
+        // At most twice what was asked for, so that small buffers do not take the large blocks.
         let (&(capacity, _), _) = self.free.range((bytes, 0)..=(bytes.saturating_mul(2), u64::MAX)).next()?;
-        // Of its size, the one that was used last: others may be given back some day.
+        // Among blocks of this size, take the one that was used last, so that the others become old
+        // and may go back to the system.
         let (&key, _) = self.free.range((capacity, 0)..=(capacity, u64::MAX)).next_back()?;
         let block = self.free.remove(&key)?;
         self.lend(capacity);
         Some((block, capacity))
     }
 
-    /// Takes a block out, to be given back to the system.
+    /// Moves a free block to `spare`, which goes back to the system.
     fn spare(&mut self, key: (usize, u64), spare: &mut Spare) {
         if let Some(block) = self.free.remove(&key) {
             self.held -= key.0;
@@ -148,7 +156,8 @@ impl State {
         }
     }
 
-    /// Takes blocks out until at most so many bytes are held, those first that were not used for the longest time.
+    /// Moves free blocks to `spare` until the pool holds at most so many bytes, those first that
+    /// were unused for the longest time.
     fn shrink(&mut self, bytes: usize, spare: &mut Spare) {
         while self.held > bytes {
             let Some(key) = self.free.keys().copied().min_by_key(|(_, rested)| *rested) else { break };
@@ -156,7 +165,8 @@ impl State {
         }
     }
 
-    /// Makes room for a new block, and counts it as lent, unless the budget is spent by what is in use.
+    /// Makes room for a new block and counts it as lent. Returns false if what is in use leaves too
+    /// little of the budget.
     fn grow(&mut self, capacity: usize, frugal: bool, spare: &mut Spare) -> bool {
         if capacity > self.budget.saturating_sub(self.lent) {
             return false;
@@ -181,7 +191,7 @@ impl Pool {
         Self { device, frugal, state: Mutex::new(State { budget, ..State::default() }) }
     }
 
-    /// A block of at least so many bytes.
+    /// Lends a block of at least so many bytes.
     #[track_caller]
     pub(crate) fn lend(self: &Arc<Self>, bytes: usize) -> Result<PinnedBlock> {
         self.device.usable()?;
@@ -193,7 +203,7 @@ impl Pool {
         self.device
     }
 
-    /// Bytes lent out, and bytes kept for the next buffer.
+    /// The bytes that are lent, and the bytes that are kept for the next buffer.
     pub(crate) fn amounts(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.lent, state.held - state.lent)
@@ -214,7 +224,7 @@ impl Pool {
             let mut spare = Spare::new();
             if state.grow(capacity, self.frugal, &mut spare) {
                 drop(state);
-                // Outside the lock: the calls take milliseconds.
+                // Without the lock, because these calls take milliseconds.
                 let _stall = self.device.stall(Stall::PinnedAllocation);
                 self.free(spare);
                 return match self.device.new_pinned(capacity) {
@@ -247,7 +257,7 @@ impl Pool {
         }
     }
 
-    /// Gives everything at rest back to the system, where the device may be called.
+    /// Gives all free blocks back to the system. Does nothing if the device cannot be called.
     pub(crate) fn trim(&self) {
         if self.device.usable().is_err() {
             return;
@@ -262,7 +272,8 @@ impl Pool {
         self.free(spare);
     }
 
-    /// Sets the most bytes that the pool may hold, and gives back what is at rest beyond them, where the device may be called.
+    /// Sets the most bytes that the pool may hold. If the device can be called, gives free blocks
+    /// beyond that back to the system.
     pub(crate) fn limit(&self, budget: usize) {
         let mut spare = Spare::new();
         {
@@ -285,7 +296,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Every block holds the pool, so none is lent; retired ones are the pool's until their events complete.
+        // Every lent block holds the pool, so none is lent. The device's own pool takes over the
+        // free and the retired blocks.
         let state = std::mem::take(self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
         let mut home = lock(&self.device.home_pool().state);
         for ((capacity, _), block) in state.free {
@@ -308,13 +320,15 @@ impl Device {
 
     fn new_pinned(self, bytes: usize) -> Result<NonNull<u8>> {
         self.usable()?;
-        self.seen(self.driver().host_alloc(bytes)).map_err(|e| self.out_of_memory(e, bytes))
+        self.seen(self.driver().host_alloc(bytes))
     }
 
-    /// Gives page-locked memory back to the system; in doubt it leaks.
+    /// Gives page-locked memory back to the system. If the device cannot be called, the memory
+    /// leaks.
     fn free_pinned(self, ptr: NonNull<u8>, bytes: usize) {
         if self.usable().is_ok() {
-            // SAFETY: a pool calls this once for a block at rest.
+            // SAFETY: `new_pinned` of this device made the block with this capacity. Its pool
+            // removed it from the free blocks and calls this once, so nothing uses it.
             let _ = unsafe { self.driver().host_free(ptr, bytes) };
         }
     }

@@ -1,8 +1,9 @@
-//! What becomes of memory whose handle was dropped.
+//! Gives back memory whose handle was dropped.
 //!
-//! A destructor never blocks, never panics and runs no user code but wakers. It hands memory to
-//! [`give_back`], which frees device memory in stream order and lends page-locked memory again once an
-//! event says so. Where completion cannot be proven (a failed record, a poisoned device), it leaks.
+//! A destructor of a buffer calls [`give_back`], which never fails and never waits for the device's
+//! work. Device memory is freed in stream order. Page-locked memory goes to its pool, which lends
+//! it again when its events are complete. If the order cannot be established, for example because a
+//! record fails on a poisoned device, the memory leaks.
 
 use crate::driver::guard::{forked, in_host_function};
 use crate::runtime::background::{Job, background};
@@ -11,16 +12,17 @@ use crate::runtime::stream::StreamInner;
 
 use super::{Memory, Owned};
 
-/// After what memory may be given back.
+/// When memory may be given back.
 #[derive(Debug)]
 pub(crate) enum When {
-    /// After these events; at once where there are none.
+    /// After these events, or at once if there are none.
     After(Vec<Lease>),
-    /// After everything that this stream has been given so far.
+    /// After all work that this stream has been given so far.
     Stream(&'static StreamInner),
 }
 
-/// Gives memory back once `when` has passed. Never blocks and never fails: in doubt it leaks.
+/// Gives memory back after `when`, without waiting for the device's work. If that cannot be
+/// ordered, the memory leaks.
 pub(crate) fn give_back(memory: Memory, when: When) {
     if memory.is_empty() {
         return;
@@ -36,7 +38,8 @@ pub(crate) fn give_back(memory: Memory, when: When) {
     match when {
         When::After(events) => memory.release(events),
         When::Stream(stream) => match memory {
-            // A peer's memory is freed by its own device, after an event.
+            // Memory of another device takes the second arm: its own device frees it after an
+            // event.
             Memory::Device(Owned::Whole(block)) if block.device == stream.device() => {
                 stream.free(block.addr, block.bytes);
             }

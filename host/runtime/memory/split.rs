@@ -1,4 +1,4 @@
-//! Pieces of one allocation that travel separately.
+//! Pieces of one allocation, which are used independently.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::lock;
 use crate::runtime::event::Lease;
 
-/// An allocation that several pieces hold. The last piece gives it back, after what each piece that
-/// was dropped before it was still waiting for.
+/// An allocation that several pieces hold. Dropping the last piece gives it back, after the events
+/// of all pieces.
 #[derive(Debug)]
 pub(crate) struct Split<B: Block> {
     block: Option<B>,
@@ -24,10 +24,10 @@ impl<B: Block> Split<B> {
         self.block.as_ref().map_or(0, Block::allocation)
     }
 
-    /// The allocation must not be given back before `event`.
+    /// Adds an event that must complete before the allocation is given back.
     pub(crate) fn add(&self, event: Lease) {
         let mut after = lock(&self.after);
-        // Keep the list short where many pieces come and go.
+        // Keep the list short if many pieces are made and dropped.
         if after.len() >= 32 {
             after.retain(|e| !e.is_done());
         }
@@ -39,13 +39,13 @@ impl<B: Block> Drop for Split<B> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let after = std::mem::take(&mut *lock(&self.after));
-            // Not released here: this may be a host function, in which the last piece goes.
+            // `give_back` and not `release`: the last piece may be dropped in a host function.
             give_back(B::memory(Owned::Whole(block)), When::After(after));
         }
     }
 }
 
-/// Whether pieces, given as address, bytes and owner, make one range of one allocation.
+/// Checks that pieces, given as address, bytes and owner, make one range of one allocation.
 pub(crate) fn adjacent<'a, B: Block>(
     pieces: impl IntoIterator<Item = (u64, usize, &'a Owned<B>)>,
 ) -> Result<(), Error> {

@@ -1,0 +1,127 @@
+//! Loaded PTX, the functions in it, and their launches.
+
+use std::ffi::{CString, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cudarc::driver::sys;
+use thalweg_simt::host::{Kernel, LaunchShape};
+
+use super::{Cuda, Failure, Stream};
+use crate::driver::ffi;
+use crate::error::{Error, Result};
+
+/// The most parameters a launch can have.
+const MAX_PARAMETERS: usize = 32;
+
+/// A loaded module. It is never unloaded, because a pending launch may use it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Module(sys::CUmodule);
+// SAFETY: A module is a handle of the CUDA driver, which may be used from every thread.
+unsafe impl Send for Module {}
+// SAFETY: CUDA allows several threads to use one module at once.
+unsafe impl Sync for Module {}
+
+impl Cuda {
+    /// Compiles PTX for the device. The call waits for the compiler: tens of milliseconds, unless
+    /// the driver's cache has the result.
+    pub(crate) fn load(&self, ptx: &str) -> Result<Module> {
+        let _current = self.enter()?;
+        let text = CString::new(ptx).map_err(|_| Error::Ptx { log: "it contains a NUL byte".into() })?;
+        let mut log = vec![0u8; 16 << 10];
+        let mut options = [
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
+        let mut module = null_mut();
+        // SAFETY: `text` is NUL-terminated. `options` and `values` both have `options.len()`
+        // elements, and the length passed for the log is that of the vector. The call stores one
+        // handle in `module`.
+        let loaded = unsafe {
+            ffi::cuModuleLoadDataEx(
+                &mut module,
+                text.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        loaded.map_err(|f| {
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
+            if log.is_empty() { Error::from(f) } else { Error::Ptx { log } }
+        })?;
+        Ok(Module(module))
+    }
+
+    /// The module's function of this name; `None` if the module has none.
+    pub(crate) fn function(&self, module: Module, entry: &str) -> Result<Option<NonNull<()>>> {
+        let _current = self.enter()?;
+        let Ok(name) = CString::new(entry) else { return Ok(None) };
+        let mut f = null_mut();
+        // SAFETY: `load` made the module, which is never unloaded, and `name` is NUL-terminated.
+        // The call stores one handle in `f`.
+        match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
+            Ok(()) => Ok(NonNull::new(f.cast())),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Launches a kernel. The driver refuses a launch without a function.
+    ///
+    /// # Safety
+    /// `function` is of this device and takes the parameters whose bits `slots` holds. It is sound
+    /// for these arguments and this shape. `s` orders every other access that conflicts with the
+    /// kernel's accesses to its buffers before or after the launch.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        &self,
+        s: Stream,
+        function: Option<NonNull<()>>,
+        shape: LaunchShape,
+        slots: &[u64],
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
+        for (p, slot) in parameters.iter_mut().zip(slots) {
+            // The driver knows each parameter's size and reads so many bytes from the start of its
+            // slot, where a little-endian machine has the low bytes.
+            *p = (&raw const *slot).cast_mut().cast();
+        }
+        let [gx, gy, gz] = shape.grid;
+        let [bx, by, bz] = shape.block;
+        // SAFETY: The caller guarantees that the function is sound for these slots, this shape and
+        // this stream. `parameters` points to a slot for each parameter, and the driver copies them
+        // before it returns.
+        unsafe {
+            ffi::cuLaunchKernel(
+                function.map_or(null_mut(), |f| f.as_ptr().cast()),
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shape.shared,
+                s.0,
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        }
+    }
+}
+
+/// The slot in which a kernel stores its function on device `ordinal`; `None` if it has no such
+/// slot.
+pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
+    // SAFETY: Only `Modules::find` stores to a slot, and it stores the kernel's function on the
+    // device of that ordinal.
+    unsafe { kernel.functions() }.get(ordinal)
+}
+
+/// The function that a kernel has stored for device `ordinal`, if any.
+#[inline]
+pub(crate) fn remembered(kernel: &Kernel, ordinal: usize) -> Option<NonNull<()>> {
+    NonNull::new(cached(kernel, ordinal)?.load(Ordering::Acquire))
+}

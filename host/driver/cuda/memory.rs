@@ -1,0 +1,191 @@
+//! The memory of a CUDA device: its pool, page-locked memory, copies and fills.
+
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::sys;
+
+use super::{Cuda, Failure, Stream};
+use crate::driver::{Pattern, ffi};
+
+impl Cuda {
+    /// The free and the total bytes of the device. Spare memory of the pool counts as free.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), Failure> {
+        let _current = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        let (mut reserved, mut used) = (0u64, 0u64);
+        use sys::CUmemPool_attribute_enum as a;
+        // SAFETY: `enter` made the context current, and `open` made the pool. Each call stores into
+        // its own variable, and both attributes are 64-bit integers.
+        unsafe {
+            ffi::cuMemGetInfo_v2(&mut free, &mut total)?;
+            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
+            ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, (&raw mut used).cast())?;
+        }
+        Ok((free + reserved.saturating_sub(used) as usize, total))
+    }
+
+    /// Lets kernels and copies of this device access the memory of `other`'s pool, if the hardware
+    /// can.
+    pub(crate) fn reach(&self, other: &Cuda) -> Result<(), Failure> {
+        let mut possible: c_int = 0;
+        // SAFETY: `open` got both devices from the driver and made the pool. `access` is plain data
+        // that the driver reads during the call, and `possible` takes one integer.
+        unsafe {
+            ffi::cuDeviceCanAccessPeer(&mut possible, self.device, other.device)?;
+            if possible != 0 {
+                let mut access: sys::CUmemAccessDesc = std::mem::zeroed();
+                access.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+                access.location.id = self.device;
+                access.flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                ffi::cuMemPoolSetAccess(other.pool, &access, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Allocates in stream order. If the device is full, gives the pool's spare memory back to the
+    /// system and tries again, which may wait for the device.
+    #[inline]
+    pub(crate) fn alloc(&self, s: Stream, bytes: usize) -> Result<u64, Failure> {
+        let _current = self.enter()?;
+        let mut p = 0;
+        // SAFETY: `open` made the pool and `new_stream` the stream, and nothing destroys them. The
+        // call stores one address in `p`.
+        let first = unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) };
+        match first {
+            Err(f) if f.is_out_of_memory() => {
+                // Memory counts as used until its free has run. So wait for pending frees before
+                // trimming, unless the wait would invalidate a capture. SAFETY: `enter` made the
+                // context current, `open` made the pool and `new_stream` the stream. The last call
+                // stores one address in `p`.
+                unsafe {
+                    if self.capturing.load(Ordering::Relaxed) == 0 {
+                        ffi::cuCtxSynchronize()?;
+                    }
+                    ffi::cuMemPoolTrimTo(self.pool, 0)?;
+                    ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)?;
+                }
+            }
+            other => other?,
+        }
+        Ok(p)
+    }
+
+    /// Gives the pool's spare memory back to the system.
+    pub(crate) fn trim(&self) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: `enter` made the context current, and `open` made the pool, which is never
+        // destroyed.
+        unsafe { ffi::cuMemPoolTrimTo(self.pool, 0) }
+    }
+
+    /// Frees in stream order.
+    ///
+    /// # Safety
+    /// [`alloc`](Self::alloc) returned `addr`, it is freed once, and `s` orders all uses of the
+    /// memory before this call.
+    #[inline]
+    pub(crate) unsafe fn free(&self, s: Stream, addr: u64) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller frees an allocation of the pool once, after all its uses in stream
+        // order.
+        unsafe { ffi::cuMemFreeAsync(addr, s.0) }
+    }
+
+    /// Allocates page-locked memory that every CUDA device can access. This is slow and may wait
+    /// for the device.
+    pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, Failure> {
+        let _current = self.enter()?;
+        let mut p = null_mut();
+        // SAFETY: `enter` made the context current. The call stores one address in `p`.
+        unsafe { ffi::cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
+        NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
+    }
+
+    /// Frees page-locked memory. This may wait for the device.
+    ///
+    /// # Safety
+    /// [`host_alloc`](Self::host_alloc) returned `p`, it is freed once, and nothing uses the memory
+    /// any more.
+    pub(crate) unsafe fn host_free(&self, p: NonNull<u8>) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller frees memory of `host_alloc` once, and nothing uses it any more.
+        unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
+    }
+
+    /// Copies from host memory to device memory.
+    ///
+    /// # Safety
+    /// Both ranges are valid for `bytes` until the copy is done and do not overlap. `s` orders
+    /// every other access that conflicts with the copy before or after it.
+    #[inline]
+    pub(crate) unsafe fn copy_to_device(
+        &self,
+        s: Stream,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        unsafe { call_anywhere!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
+    }
+
+    /// Copies from device memory to host memory.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        unsafe { call_anywhere!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
+    }
+
+    /// Copies within device memory.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        unsafe { call_anywhere!(self, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
+    }
+
+    /// Copies from the memory of one device to that of another.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device). `to` is on `to_device` and `from`
+    /// on `from_device`.
+    pub(crate) unsafe fn copy_peer(
+        &self,
+        s: Stream,
+        (to_device, to): (&Cuda, u64),
+        (from_device, from): (&Cuda, u64),
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller passes two valid ranges with their devices, whose other uses `s`
+        // orders with the copy. Both contexts are retained for the life of the process.
+        unsafe { ffi::cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0) }
+    }
+
+    /// Writes the pattern `count` times.
+    ///
+    /// # Safety
+    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. `s`
+    /// orders every other access of this memory before or after the fill.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, s: Stream, to: u64, pattern: Pattern, count: usize) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses `s` orders
+        // with the fill.
+        unsafe {
+            match pattern {
+                Pattern::U8(v) => ffi::cuMemsetD8Async(to, v, count, s.0),
+                Pattern::U16(v) => ffi::cuMemsetD16Async(to, v, count, s.0),
+                Pattern::U32(v) => ffi::cuMemsetD32Async(to, v, count, s.0),
+            }
+        }
+    }
+}

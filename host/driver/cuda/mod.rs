@@ -1,0 +1,494 @@
+//! A CUDA device, through the driver API.
+//!
+//! A call that needs the device's context makes it current first. Other calls take their context
+//! from the stream or the event they are given (see `call_anywhere`).
+//!
+//! Work goes to non-blocking streams and does not wait for the device. These calls may wait: those
+//! that open a device or load a module, [`Cuda::synchronize`], [`Cuda::event_synchronize`], those
+//! that allocate or free page-locked memory, [`Cuda::trim`], and [`Cuda::alloc`] when the device is
+//! full.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cudarc::driver::sys;
+
+pub(crate) use super::ffi::Failure;
+use super::{ffi, guard};
+use crate::error::{Error, Result};
+
+/// The oldest CUDA version whose driver has every function called here.
+const NEEDED: (u32, u32) = (12, 0);
+
+/// Makes a call that takes its context from its stream or event, whichever context is current (CUDA
+/// C++ Programming Guide, "Stream and Event Behavior"). So the usual case does not query the
+/// current context. Some drivers refuse such a call if no context is current. A refused call has no
+/// effect, so this makes the device's context current and calls again.
+macro_rules! call_anywhere {
+    ($cuda:ident, $f:ident($($arg:expr),* $(,)?)) => {{
+        match ffi::$f($($arg),*) {
+            Err(f) if f.blames_context() => {
+                let _current = $cuda.enter()?;
+                ffi::$f($($arg),*)
+            }
+            result => result,
+        }
+    }};
+}
+
+mod kernels;
+mod memory;
+
+pub(crate) use kernels::{Module, cached, remembered};
+
+/// Loads and starts the driver, once.
+///
+/// # Errors
+/// The reason why the driver cannot be used. It is kept, except for a call that is not permitted
+/// here.
+fn initialise() -> Result<()> {
+    static DRIVER: OnceLock<Result<()>> = OnceLock::new();
+    guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
+    DRIVER
+        .get_or_init(|| {
+            // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library
+            // allows that at any time, on any thread.
+            if !unsafe { sys::is_culib_present() } {
+                return Err(Error::NoDriver {
+                    reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                });
+            }
+            // SAFETY: The library is loaded (checked above), and every driver has these two
+            // functions. `cuInit` may be called at any time. `cuDriverGetVersion` stores one
+            // integer in `version`.
+            let (started, version) = unsafe {
+                let mut version: c_int = 0;
+                let started = ffi::cuInit(0);
+                let _ = ffi::cuDriverGetVersion(&mut version);
+                (started, version as u32)
+            };
+            started.map_err(|f| Error::NoDriver { reason: Error::from(f).to_string() })?;
+            let found = (version / 1000, version % 1000 / 10);
+            if found < NEEDED {
+                return Err(Error::DriverTooOld { found, needed: NEEDED });
+            }
+            Ok(())
+        })
+        .clone()
+}
+
+/// How many CUDA devices the driver shows.
+pub(crate) fn count() -> Result<usize> {
+    initialise()?;
+    let mut n: c_int = 0;
+    // SAFETY: `initialise` has started the driver. The call stores one integer in `n`.
+    unsafe { ffi::cuDeviceGetCount(&mut n) }?;
+    Ok(n.max(0) as usize)
+}
+
+/// The properties of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Info {
+    pub(crate) name: String,
+    pub(crate) memory: usize,
+    pub(crate) copy_engines: u32,
+    pub(crate) multiprocessors: u32,
+    pub(crate) capability: (u32, u32),
+    pub(crate) driver: (u32, u32),
+    /// Least and greatest priority, as CUDA orders them: smaller is more urgent.
+    pub(crate) priorities: (i32, i32),
+}
+
+/// A CUDA device: its primary context, retained for the life of the process, and a memory pool.
+#[derive(Debug)]
+pub(crate) struct Cuda {
+    pub(crate) ordinal: usize,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    pool: sys::CUmemoryPool,
+    /// The number of captures in progress. A wait for the whole context would invalidate them.
+    capturing: AtomicUsize,
+    pub(crate) info: Info,
+}
+
+// SAFETY: The raw pointers are handles of the CUDA driver, which may be used from every thread.
+unsafe impl Send for Cuda {}
+// SAFETY: The handles may be used from several threads at once (CUDA driver API, thread safety).
+// The other fields are `Sync`.
+unsafe impl Sync for Cuda {}
+
+/// A stream of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stream(pub(crate) sys::CUstream);
+// SAFETY: A stream is a handle of the CUDA driver, which may be used from every thread.
+unsafe impl Send for Stream {}
+// SAFETY: CUDA allows several threads to use one stream at once.
+unsafe impl Sync for Stream {}
+
+/// An event of the driver, which this value owns. [`Cuda::destroy_event`] destroys it.
+#[derive(Debug)]
+pub(crate) struct Event(sys::CUevent);
+// SAFETY: An event is a handle of the CUDA driver, which may be used from every thread.
+unsafe impl Send for Event {}
+// SAFETY: CUDA allows several threads to use one event at once.
+unsafe impl Sync for Event {}
+
+/// An executable graph, which this value owns. [`Cuda::destroy_graph`] destroys it.
+#[derive(Debug)]
+pub(crate) struct Graph(sys::CUgraphExec);
+// SAFETY: A graph is a handle of the CUDA driver, which may be used from every thread.
+unsafe impl Send for Graph {}
+// SAFETY: CUDA forbids two launches of one graph at the same time. `launch_graph` takes `&mut
+// Graph`, so shared references do not launch.
+unsafe impl Sync for Graph {}
+
+/// Keeps the device's context current on this thread until dropped.
+struct Current {
+    pushed: bool,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut old = null_mut();
+            // SAFETY: `enter` pushed the context (`pushed` is set). Each `Current` is a local
+            // variable of one call of this module, so it is dropped on the same thread. The call
+            // stores one handle in `old`.
+            let _ = unsafe { ffi::cuCtxPopCurrent_v2(&mut old) };
+        }
+    }
+}
+
+fn attribute(device: sys::CUdevice, a: sys::CUdevice_attribute) -> Result<u32, Failure> {
+    let mut v: c_int = 0;
+    // SAFETY: `cuDeviceGet` returned the device. The call stores one integer in `v`.
+    unsafe { ffi::cuDeviceGetAttribute(&mut v, a, device) }?;
+    Ok(v.max(0) as u32)
+}
+
+impl Cuda {
+    /// Opens device `ordinal`.
+    pub(crate) fn open(ordinal: usize) -> Result<Self> {
+        use sys::CUdevice_attribute_enum as a;
+        let count = count()?;
+        if ordinal >= count {
+            return Err(Error::NoSuchDevice { ordinal, count });
+        }
+        let mut device = 0;
+        let mut context = null_mut();
+        let mut name = [0u8; 256];
+        let mut memory = 0usize;
+        let mut version: c_int = 0;
+        // SAFETY: `count` has started the driver, and the ordinal is below the count (checked
+        // above). Each call stores into its own variable, and the length passed for the name is
+        // that of the array.
+        unsafe {
+            ffi::cuDeviceGet(&mut device, ordinal as c_int)?;
+            ffi::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
+            ffi::cuDeviceTotalMem_v2(&mut memory, device)?;
+            ffi::cuDriverGetVersion(&mut version)?;
+            ffi::cuDevicePrimaryCtxRetain(&mut context, device)?;
+        }
+        if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
+            return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
+        }
+        // If this thread has no context, make this one current and leave it, as the CUDA runtime
+        // does. Then calls on this thread need not push it.
+        let mut current = null_mut();
+        // SAFETY: The first call stores this thread's context in `current`. The second makes a
+        // context current that `cuDevicePrimaryCtxRetain` returned and that is never released.
+        unsafe {
+            ffi::cuCtxGetCurrent(&mut current)?;
+            if current.is_null() {
+                ffi::cuCtxSetCurrent(context)?;
+            }
+        }
+        let mut cuda = Self {
+            ordinal,
+            device,
+            context,
+            pool: null_mut(),
+            capturing: AtomicUsize::new(0),
+            info: Info {
+                name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
+                memory,
+                copy_engines: attribute(device, a::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+                multiprocessors: attribute(device, a::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                capability: (
+                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                ),
+                driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+                priorities: (0, 0),
+            },
+        };
+        let _current = cuda.enter()?;
+        let mut keep = u64::MAX;
+        // SAFETY: `enter` made the context current. Each call stores into its own variable. `props`
+        // is plain data, for which zero means "default", and `keep` is the 64-bit integer that this
+        // attribute takes.
+        unsafe {
+            ffi::cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1)?;
+            let mut props: sys::CUmemPoolProps = std::mem::zeroed();
+            props.allocType = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+            props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+            props.location.id = device;
+            ffi::cuMemPoolCreate(&mut cuda.pool, &props)?;
+            // The pool keeps freed memory for the next allocation. `alloc` and `trim` give it back.
+            ffi::cuMemPoolSetAttribute(
+                cuda.pool,
+                sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast(),
+            )?;
+        }
+        drop(_current);
+        Ok(cuda)
+    }
+
+    /// Makes the device's context current on this thread until the result is dropped.
+    #[inline]
+    fn enter(&self) -> Result<Current, Failure> {
+        let mut current = null_mut();
+        // SAFETY: `open` has started the driver. The call stores one handle in `current`.
+        unsafe { ffi::cuCtxGetCurrent(&mut current) }?;
+        if current == self.context {
+            return Ok(Current { pushed: false });
+        }
+        // SAFETY: `open` retained the primary context, and nothing releases it.
+        unsafe { ffi::cuCtxPushCurrent_v2(self.context) }?;
+        Ok(Current { pushed: true })
+    }
+
+    pub(crate) fn new_stream(&self, priority: i32) -> Result<Stream, Failure> {
+        let _current = self.enter()?;
+        let mut s = null_mut();
+        // SAFETY: `enter` made the context current. The call stores one handle in `s`.
+        unsafe {
+            ffi::cuStreamCreateWithPriority(
+                &mut s,
+                sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint,
+                priority,
+            )?;
+        }
+        Ok(Stream(s))
+    }
+
+    /// The priority that the driver gave the stream.
+    pub(crate) fn priority(&self, s: Stream) -> Result<i32, Failure> {
+        let mut priority: c_int = 0;
+        // SAFETY: `new_stream` made the stream, and nothing destroys it. The call stores one
+        // integer in `priority`.
+        unsafe { call_anywhere!(self, cuStreamGetPriority(s.0, &mut priority)) }?;
+        Ok(priority)
+    }
+
+    pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
+        // SAFETY: `new_stream` made the stream, and nothing destroys it.
+        unsafe { call_anywhere!(self, cuStreamSynchronize(s.0)) }
+    }
+
+    /// Whether all work of the stream is done.
+    pub(crate) fn query(&self, s: Stream) -> Result<bool, Failure> {
+        // SAFETY: `new_stream` made the stream, and nothing destroys it.
+        ready(unsafe { call_anywhere!(self, cuStreamQuery(s.0)) })
+    }
+
+    pub(crate) fn new_event(&self, timed: bool) -> Result<Event, Failure> {
+        let _current = self.enter()?;
+        let mut e = null_mut();
+        let flags = if timed { 0 } else { sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint };
+        // SAFETY: `enter` made the context current. The call stores one handle in `e`.
+        unsafe { ffi::cuEventCreate(&mut e, flags) }?;
+        Ok(Event(e))
+    }
+
+    /// Destroys an event. The driver keeps it until pending work has passed it.
+    pub(crate) fn destroy_event(&self, e: Event) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: `new_event` made the event, and this call owns it, so nobody uses it
+            // afterwards. If the call fails, the event leaks.
+            let _ = unsafe { ffi::cuEventDestroy_v2(e.0) };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
+        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
+        // streams are never destroyed.
+        unsafe { call_anywhere!(self, cuEventRecord(e.0, s.0)) }
+    }
+
+    /// Makes the stream wait for the event, which may be another device's.
+    #[inline]
+    pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
+        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
+        // streams are never destroyed.
+        unsafe { call_anywhere!(self, cuStreamWaitEvent(s.0, e.0, 0)) }
+    }
+
+    /// Records the event on `from` and makes `to` wait for it. Both are streams of this device.
+    #[inline]
+    pub(crate) fn hand(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
+        // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams
+        // are never destroyed.
+        unsafe {
+            call_anywhere!(self, cuEventRecord(e.0, from.0))?;
+            call_anywhere!(self, cuStreamWaitEvent(to.0, e.0, 0))
+        }
+    }
+
+    pub(crate) fn event_done(&self, e: &Event) -> Result<bool, Failure> {
+        // SAFETY: `new_event` made the event, which `e` borrows, so it is not destroyed meanwhile.
+        ready(unsafe { call_anywhere!(self, cuEventQuery(e.0)) })
+    }
+
+    pub(crate) fn event_synchronize(&self, e: &Event) -> Result<(), Failure> {
+        // SAFETY: `new_event` made the event, which `e` borrows, so it is not destroyed meanwhile.
+        unsafe { call_anywhere!(self, cuEventSynchronize(e.0)) }
+    }
+
+    /// Milliseconds between two complete timed events; `None` while one is not.
+    pub(crate) fn elapsed(&self, start: &Event, end: &Event) -> Result<Option<f32>, Failure> {
+        let _current = self.enter()?;
+        let mut ms = 0.0;
+        // SAFETY: `new_event` made both events, which are borrowed. The call stores one number in
+        // `ms`, and the driver returns an error if one of them has no time.
+        Ok(ready(unsafe { ffi::cuEventElapsedTime(&mut ms, start.0, end.0) })?.then_some(ms))
+    }
+
+    /// Starts a capture: the stream keeps its commands instead of running them, until
+    /// [`end_capture`](Self::end_capture).
+    ///
+    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed, except a
+    /// wait for the whole context.
+    pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing
+        // destroys it.
+        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }?;
+        self.capturing.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends a capture. Returns the graph of what the stream was given since
+    /// [`begin_capture`](Self::begin_capture), with the number of its nodes, and whether the stream
+    /// has left the capture. If it has not, it can never be used again.
+    pub(crate) fn end_capture(&self, s: Stream) -> (Result<(Graph, usize), Failure>, bool) {
+        let _current = match self.enter() {
+            Ok(current) => current,
+            Err(failure) => return (Err(failure), false),
+        };
+        let mut graph = null_mut();
+        // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call
+        // stores one handle in `graph`, which is null if the capture is not valid.
+        let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
+        self.capturing.fetch_sub(1, Ordering::Relaxed);
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
+        // SAFETY: `new_stream` made the stream. The call stores one number in `status`.
+        let asked = unsafe { ffi::cuStreamIsCapturing(s.0, &mut status) };
+        let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
+        let (mut executable, mut nodes) = (null_mut(), 0);
+        let made = ended.and_then(|()| {
+            // SAFETY: `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores into
+            // its own variable, and a null list asks for the number of nodes only.
+            unsafe {
+                ffi::cuGraphGetNodes(graph, null_mut(), &mut nodes)?;
+                ffi::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
+            }
+        });
+        if !graph.is_null() {
+            // SAFETY: `cuStreamEndCapture` gave the graph to this function alone, which does not
+            // use it again. The executable graph is a copy.
+            let _ = unsafe { ffi::cuGraphDestroy(graph) };
+        }
+        (made.map(|()| (Graph(executable), nodes)), usable)
+    }
+
+    /// Enqueues a whole graph. It runs after its own earlier launches, whichever stream they are
+    /// on.
+    ///
+    /// # Safety
+    /// What each captured call requires holds again, as if it were made on this stream now.
+    #[inline]
+    pub(crate) unsafe fn launch_graph(&self, s: Stream, graph: &mut Graph) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller guarantees that each captured call is sound on this stream now. `&mut`
+        // excludes a second launch of the graph at the same time, which CUDA forbids.
+        unsafe { ffi::cuGraphLaunch(graph.0, s.0) }
+    }
+
+    /// Destroys a graph. The driver keeps it until its pending launches are done.
+    pub(crate) fn destroy_graph(&self, graph: Graph) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: `end_capture` made the graph, and this call owns it, so nobody uses it
+            // afterwards. If the call fails, the graph leaks.
+            let _ = unsafe { ffi::cuGraphExecDestroy(graph.0) };
+        }
+    }
+
+    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
+    ///
+    /// # Safety
+    /// `flag` points into page-locked memory that stays allocated until the stream has passed this
+    /// wait.
+    pub(crate) unsafe fn wait_value(&self, s: Stream, flag: *const u32, value: u32) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
+        // wait, and page-locked memory has the same address on the device.
+        unsafe {
+            ffi::cuStreamWaitValue32_v2(
+                s.0,
+                flag as u64,
+                value,
+                sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint,
+            )
+        }
+    }
+
+    /// Enqueues a host function.
+    ///
+    /// # Safety
+    /// `f(data)` may be called once from a thread of the driver. It does not unwind and makes no
+    /// CUDA call.
+    pub(crate) unsafe fn launch_host(
+        &self,
+        s: Stream,
+        f: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    ) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: `new_stream` made the stream. The caller guarantees that the driver may call
+        // `f(data)` once from a thread of its own.
+        unsafe { ffi::cuLaunchHostFunc(s.0, Some(f), data) }
+    }
+}
+
+/// Turns "not ready", which is no failure, into false.
+fn ready(r: Result<(), Failure>) -> Result<bool, Failure> {
+    match r {
+        Ok(()) => Ok(true),
+        Err(f) if f.is_not_ready() => Ok(false),
+        Err(f) => Err(f),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::guard::{Forbidden, as_host_function};
+
+    /// This holds on machines without a driver too, because the guard is asked first.
+    #[test]
+    fn no_function_of_the_driver_is_called_in_a_host_function() {
+        as_host_function(|| {
+            assert!(matches!(count(), Err(Error::InHostFunction)));
+            let mut n = 0;
+            // SAFETY: The guard refuses the call before it looks for the driver.
+            let refused = unsafe { ffi::cuDeviceGetCount(&mut n) };
+            assert!(matches!(refused, Err(Failure::Forbidden(Forbidden::HostFunction))), "{refused:?}");
+        });
+    }
+}
