@@ -942,7 +942,7 @@ impl Drop for Folder {
 }
 
 /// Smaller than a piece, a piece and a part, whole pieces exactly, and several pieces and a part.
-const IN_FILES: [[u32; 2]; 4] = [[3, 5], [600, 700], [1024, 1024], [700, 1601]];
+const IN_FILES: [[u32; 2]; 4] = [[3, 5], [1200, 1301], [2048, 2048], [1400, 3203]];
 
 fn in_file(index: u64) -> ([u32; 2], u64, Vec<u8>) {
     let [height, width] = IN_FILES[index as usize % 4];
@@ -979,7 +979,7 @@ fn pixels_in_files_reach_the_device() {
         for &(direct, open) in &opens {
             for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
                 // Room for as many slots as the loader likes, for two, and for none.
-                for pinned_budget in [usize::MAX, 9 << 20, 1 << 20] {
+                for pinned_budget in [usize::MAX, 34 << 20, 1 << 20] {
                     if upload == Upload::Off && (direct || pinned_budget < usize::MAX) {
                         continue; // it reads all of an image into memory, wherever the blocks of the file begin
                     }
@@ -1033,7 +1033,7 @@ fn pixels_in_files_reach_the_device() {
                     assert!(pool.in_use() + pool.cached() <= pinned_budget);
                     if upload != Upload::Off {
                         // Slots for three threads, and pages of what is decoded.
-                        assert!(pool.in_use() + pool.cached() < 8 << 20, "{} bytes are locked", pool.in_use());
+                        assert!(pool.in_use() + pool.cached() < 32 << 20, "{} bytes are locked", pool.in_use());
                     }
                     let all = |index| match decoded(index) {
                         true => pixels(index).len(),

@@ -630,8 +630,9 @@ fn another_pipeline_can_wait() {
 
 /// A pipeline, and frames of it for an image, whose streams stand at gates.
 fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
-    // A slot takes a parked stream where there is one; the others are kept away meanwhile.
-    let _parked: Vec<_> = (0..32).map(|_| AnyStream::new(device).unwrap()).collect();
+    // A slot takes a parked stream where there is one; the others are kept away meanwhile: as many as
+    // the tests of this binary leave on a device.
+    let _parked: Vec<_> = (0..256).map(|_| AnyStream::new(device).unwrap()).collect();
     let streams = [(); N].map(|()| AnyStream::new(device).unwrap());
     let gates = [(); N].map(|()| Gate::closed(device));
     for (stream, gate) in streams.iter().zip(&gates) {

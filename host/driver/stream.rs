@@ -1,0 +1,316 @@
+//! What streams of either machine do.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+use thalweg_simt::host::{Kernel, LaunchShape};
+
+use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, StreamHandle};
+use crate::lock;
+
+impl StreamHandle {
+    /// The driver's own handle; `None` on the CPU device.
+    pub(crate) fn raw(self) -> Option<*mut c_void> {
+        match self {
+            Self::Cuda(_, s) => Some(s.0.cast()),
+            Self::Cpu(_) => None,
+        }
+    }
+
+    /// The priority that the stream has.
+    pub(crate) fn priority(self) -> Result<i32, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.priority(s)?,
+            Self::Cpu(q) => q.facts().priority(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn record(self, event: &EventHandle) -> Result<(), Fault> {
+        match (self, event) {
+            (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
+            (Self::Cpu(q), EventHandle::Cpu(e)) => q.enter()?.record(e.facts()),
+            _ => return Err(Fault::Unrelated),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn wait(self, event: &EventHandle) -> Result<(), Fault> {
+        match (self, event) {
+            (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
+            (Self::Cpu(q), EventHandle::Cpu(e)) if q.facts().can_wait(e.facts()) => q.enter()?.wait(e.facts())?,
+            _ => return Err(Fault::Unrelated),
+        }
+        Ok(())
+    }
+
+    /// Records `event` here and makes `to` wait for it.
+    #[inline]
+    pub(crate) fn hand(self, event: &EventHandle, to: Self) -> Result<(), Fault> {
+        if let (Self::Cuda(c, from), EventHandle::Cuda(_, e), Self::Cuda(d, to)) = (self, event, to)
+            && std::ptr::eq(c, d)
+        {
+            return Ok(c.hand(e, from, to)?);
+        }
+        self.record(event)?;
+        to.wait(event)
+    }
+
+    /// Starts a capture on a [capture stream](Driver::new_capture_stream).
+    pub(crate) fn begin_capture(self) -> Result<(), Fault> {
+        match self {
+            Self::Cuda(c, s) => c.begin_capture(s)?,
+            Self::Cpu(q) => _ = q.enter()?,
+        }
+        Ok(())
+    }
+
+    /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can
+    /// be used again.
+    pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
+        match self {
+            Self::Cuda(c, s) => {
+                let (graph, usable) = c.end_capture(s);
+                (graph.map(|(graph, nodes)| (GraphHandle::Cuda(c, graph), nodes)).map_err(Fault::Cuda), usable)
+            }
+            Self::Cpu(q) => match q.enter() {
+                Ok(q) => {
+                    let recording = q.take_recording();
+                    let nodes = recording.len();
+                    (Ok((GraphHandle::Cpu(recording), nodes)), true)
+                }
+                Err(why) => (Err(why.into()), false),
+            },
+        }
+    }
+
+    /// Enqueues the whole graph.
+    ///
+    /// # Safety
+    /// The graph was captured on this stream's device. What each captured call requires holds
+    /// again, as if it were made on this stream now.
+    #[inline]
+    pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
+        // SAFETY: The caller guarantees that each captured call is sound on this stream now, which
+        // is what both machines require.
+        unsafe {
+            match (self, graph) {
+                (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
+                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording),
+                _ => return Err(Fault::Unrelated),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn synchronize(self) -> Result<(), Fault> {
+        match self {
+            Self::Cuda(c, s) => c.synchronize(s)?,
+            Self::Cpu(q) => q.enter()?.synchronize()?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_done(self) -> Result<bool, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.query(s)?,
+            Self::Cpu(q) => q.enter()?.query()?,
+        })
+    }
+
+    /// Allocates device memory in stream order. Its content is arbitrary.
+    #[inline]
+    pub(crate) fn alloc(self, bytes: usize) -> Result<u64, Fault> {
+        Ok(match self {
+            Self::Cuda(c, s) => c.alloc(s, bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?,
+            Self::Cpu(q) => q.enter()?.cpu().alloc(bytes)?.as_ptr().expose_provenance() as u64,
+        })
+    }
+
+    /// Frees device memory in stream order.
+    ///
+    /// # Safety
+    /// [`alloc`](Self::alloc) on a stream of the same device returned `addr` for the same `bytes`,
+    /// `addr` is freed once, and the stream orders all uses of the memory before this call.
+    #[inline]
+    pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: The caller frees an allocation of this device once, after all its uses in stream
+        // order. Both machines require exactly that.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.free(s, addr)?,
+                Self::Cpu(q) => q.enter()?.free(addr, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from host memory to device memory.
+    ///
+    /// # Safety
+    /// Both ranges are valid for `bytes` until the copy is done and do not overlap. The stream
+    /// orders every other access that conflicts with the copy before or after it.
+    #[inline]
+    pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from device memory to host memory.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies within the memory of the stream's device.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device).
+    #[inline]
+    pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
+                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from the memory of one device to that of another.
+    ///
+    /// # Safety
+    /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the
+    /// device beside it.
+    pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes two valid ranges, each with its device, whose other uses the
+        // stream orders with the copy. The method of either machine requires the same.
+        unsafe {
+            match (self, to, from) {
+                (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
+                    c.copy_peer(s, (a, to), (b, from), bytes)?;
+                }
+                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.enter()?.copy(to, from, bytes),
+                _ => return Err(Fault::Unrelated),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the pattern `count` times.
+    ///
+    /// # Safety
+    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. The
+    /// stream orders every other access of this memory before or after the fill.
+    pub(crate) unsafe fn fill(self, to: u64, pattern: Pattern, count: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses the stream
+        // orders with the fill. The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
+                Self::Cpu(q) => q.enter()?.fill(to, pattern, count),
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks the stream until the word at `flag` is `value` or up to 2^31 - 1 more, with
+    /// wrap-around.
+    ///
+    /// # Safety
+    /// `flag` points into page-locked memory that stays allocated until the stream has passed this
+    /// wait.
+    pub(crate) unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<(), Fault> {
+        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
+        // wait. The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
+                Self::Cpu(q) => q.enter()?.wait_value(flag, value),
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues a host function. If the stream cannot take it, `f` is dropped.
+    pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
+        type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: `launch_host` made `data` with `Arc::into_raw` for this call alone, and the
+            // driver calls `run` at most once with it.
+            let slot = unsafe { Arc::from_raw(data.cast::<Slot>().cast_const()) };
+            let f = lock(&slot).take();
+            if let Some(f) = f {
+                f();
+            }
+        }
+        match self {
+            Self::Cuda(c, s) => {
+                let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
+                let data = Arc::into_raw(slot.clone()).cast_mut().cast();
+                // SAFETY: `data` is a reference that only `run` takes back, so `run(data)` may be
+                // called once. `f` never unwinds and makes no CUDA call: the typed layer wraps it
+                // so that it catches panics and so that the guard refuses calls.
+                if let Err(failure) = unsafe { c.launch_host(s, run, data) } {
+                    // The driver may report an earlier call's failure here and still call `run`
+                    // later. So the closure is taken out of the slot: `run` then finds nothing. The
+                    // reference in `data` is never taken back here, and leaks if `run` is not
+                    // called.
+                    let f = lock(&slot).take();
+                    drop(f);
+                    return Err(failure.into());
+                }
+            }
+            Self::Cpu(q) => q.enter()?.host(f),
+        }
+        Ok(())
+    }
+
+    /// Launches a kernel. On a GPU it needs the kernel's `function`.
+    ///
+    /// # Safety
+    /// The kernel is sound for these arguments and this shape. The stream orders every other access
+    /// that conflicts with the kernel's accesses to its buffers before or after the launch.
+    /// `function`, if given, is the kernel's function on this device.
+    #[inline]
+    pub(crate) unsafe fn launch(
+        self,
+        kernel: &'static Kernel,
+        function: Option<NonNull<()>>,
+        shape: LaunchShape,
+        slots: &[u64],
+    ) -> Result<(), Fault> {
+        // SAFETY: The caller guarantees sound arguments, ordered buffers and the right function.
+        // The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,
+                Self::Cpu(q) => q.enter()?.launch(kernel, shape, slots)?,
+            }
+        }
+        Ok(())
+    }
+}
