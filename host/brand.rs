@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 pub trait Tag: 'static {}
 
 /// A type that stands for a stream: a [`StreamTag`], or the brand of a stream under
-/// [`capture`](Stream::capture).
+/// [`capture`](crate::Stream::capture).
 ///
 /// Code that is generic over `Brand` can run and can be captured: copies, fills, kernel launches,
 /// and functions that call those.

@@ -20,7 +20,7 @@ use crate::runtime::tally::Stall;
 /// A stream. The device runs its operations in order while the host continues.
 ///
 /// This is a handle that costs nothing to copy. `S` is the identity of the stream: an operation
-/// takes only buffers that the same stream orders ([`On<S, _>`](On)), so its work cannot meet a
+/// takes only buffers that the same stream orders ([`On<S, _>`](crate::On)), so its work cannot meet a
 /// buffer that another stream may be using.
 ///
 /// Operations enqueue work and do not wait for it, unless their name says `blocking` or

@@ -4,7 +4,6 @@
 //! The layer works with addresses and raw handles. It does not know element types, stream tags or
 //! the states of buffers. A failed call gives facts ([`Fault`]), which `runtime` makes an error of.
 
-use std::ffi::c_void;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl PinnedPool {
     /// waits for them.
     ///
     /// # Errors
-    /// The budget is spent ([`Error::PinnedBudget`]), the system cannot lock so many pages, or the
+    /// The budget is spent ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), the system cannot lock so many pages, or the
     /// device has failed.
     #[track_caller]
     pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
@@ -78,7 +78,7 @@ impl Device {
     ///
     /// # Errors
     /// The system cannot lock so many pages, the [limit](Device::limit_pinned) is reached
-    /// ([`Error::PinnedBudget`]), or the device has failed.
+    /// ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), or the device has failed.
     #[track_caller]
     pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
