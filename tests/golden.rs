@@ -5,11 +5,10 @@
 
 mod support;
 
-use support::assert_close;
+use oracle::{Image, PLANES, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, relevance_error, wide};
 use support::devices::{devices, report};
 use support::files::{Tensors, read_png};
-use support::reference::{self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
-use support::run::{check_planes, check_run, wide};
+use support::run::{check_run, given};
 use thalweg::Device;
 use thalweg_vision::{Params, Pipeline, TokenSet};
 
@@ -56,12 +55,12 @@ fn photo(golden: &Golden) -> Image {
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
     let pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
-    pipeline.run(&[(&photo(golden)).into()]).remove(0).unwrap()
+    pipeline.run(&[given(&photo(golden))]).remove(0).unwrap()
 }
 
 /// What two runs of one image may differ by in relevance: max - min of the balance of its scores.
 fn spread(entropy: &[f64], salience: &[f64]) -> f64 {
-    reference::relevance(&[entropy, salience], &[0.5, 0.5]).1
+    oracle::relevance(&[entropy, salience], &[0.5, 0.5]).1
 }
 
 /// Checks a run against the reference and a golden file.
@@ -84,7 +83,7 @@ fn check(file: &str) {
         }
         let names = want.names();
         if names.contains(&"textures") {
-            check_planes(&what, got.textures.as_ref().unwrap(), &float("textures"));
+            assert_planes_close(&what, got.textures.as_ref().unwrap(), &float("textures"));
         }
         let same = got.sides == want.i32("sides").data;
         println!("{what}: {} tokens, sides as in the file: {same}", got.len());
@@ -138,7 +137,7 @@ fn devices_agree() {
         for &device in &others {
             let what = format!("{} on {device} and on the CPU device", golden.file);
             let got = run(device, &golden);
-            check_planes(&what, got.textures.as_ref().unwrap(), &wide(want.textures.as_ref().unwrap()));
+            assert_planes_close(&what, got.textures.as_ref().unwrap(), &wide(want.textures.as_ref().unwrap()));
             for (name, got, want, bound) in [
                 ("features", &got.features, &want.features, SCORE_ERROR),
                 ("entropy", &got.entropy, &want.entropy, SCORE_ERROR),

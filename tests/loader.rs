@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use oracle::SplitMix;
 use proptest::prelude::*;
 use thalweg::{Device, Error, Event, PinnedPool, stream_tags};
 use thalweg_loader::{Batch, Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm};
@@ -14,7 +15,6 @@ use thalweg_vision::kernels::Layout;
 mod support;
 use support::cases;
 use support::devices::devices;
-use support::images::SplitMix;
 
 /// The size of an image, which its index decides.
 fn size(index: u64) -> [u32; 2] {

@@ -8,13 +8,12 @@ use serde_json::Value;
 use crate::Result;
 use crate::bencher::{Bencher, compare};
 use crate::images::{Content, Photo};
-use crate::kernels::CHECKED;
+use crate::kernels::{CHECKED, FIXATION, checked};
 use crate::limits::Limits;
 use crate::record::{Limit, Row};
-use crate::serial;
 
 /// PyTorch's convolutions may use TF32, whose mantissa has 10 bits.
-const BOUND: f32 = 5e-3;
+const BOUND: f64 = 5e-3;
 
 /// Runs it and takes its rows over, or notes why there are none.
 pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, quick: bool, photo: &Photo, scratch: &Path) -> Result {
@@ -23,8 +22,8 @@ pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, quick: bool, photo: 
     }
     let (script, image, planes) = (scratch.join("torch_baseline.py"), scratch.join("image"), scratch.join("planes"));
     std::fs::write(&script, include_str!("../peers/torch_baseline.py"))?;
-    let data = Content::Photo.pixels(CHECKED, photo);
-    std::fs::write(&image, &data)?;
+    let picture = checked(Content::Photo, photo);
+    std::fs::write(&image, &picture.rgb)?;
     let mut command = Command::new("python3");
     command.arg(&script).args(["--height", &CHECKED.height.to_string(), "--width", &CHECKED.width.to_string()]);
     command.arg("--check").args([&image, &planes]).stderr(Stdio::piped());
@@ -47,7 +46,7 @@ pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, quick: bool, photo: 
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if let Ok(bytes) = std::fs::read(&planes) {
         let got: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|v| f32::from_le_bytes(*v)).collect();
-        let want = serial::textures(CHECKED.height as usize, CHECKED.width as usize, &data);
+        let want = oracle::textures(&picture, [f64::from(FIXATION); 2]);
         if let Err(why) = compare("textures of PyTorch", &got, &want, BOUND) {
             bench.record.absent(why.to_string());
             return Ok(());
