@@ -2,8 +2,8 @@
 
 mod support;
 
+use oracle::Image;
 use support::devices::devices;
-use support::reference::{self, Image};
 use thalweg_vision::kernels;
 
 /// Side of the images that hold 2^24 colours between them, as parts of one of 4096 x 4096.
@@ -19,7 +19,7 @@ fn every_colour() {
         let colours = part * SIDE * SIDE..(part + 1) * SIDE * SIDE;
         let rgb: Vec<u8> = colours.flat_map(|i| [(i >> 16) as u8, (i >> 8) as u8, i as u8]).collect();
         let image = Image { height: SIDE, width: SIDE, rgb };
-        let want = reference::textures(&image, [0.5, 0.5]);
+        let want = oracle::textures(&image, [0.5, 0.5]);
         for (device, worst) in devices().iter().zip(&mut worst) {
             let got = device
                 .per_thread(|stream| {

@@ -3,14 +3,13 @@
 
 mod support;
 
+use oracle::{Content, Image, ImageSpec, PLANES, SCORE_ERROR, SplitMix, assert_close, relevance_error, wide};
 use proptest::prelude::*;
 use proptest::sample::select;
+use support::cases;
 use support::devices::on_each_device;
 use support::fence::{Fence, Fenced, same};
-use support::images::{Content, ImageSpec, SplitMix, images};
-use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
-use support::run::wide;
-use support::{assert_close, cases};
+use support::images::images;
 use thalweg::{Stream, StreamTag};
 use thalweg_vision::kernels::{
     self, Batch, Budget, Layout, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
@@ -226,21 +225,21 @@ fn check_reference<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[Im
     let room = (batch.patch_id.len() as u32).max(1);
     for (b, image) in images.iter().enumerate() {
         let (h, w, range) = (image.height, image.width, layout.patch_range(b));
-        let planes = reference::textures(image, setup.fixation.map(f64::from));
+        let planes = oracle::textures(image, setup.fixation.map(f64::from));
         let features = &batch.features[PLANES * range.start..PLANES * range.end];
-        assert_close("features", features, &reference::features(&planes, h, w, patch as usize), SCORE_ERROR);
+        assert_close("features", features, &oracle::features(&planes, h, w, patch as usize), SCORE_ERROR);
         let entropy = &batch.entropy[range.clone()];
-        assert_close("entropy", entropy, &reference::entropy(image, patch as usize), 2e-6);
+        assert_close("entropy", entropy, &oracle::entropy(image, patch as usize), 2e-6);
         let relevance = &batch.relevance[range.clone()];
         if setup.query.is_none() {
-            let salience = reference::salience(&wide(features), f64::from(foveal_bias));
+            let salience = oracle::salience(&wide(features), f64::from(foveal_bias));
             assert_close("salience", &batch.salience[range.clone()], &salience, 2e-6);
-            let (want, spread) = reference::relevance(&[&wide(entropy), &salience], &[0.25, 0.75]);
+            let (want, spread) = oracle::relevance(&[&wide(entropy), &salience], &[0.25, 0.75]);
             assert_close("relevance", relevance, &want, relevance_error(spread));
         }
-        let sides = reference::allocate(relevance, lo, hi, budget, focus);
+        let sides = oracle::allocate(relevance, lo, hi, budget, focus);
         assert_eq!(batch.sides[range.clone()], sides.iter().map(|&n| n as i32).collect::<Vec<_>>(), "sides");
-        let want = reference::compress(&planes, h, w, patch as usize, &sides);
+        let want = oracle::compress(&planes, h, w, patch as usize, &sides);
         let [t0, t1] = [b, b + 1].map(|i| batch.image_cu_seqlens[i] as usize);
         let tokens = &batch.tokens[PLANES * t0..PLANES * t1];
         assert_close("tokens", tokens, &want.tokens, SCORE_ERROR);
@@ -380,7 +379,7 @@ fn many_small_images() {
             assert_eq!(batch.image_cu_seqlens[b], total);
             assert_eq!(batch.image_cu_patches[b] as usize, ids.len());
             let range = layout.patch_range(b);
-            let want = reference::allocate(&batch.relevance[range.clone()], 1, 2, 5, 0.8);
+            let want = oracle::allocate(&batch.relevance[range.clone()], 1, 2, 5, 0.8);
             assert_eq!(batch.sides[range.clone()], want.iter().map(|&n| n as i32).collect::<Vec<_>>());
             for (id, &side) in range.zip(&want) {
                 if side > 0 {
@@ -470,7 +469,7 @@ fn allocations_are_those_of_the_reference() {
 
         let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
         let layout = Layout::new(&sizes, 1).unwrap();
-        let steps = reference::gains(lo, hi, focus);
+        let steps = oracle::gains(lo, hi, focus);
         let room = patches.min(128 * (budget / u64::from(lo * lo)) as usize);
         on_each_device(|stream| {
             let table = Fenced::new(stream, layout.table(), 0);
@@ -493,7 +492,7 @@ fn allocations_are_those_of_the_reference() {
             for b in 0..128 {
                 let range = layout.patch_range(b);
                 let (own, scores) = (&sides[range.clone()], &relevance[range]);
-                let want = reference::allocate(scores, lo, hi, budget, focus);
+                let want = oracle::allocate(scores, lo, hi, budget, focus);
                 assert!(
                     own.iter().zip(&want).all(|(a, b)| *a as u32 == *b),
                     "round {round}, image {b}: {own:?}, {want:?}"
@@ -513,7 +512,7 @@ fn allocations_are_those_of_the_reference() {
 /// The cost is within the budget; of the steps that were not taken, the first by key and raster order does not fit or has no gain; every
 /// step that was taken comes before it.
 fn check_greedy(sides: &[i32], scores: &[f32], lo: u32, hi: u32, budget: u64, gains: &[u32]) {
-    let key = |i: usize, to: u32| reference::quantise(scores[i]) * gains[(to - lo) as usize];
+    let key = |i: usize, to: u32| oracle::quantise(scores[i]) * gains[(to - lo) as usize];
     let cost: u64 = sides.iter().map(|n| (n * n) as u64).sum();
     assert!(cost <= budget);
     let next = |i: usize| if sides[i] == 0 { lo } else { sides[i] as u32 + 1 };

@@ -8,11 +8,10 @@
 
 mod support;
 
-use support::assert_close;
+use oracle::{Image, PLANES, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, relevance_error, wide};
 use support::devices::{devices, report};
 use support::files::{Tensors, read_png};
-use support::reference::{self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
-use support::run::{check_planes, check_run, wide};
+use support::run::{check_run, given};
 use thalweg::Device;
 use thalweg_vision::{Params, Pipeline, TokenSet, kernels};
 
@@ -59,12 +58,12 @@ fn photo(golden: &Golden) -> Image {
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
     let pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
-    pipeline.run(&[(&photo(golden)).into()]).remove(0).unwrap()
+    pipeline.run(&[given(&photo(golden))]).remove(0).unwrap()
 }
 
 /// What two runs of one image may differ by in relevance: max - min of the balance of its scores.
 fn spread(entropy: &[f64], salience: &[f64]) -> f64 {
-    reference::relevance(&[entropy, salience], &[0.5, 0.5]).1
+    oracle::relevance(&[entropy, salience], &[0.5, 0.5]).1
 }
 
 /// Checks a run against the reference and a golden file.
@@ -87,7 +86,7 @@ fn check(file: &str) {
         }
         let names = want.names();
         if names.contains(&"textures") {
-            check_planes(&what, got.textures.as_ref().unwrap(), &float("textures"));
+            assert_planes_close(&what, got.textures.as_ref().unwrap(), &float("textures"));
         }
         // The file's sides are the allocation of the file's relevance, and its sequences
         // follow from them.
@@ -96,10 +95,10 @@ fn check(file: &str) {
         let sides = &want.i32("sides").data;
         let (lo, hi) = (*golden.params.sides.start(), *golden.params.sides.end());
         let allocated =
-            reference::allocate(&want.f32("relevance").data, lo, hi, golden.params.budget, golden.params.focus);
+            oracle::allocate(&want.f32("relevance").data, lo, hi, golden.params.budget, golden.params.focus);
         assert_eq!(allocated.iter().map(|&n| n as i32).collect::<Vec<_>>(), *sides, "{what}: sides of the file");
         let planes = got.textures.as_ref().unwrap();
-        let packed = reference::compress(&wide(planes), h, w, patch, &allocated);
+        let packed = oracle::compress(&wide(planes), h, w, patch, &allocated);
         assert_eq!(packed.cu_seqlens, want.i32("cu_seqlens").data, "{what}: cu_seqlens of the file");
         assert_eq!(packed.patch_id, want.i32("patch_id").data, "{what}: patch_id of the file");
         println!("{what}: {} tokens, sides as in the file: {}", got.len(), got.sides == *sides);
@@ -117,7 +116,7 @@ fn compress(
     [h, w, patch]: [usize; 3],
     planes: &[f32],
     sides: &[i32],
-    packed: &reference::Tokens,
+    packed: &oracle::Tokens,
 ) -> (Vec<f32>, Vec<f32>) {
     let count = packed.tokens.len() / PLANES;
     let [h, w, patch] = [h, w, patch].map(|n| n as u32);
@@ -175,7 +174,7 @@ fn devices_agree() {
         for &device in &others {
             let what = format!("{} on {device} and on the CPU device", golden.file);
             let got = run(device, &golden);
-            check_planes(&what, got.textures.as_ref().unwrap(), &wide(want.textures.as_ref().unwrap()));
+            assert_planes_close(&what, got.textures.as_ref().unwrap(), &wide(want.textures.as_ref().unwrap()));
             for (name, got, want, bound) in [
                 ("features", &got.features, &want.features, SCORE_ERROR),
                 ("entropy", &got.entropy, &want.entropy, SCORE_ERROR),

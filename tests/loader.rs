@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use oracle::SplitMix;
 use proptest::prelude::*;
 use thalweg::{AnyStream, Device, Error, Event, PinnedPool, stream_tags};
 use thalweg_loader::{
@@ -18,7 +19,6 @@ use thalweg_vision::kernels::{self, Layout};
 mod support;
 use support::cases;
 use support::devices::{devices, report};
-use support::images::SplitMix;
 
 /// The size of an image, which its index decides.
 fn size(index: u64) -> [u32; 2] {

@@ -25,7 +25,7 @@ const PATCH: u32 = 4;
 const ITEM: [usize; 2] = [3 * 9 * 5, 3 * 2];
 
 fn bytes(device: Device, len: usize, seed: u64) -> PinnedBuffer<u8> {
-    let mut random = support::images::SplitMix(seed);
+    let mut random = oracle::SplitMix(seed);
     let mut input = device.pinned(len).unwrap();
     input.fill_with(|| random.byte() & 0x8f);
     input

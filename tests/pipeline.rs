@@ -12,14 +12,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use oracle::{Content, ImageSpec, PLANES, SCORE_ERROR, SplitMix, assert_close};
 use proptest::prelude::*;
 use proptest::sample::select;
+use support::cases;
 use support::devices::{alone, devices, report};
 use support::gate::Gate;
-use support::images::{Content, ImageSpec, SplitMix, images};
-use support::reference::{self, PLANES, SCORE_ERROR};
-use support::run::{check_run, reference_sides};
-use support::{assert_close, cases};
+use support::images::images;
+use support::run::{check_run, given, reference_sides};
 use thalweg::{AnyStream, Device, DeviceKind, Error, Event, kernel};
 use thalweg_vision::{
     Allocation, Frame, FrameFuture, Image, Params, Pipeline, Precision, TokenSet, TokenValues, Tokens,
@@ -37,7 +37,7 @@ kernel! {
     }
 }
 
-fn noise(height: usize, width: usize) -> reference::Image {
+fn noise(height: usize, width: usize) -> oracle::Image {
     let seed = (height * 1000 + width) as u64;
     ImageSpec { height, width, content: Content::Noise, saturated: false, seed }.build()
 }
@@ -45,7 +45,7 @@ fn noise(height: usize, width: usize) -> reference::Image {
 /// Images of sizes that have little in common, and a constant one.
 fn mixed() -> Vec<Image> {
     let sizes = [(1, 1), (200, 151), (1, 90), (33, 32), (31, 129), (90, 1), (64, 64), (2, 3), (97, 67), (5, 260)];
-    let mut all: Vec<Image> = sizes.iter().map(|&(h, w)| (&noise(h, w)).into()).collect();
+    let mut all: Vec<Image> = sizes.iter().map(|&(h, w)| given(&noise(h, w))).collect();
     all.push(Image::new(70, 40, vec![200; 3 * 70 * 40]).unwrap());
     all
 }
@@ -114,7 +114,7 @@ proptest! {
         let _alone = alone();
         let image = spec.build();
         for &device in devices() {
-            let run = pipeline(device, params.clone()).run(&[(&image).into()]).remove(0).unwrap();
+            let run = pipeline(device, params.clone()).run(&[given(&image)]).remove(0).unwrap();
             check_run(&device.to_string(), &image, &params, &run);
         }
     }
@@ -128,7 +128,7 @@ fn images_of_many_patches() {
     for (height, width) in [(64, 128), (73, 127), (128, 129), (129, 127), (250, 131)] {
         let image = ImageSpec { height, width, content: Content::Gradient, saturated: false, seed: 0 }.build();
         for &device in devices() {
-            let run = pipeline(device, params.clone()).run(&[(&image).into()]).remove(0).unwrap();
+            let run = pipeline(device, params.clone()).run(&[given(&image)]).remove(0).unwrap();
             check_run(&format!("{height} x {width} on {device}"), &image, &params, &run);
         }
     }
@@ -234,7 +234,7 @@ fn tokens_in_half_precision() {
 #[test]
 fn frames_are_as_many_as_the_pipeline_is_deep() {
     let _alone = alone();
-    let image = Image::from(&noise(40, 50));
+    let image = given(&noise(40, 50));
     for &device in devices() {
         let pipeline = pipeline(device, small_params()).with_depth(3);
         let sizes = [[40, 50]];
@@ -267,7 +267,7 @@ fn the_steady_state_allocates_nothing() {
     let _alone = alone();
     for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([Device::new_cpu().unwrap()])
     {
-        let image = Image::from(&noise(64, 64));
+        let image = given(&noise(64, 64));
         let pipeline = pipeline(device, small_params()).with_depth(2);
         let go_round = || {
             let mut tokens = submit(&pipeline, &image).unwrap().synchronize().unwrap();
@@ -351,7 +351,7 @@ fn the_largest_image() {
 
 fn check_large(device: Device, h: usize, w: usize) {
     const P: usize = 32;
-    let (gh, gw) = reference::grid(h, w, P);
+    let (gh, gw) = oracle::grid(h, w, P);
     let rich = [(0, 0), (0, gw - 1), (gh / 2, gw / 3), (gh - 1, 0), (gh - 1, gw - 1)];
     let in_rich = |y: usize, x: usize| rich.contains(&(y / P, x / P));
     let cut = |rows: Range<usize>, columns: Range<usize>| {
@@ -363,7 +363,7 @@ fn check_large(device: Device, h: usize, w: usize) {
                 rgb.extend([any as u8, (any >> 8) as u8, (any >> 16) as u8]);
             }
         }
-        reference::Image { height: rows.len(), width: columns.len(), rgb }
+        oracle::Image { height: rows.len(), width: columns.len(), rgb }
     };
 
     let params = Params::default();
@@ -381,11 +381,11 @@ fn check_large(device: Device, h: usize, w: usize) {
         let columns = px.saturating_sub(1) * P..((px + 2) * P).min(w);
         let around = cut(rows.clone(), columns.clone());
         let (ch, cw) = (around.height, around.width);
-        let index = py.min(1) * reference::grid(ch, cw, P).1 + px.min(1);
+        let index = py.min(1) * oracle::grid(ch, cw, P).1 + px.min(1);
         let patch = py * gw + px;
 
         // Position and eccentricity are of the whole image.
-        let mut planes = reference::textures(&around, [0.5, 0.5]);
+        let mut planes = oracle::textures(&around, [0.5, 0.5]);
         for (i, y) in rows.clone().enumerate() {
             for (j, x) in columns.clone().enumerate() {
                 let (y, x) = (y as f64 / (h - 1) as f64, x as f64 / (w - 1) as f64);
@@ -394,16 +394,16 @@ fn check_large(device: Device, h: usize, w: usize) {
                 planes[(11 * ch + i) * cw + j] = (y - 0.5).hypot(x - 0.5) / 0.5f64.hypot(0.5);
             }
         }
-        let features = reference::features(&planes, ch, cw, P);
+        let features = oracle::features(&planes, ch, cw, P);
         let got = &run.features[PLANES * patch..PLANES * (patch + 1)];
         assert_close(&format!("{what}: features"), got, &features[PLANES * index..PLANES * (index + 1)], SCORE_ERROR);
-        let entropy = reference::entropy(&around, P)[index];
+        let entropy = oracle::entropy(&around, P)[index];
         assert_close(&format!("{what}: entropy"), &run.entropy[patch..=patch], &[entropy], SCORE_ERROR);
 
         assert!(sides[patch] > 0, "{what} is selected");
-        let mut only = vec![0; reference::grid(ch, cw, P).0 * reference::grid(ch, cw, P).1];
+        let mut only = vec![0; oracle::grid(ch, cw, P).0 * oracle::grid(ch, cw, P).1];
         only[index] = sides[patch];
-        let want = reference::compress(&planes, ch, cw, P, &only);
+        let want = oracle::compress(&planes, ch, cw, P, &only);
         let k = run.patch_id.iter().position(|&id| id as usize == patch).unwrap();
         let (start, end) = (run.cu_seqlens[k] as usize, run.cu_seqlens[k + 1] as usize);
         assert_close(&format!("{what}: tokens"), &run.tokens[PLANES * start..PLANES * end], &want.tokens, SCORE_ERROR);
@@ -423,7 +423,7 @@ fn check_large(device: Device, h: usize, w: usize) {
 fn an_image_that_fails_leaves_the_others_alone() {
     let _alone = alone();
     let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
-    let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| Image::from(&image));
+    let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| given(&image));
     for &device in devices() {
         let pipeline = Pipeline::new(device, params.clone()).unwrap();
         let batch = [&large, &small, &large, &large, &other, &large].map(Clone::clone);
@@ -447,7 +447,7 @@ fn running_out_of_memory_is_an_error_and_no_end() {
     let _alone = alone();
     // Up to 2^31 tokens, of 52 bytes each.
     let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
-    let [small, large] = [noise(1, 2), noise(181, 182)].map(|image| Image::from(&image));
+    let [small, large] = [noise(1, 2), noise(181, 182)].map(|image| given(&image));
     for &device in devices() {
         if device.free_memory().unwrap() > 100 << 30 {
             report(&format!("NOT COVERED on {device}: running out of memory, because it has room for everything"));
@@ -560,7 +560,7 @@ proptest! {
         let _alone = alone();
         let params = Params { budget, ..params };
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
-        let sides = reference::allocate(&map, lo, hi, params.budget, params.focus);
+        let sides = oracle::allocate(&map, lo, hi, params.budget, params.focus);
         for &device in devices() {
             let got = allocate(device, &map, &params).unwrap();
             assert_eq!(got.sides, sides.iter().map(|&n| n as i32).collect::<Vec<_>>());
@@ -617,7 +617,7 @@ fn any_number_can_be_under_way() {
 #[test]
 fn another_pipeline_can_wait() {
     let _alone = alone();
-    let image = Image::from(&noise(70, 90));
+    let image = given(&noise(70, 90));
     for &device in devices() {
         let one = pipeline(device, small_params());
         let want = one.run(std::slice::from_ref(&image)).remove(0).unwrap();
@@ -671,7 +671,7 @@ fn drop_without_waiting(value: impl Send) {
 #[test]
 fn submitting_and_dropping_wait_for_nothing() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     let gpus = devices().iter().copied().filter(|device| device.kind() == DeviceKind::Cuda);
     for device in gpus.chain([Device::new_cpu().unwrap()]) {
@@ -745,7 +745,7 @@ fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn a_dropped_batch_keeps_its_place_until_it_is_done() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     let sizes = [[64, 80]];
     for device in gpus_and_a_cpu() {
         warm_up(device, &image);
@@ -774,7 +774,7 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
 #[test]
 fn dropped_batches_use_the_same_memory_again() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 64));
+    let image = given(&noise(64, 64));
     for device in gpus_and_a_cpu() {
         let pipeline = pipeline(device, small_params()).with_depth(2);
         let mut places = HashSet::new();
@@ -808,7 +808,7 @@ fn dropped_batches_use_the_same_memory_again() {
 #[test]
 fn a_thread_waits_for_a_dropped_batch() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     for device in gpus_and_a_cpu() {
         warm_up(device, &image);
         let (pipeline, mut frames, [gate]) = gated::<1>(device, &image);
@@ -877,7 +877,7 @@ impl<'p> Waiter<'p> {
 #[test]
 fn tasks_wait_for_frames_in_order() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     let sizes = [[64, 80]];
     for device in gpus_and_a_cpu() {
         warm_up(device, &image);
@@ -997,7 +997,7 @@ fn requests_share_a_pipeline_under_tokio() {
 #[test]
 fn a_failed_device_ends_the_wait() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     let device = Device::new_cpu().unwrap();
     warm_up(device, &image);
     let (pipeline, frames, _gates) = gated::<2>(device, &image);
@@ -1026,7 +1026,7 @@ fn a_failed_device_ends_the_wait() {
 #[test]
 fn a_pipeline_can_go_before_its_images() {
     let _alone = alone();
-    let image = Image::from(&noise(64, 80));
+    let image = given(&noise(64, 80));
     let device = Device::new_cpu().unwrap();
     let want = pipeline(device, small_params()).run(std::slice::from_ref(&image)).remove(0).unwrap();
     let (one, mut frames, gates) = gated::<1>(device, &image);
@@ -1048,7 +1048,7 @@ fn resident() -> Option<usize> {
 fn nothing_leaks() {
     const SLACK: usize = 150 << 20;
     let _alone = alone();
-    let image = Image::from(&noise(300, 320)); // 5 MB of planes
+    let image = given(&noise(300, 320)); // 5 MB of planes
     for &device in devices() {
         let params = Params { budget: 40_000, ..Params::default() };
         let pipeline = pipeline(device, params);
@@ -1097,7 +1097,7 @@ fn a_dropped_pipeline_gives_its_slots_back() {
     let device = Device::new_cpu().unwrap();
     device.limit_memory(Some(64 << 20));
     let free = device.free_memory().unwrap();
-    let image = Image::from(&noise(40, 50));
+    let image = given(&noise(40, 50));
     let (first, second) = (pipeline(device, small_params()), pipeline(device, small_params()));
     let kept = submit(&first, &image).unwrap();
     for other in [&first, &second] {

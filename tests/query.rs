@@ -4,15 +4,15 @@ mod support;
 
 use std::sync::OnceLock;
 
+use oracle::{Image, PLANES, SCORE_ERROR, SplitMix, assert_close, max_error, relevance_error, wide};
 use proptest::prelude::*;
 use proptest::sample::select;
+use support::cases;
 use support::devices::{devices, on_each_device};
 use support::fence::{Fenced, same};
 use support::files::{Tensors, read_png};
-use support::images::{SplitMix, images};
-use support::reference::{self, Image, PLANES, SCORE_ERROR, relevance_error};
-use support::run::wide;
-use support::{assert_close, cases, max_error};
+use support::images::images;
+use support::run::given;
 use thalweg::{Device, Error, Stream, StreamTag};
 use thalweg_vision::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience};
 use thalweg_vision::{Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
@@ -34,8 +34,8 @@ impl Numbers {
         Layer { weight: &self.weight, bias: &self.bias }
     }
 
-    fn wide(&self) -> reference::Layer {
-        reference::Layer { weight: wide(&self.weight), bias: wide(&self.bias) }
+    fn wide(&self) -> oracle::Layer {
+        oracle::Layer { weight: wide(&self.weight), bias: wide(&self.bias) }
     }
 }
 
@@ -89,11 +89,11 @@ impl Weights {
         (head, Query::new(&self.query).unwrap())
     }
 
-    fn head(&self) -> [reference::Layer; 2] {
+    fn head(&self) -> [oracle::Layer; 2] {
         self.head.each_ref().map(Numbers::wide)
     }
 
-    fn balancer(&self) -> [reference::Layer; 3] {
+    fn balancer(&self) -> [oracle::Layer; 3] {
         self.balancer.each_ref().map(Numbers::wide)
     }
 
@@ -110,12 +110,12 @@ fn reference_of_chelsea_query() {
     let map = |name: &str| wide(&file.f32(name).data);
     let weights = Weights::golden();
 
-    let participatory = reference::participatory(&weights.head(), &weights.query(), &map("features"));
+    let participatory = oracle::participatory(&weights.head(), &weights.query(), &map("features"));
     assert_close("participatory", &file.f32("participatory").data, &participatory, ROUNDING);
     let maps = [&map("entropy")[..], &map("salience"), &participatory];
-    let mix = reference::balance(&weights.balancer(), maps, &weights.query());
+    let mix = oracle::balance(&weights.balancer(), maps, &weights.query());
     assert_close("mix", &file.f32("mix").data, &mix, ROUNDING);
-    let (relevance, _) = reference::relevance(&maps, &mix);
+    let (relevance, _) = oracle::relevance(&maps, &mix);
     assert_close("relevance", &file.f32("relevance").data, &relevance, 1e-7);
 }
 
@@ -140,16 +140,16 @@ fn reference_of_arr_coc_0_1() {
     check_ranks("the golden file", &file.i32("topk").data, &want.relevance);
 }
 
-fn golden_profile() -> reference::Profile {
+fn golden_profile() -> oracle::Profile {
     let weights = Weights::golden();
     let image = read_png("assets/photos/chelsea.png");
-    reference::arr_coc_0_1(&image, &weights.head(), Some(&weights.balancer()), &weights.query())
+    oracle::arr_coc_0_1(&image, &weights.head(), Some(&weights.balancer()), &weights.query())
 }
 
 /// Checks that `order` is that of the reference's relevance, but for neighbours closer than 2e-5.
 #[track_caller]
 fn check_ranks(what: &str, order: &[i32], relevance: &[f64]) {
-    let want = reference::top(relevance, order.len());
+    let want = oracle::top(relevance, order.len());
     let mut differing = 0;
     for (rank, (&got, &want)) in order.iter().zip(&want).enumerate() {
         let (a, b) = (relevance[got as usize], relevance[want]);
@@ -168,16 +168,16 @@ fn check_ranks(what: &str, order: &[i32], relevance: &[f64]) {
 /// Checks the maps of a run with a query against the reference on the run's own features and scores, and its sides.
 #[track_caller]
 fn check_run(what: &str, run: &TokenSet, params: &Params, weights: &Weights, mix: Option<[f64; 3]>) {
-    let participatory = reference::participatory(&weights.head(), &weights.query(), &wide(&run.features));
-    let condition = reference::participatory_condition(&weights.head(), &wide(&run.features));
+    let participatory = oracle::participatory(&weights.head(), &weights.query(), &wide(&run.features));
+    let condition = oracle::participatory_condition(&weights.head(), &wide(&run.features));
     let got = run.participatory.as_ref().unwrap();
     check_participatory(what, got, &participatory, &condition);
     // From here on its own scores: what is checked is the balance of them.
     let maps = [wide(&run.entropy), wide(&run.salience), wide(got)];
     let maps = [&maps[0][..], &maps[1], &maps[2]];
-    let want = mix.unwrap_or_else(|| reference::balance(&weights.balancer(), maps, &weights.query()));
+    let want = mix.unwrap_or_else(|| oracle::balance(&weights.balancer(), maps, &weights.query()));
     assert_close(&format!("{what}: mix"), &run.mix.unwrap(), &want, 2e-6);
-    let (relevance, spread) = reference::relevance(&maps, &run.mix.unwrap().map(f64::from));
+    let (relevance, spread) = oracle::relevance(&maps, &run.mix.unwrap().map(f64::from));
     assert_close(&format!("{what}: relevance"), &run.relevance, &relevance, relevance_error(spread));
 
     let sides = support::run::reference_sides(run, params);
@@ -205,11 +205,11 @@ fn chelsea_with_a_query() {
     let file = Tensors::read("tests/golden/chelsea-query.safetensors");
     let weights = Weights::golden();
     let (head, query) = weights.build(true);
-    let image = thalweg_vision::Image::from(&read_png("assets/photos/chelsea.png"));
+    let image = given(&read_png("assets/photos/chelsea.png"));
     let map = |name: &str| wide(&file.f32(name).data);
     let mix = map("mix");
     let (entropy, salience, participatory) = (map("entropy"), map("salience"), map("participatory"));
-    let (_, spread) = reference::relevance(&[&entropy, &salience, &participatory], &mix);
+    let (_, spread) = oracle::relevance(&[&entropy, &salience, &participatory], &mix);
     for &device in devices() {
         let what = format!("chelsea with a query on {device}");
         let pipeline = Pipeline::new(device, Params::default()).unwrap().with_query(&head, &query).unwrap();
@@ -258,7 +258,7 @@ proptest! {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(balancer);
         let params = Params { patch, budget: 300, sides: 2..=5, mix, foveal_bias, ..Params::default() };
-        let image = thalweg_vision::Image::from(&spec.build());
+        let image = given(&spec.build());
         let expected = match mix {
             Some(mix) => Some(mix.map(f64::from)),
             None if balancer => None,
@@ -276,14 +276,9 @@ proptest! {
 #[test]
 fn every_schedule_gives_the_same() {
     let (head, query) = Weights::golden().build(true);
-    let spec = |seed| support::images::ImageSpec {
-        height: 70,
-        width: 90,
-        content: support::images::Content::Noise,
-        saturated: false,
-        seed,
-    };
-    let images = [1, 2, 3].map(|seed| thalweg_vision::Image::from(&spec(seed).build()));
+    let spec =
+        |seed| oracle::ImageSpec { height: 70, width: 90, content: oracle::Content::Noise, saturated: false, seed };
+    let images = [1, 2, 3].map(|seed| given(&spec(seed).build()));
     let run = |device: Device| -> (Vec<TokenSet>, Vec<arr_coc_0_1::Maps>) {
         let pipeline = Pipeline::new(device, Params { budget: 200, ..Params::default() }).unwrap();
         let sets = pipeline.with_query(&head, &query).unwrap().run(&images);
@@ -412,8 +407,8 @@ proptest! {
 fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
     let &Inputs { edge, least_peak, bias, .. } = inputs;
     let features = wide(&inputs.features);
-    let want = reference::participatory(&weights.head(), &weights.query(), &features);
-    let condition = reference::participatory_condition(&weights.head(), &features);
+    let want = oracle::participatory(&weights.head(), &weights.query(), &features);
+    let condition = oracle::participatory_condition(&weights.head(), &features);
     check_participatory("kernel", &got.participatory, &want, &condition);
 
     let (mut start, all) = (0, got.summaries.len() / 12);
@@ -448,10 +443,10 @@ fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
         let salience: Vec<f64> = salient.iter().map(|s| if peak > 0.0 { s / peak } else { 0.0 }).collect();
         assert_close("salience", &got.salience[patches.clone()], &salience, 5e-7);
         let maps = [&entropy[..], &salience, &participatory];
-        let mix = reference::balance(&weights.balancer(), maps, &weights.query());
+        let mix = oracle::balance(&weights.balancer(), maps, &weights.query());
         let got_mix = &got.mix[3 * image..3 * image + 3];
         assert_close("mix", got_mix, &mix, 2e-6);
-        let (relevance, spread) = reference::relevance(&maps, &wide(got_mix));
+        let (relevance, spread) = oracle::relevance(&maps, &wide(got_mix));
         assert_close("relevance", &got.relevance[patches], &relevance, relevance_error(spread));
     }
 }
@@ -486,7 +481,7 @@ proptest! {
         let k = (n as f64 * share) as usize;
         let values = values(images * n, seed, levels);
         let want: Vec<i32> =
-            values.chunks(n).flat_map(|values| reference::top(values, k)).map(|i| i as i32).collect();
+            values.chunks(n).flat_map(|values| oracle::top(values, k)).map(|i| i as i32).collect();
         on_each_device(|stream| assert_eq!(run_top(stream, images, k, &values, shift), want));
     }
 }
@@ -509,7 +504,7 @@ fn top_of_anything() {
 
 /// Checks a run of the profile; `top` only as an order of its own relevance.
 #[track_caller]
-fn check_profile(what: &str, got: &arr_coc_0_1::Maps, want: &reference::Profile, weights: &Weights, balancer: bool) {
+fn check_profile(what: &str, got: &arr_coc_0_1::Maps, want: &oracle::Profile, weights: &Weights, balancer: bool) {
     let part = |plane: usize| plane * 1024..(plane + 1) * 1024;
     for (plane, bound) in
         [0, 1, 2, 8, 9, 10].map(|plane| (plane, 2e-6)).into_iter().chain([3, 4, 12].map(|plane| (plane, 1e-5)))
@@ -525,20 +520,20 @@ fn check_profile(what: &str, got: &arr_coc_0_1::Maps, want: &reference::Profile,
 
     let features: Vec<f64> =
         (0..1024).flat_map(|i| got.textures.iter().skip(i).step_by(1024).map(|&v| f64::from(v))).collect();
-    let (information, range) = reference::profile_information(&features);
+    let (information, range) = oracle::profile_information(&features);
     let bound = (5e-7 / (range + 1e-8)).clamp(1e-6, 1.0);
     assert_close(&format!("{what}: information"), &got.information, &information, bound);
-    let participatory = reference::participatory(&weights.head(), &weights.query(), &features);
-    let condition = reference::participatory_condition(&weights.head(), &features);
+    let participatory = oracle::participatory(&weights.head(), &weights.query(), &features);
+    let condition = oracle::participatory_condition(&weights.head(), &features);
     check_participatory(what, &got.participatory, &participatory, &condition);
 
     let maps = [wide(&got.information), wide(&got.perspectival), wide(&got.participatory)];
     let maps = [&maps[0][..], &maps[1], &maps[2]];
-    let mix = if balancer { reference::balance(&weights.balancer(), maps, &weights.query()) } else { [1.0 / 3.0; 3] };
+    let mix = if balancer { oracle::balance(&weights.balancer(), maps, &weights.query()) } else { [1.0 / 3.0; 3] };
     assert_close(&format!("{what}: mix"), &got.mix, &mix, 2e-6);
-    let (relevance, spread) = reference::relevance(&maps, &got.mix.map(f64::from));
+    let (relevance, spread) = oracle::relevance(&maps, &got.mix.map(f64::from));
     assert_close(&format!("{what}: relevance"), &got.relevance, &relevance, relevance_error(spread));
-    let order: Vec<i32> = reference::top(&got.relevance, 200).into_iter().map(|i| i as i32).collect();
+    let order: Vec<i32> = oracle::top(&got.relevance, 200).into_iter().map(|i| i as i32).collect();
     assert_eq!(got.topk, order, "{what}: topk");
 }
 
@@ -552,7 +547,7 @@ fn arr_coc_0_1_of_chelsea() {
     for &device in devices() {
         let what = format!("arr-coc-0-1 on {device}");
         let profile = arr_coc_0_1::Profile::new(device, &head, &query).unwrap();
-        let got = profile.run(&[thalweg_vision::Image::from(&image)]).unwrap().remove(0);
+        let got = profile.run(&[given(&image)]).unwrap().remove(0);
         for (name, values) in [
             ("textures", &got.textures),
             ("information", &got.information),
@@ -580,10 +575,10 @@ proptest! {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(seed % 2 == 0);
         let images: Vec<Image> = specs.iter().map(|spec| spec.build()).collect();
-        let given: Vec<thalweg_vision::Image> = images.iter().map(thalweg_vision::Image::from).collect();
-        let want: Vec<reference::Profile> = images.iter().map(|image| {
+        let given: Vec<thalweg_vision::Image> = images.iter().map(given).collect();
+        let want: Vec<oracle::Profile> = images.iter().map(|image| {
             let balancer = weights.balancer();
-            reference::arr_coc_0_1(image, &weights.head(), (seed % 2 == 0).then_some(&balancer), &weights.query())
+            oracle::arr_coc_0_1(image, &weights.head(), (seed % 2 == 0).then_some(&balancer), &weights.query())
         }).collect();
         for &device in devices() {
             let profile = arr_coc_0_1::Profile::new(device, &head, &query).unwrap();
@@ -605,10 +600,10 @@ fn profiles_of_extreme_sizes() {
     for (height, width) in [(1, 1), (1, 16384), (16384, 1), (16384, 3), (512, 512), (1024, 513), (511, 1500)] {
         let mut random = SplitMix(height as u64);
         let image = Image { height, width, rgb: (0..3 * height * width).map(|_| random.byte()).collect() };
-        let want = reference::arr_coc_0_1(&image, &weights.head(), None, &weights.query());
+        let want = oracle::arr_coc_0_1(&image, &weights.head(), None, &weights.query());
         for &device in devices() {
             let profile = arr_coc_0_1::Profile::new(device, &head, &query).unwrap();
-            let got = profile.run(&[thalweg_vision::Image::from(&image)]).unwrap().remove(0);
+            let got = profile.run(&[given(&image)]).unwrap().remove(0);
             check_profile(&format!("{height} x {width} on {device}"), &got, &want, &weights, false);
         }
     }

@@ -5,11 +5,11 @@
 
 mod support;
 
+use oracle::{Image, PLANES, allocate, assert_close, gains, max_error, quantise};
 use proptest::prelude::*;
+use support::cases;
 use support::files::{Tensors, read_png};
 use support::images::images;
-use support::reference::{self, Image, PLANES, allocate, gains, quantise};
-use support::{assert_close, cases, max_error};
 
 /// Half a unit in the last place of an f32 just below 1, 2^-25, and a little for float64's own rounding.
 const ROUNDING: f64 = 3e-8;
@@ -34,20 +34,20 @@ fn check(golden: &str, photo: &str, parameters: &Parameters, tensors: &[&str]) {
     let file = Tensors::read(format!("tests/golden/{golden}.safetensors"));
     let image = read_png(format!("assets/photos/{photo}.png"));
     let (h, w) = (image.height, image.width);
-    let (gh, gw) = reference::grid(h, w, p.patch);
+    let (gh, gw) = oracle::grid(h, w, p.patch);
 
     let mut names = file.names();
     names.sort_unstable();
     assert_eq!(names, tensors, "{golden}: tensors");
 
-    let planes = reference::textures(&image, p.fixation);
-    let features = reference::features(&planes, h, w, p.patch);
-    let entropy = reference::entropy(&image, p.patch);
-    let salience = reference::salience(&features, p.foveal_bias);
-    let (relevance, spread) = reference::relevance(&[&entropy, &salience], &[0.5, 0.5]);
+    let planes = oracle::textures(&image, p.fixation);
+    let features = oracle::features(&planes, h, w, p.patch);
+    let entropy = oracle::entropy(&image, p.patch);
+    let salience = oracle::salience(&features, p.foveal_bias);
+    let (relevance, spread) = oracle::relevance(&[&entropy, &salience], &[0.5, 0.5]);
     let own_relevance = &file.f32("relevance").data;
     let sides = allocate(own_relevance, p.lo, p.hi, p.budget, p.focus);
-    let packed = reference::compress(&planes, h, w, p.patch, &sides);
+    let packed = oracle::compress(&planes, h, w, p.patch, &sides);
     let count = packed.patch_id.len();
     let total = packed.tokens.len() / PLANES;
     println!("{golden}: {count} patches, {total} tokens, spread {spread:.4}");
@@ -241,24 +241,24 @@ proptest! {
         let image = spec.build();
         prop_assert_eq!(&image, &spec.build());
         let Image { height: h, width: w, .. } = image;
-        let planes = reference::textures(&image, [0.5, 0.5]);
+        let planes = oracle::textures(&image, [0.5, 0.5]);
         for (plane, range) in [(0, 0.0..=1.0), (3, 0.0..=1.0), (6, -0.5..=0.5), (8, 0.0..=0.71), (12, 0.0..=1.0)] {
             for value in &planes[plane * h * w..(plane + 1) * h * w] {
                 prop_assert!(range.contains(value), "plane {} holds {}", plane, value);
             }
         }
-        let features = reference::features(&planes, h, w, patch);
-        let entropy = reference::entropy(&image, patch);
-        let salience = reference::salience(&features, 0.5);
-        let (relevance, _) = reference::relevance(&[&entropy, &salience], &[0.5, 0.5]);
+        let features = oracle::features(&planes, h, w, patch);
+        let entropy = oracle::entropy(&image, patch);
+        let salience = oracle::salience(&features, 0.5);
+        let (relevance, _) = oracle::relevance(&[&entropy, &salience], &[0.5, 0.5]);
         for map in [&entropy, &salience, &relevance] {
             prop_assert!(map.iter().all(|v| (0.0..=1.0).contains(v)));
         }
-        prop_assert_eq!(reference::histograms(&image, patch).iter().sum::<u32>() as usize, h * w);
+        prop_assert_eq!(oracle::histograms(&image, patch).iter().sum::<u32>() as usize, h * w);
 
         let relevance: Vec<f32> = relevance.iter().map(|&r| r as f32).collect();
         let sides = allocate(&relevance, 2, 5, 100, focus);
-        let packed = reference::compress(&planes, h, w, patch, &sides);
+        let packed = oracle::compress(&planes, h, w, patch, &sides);
         let total: u32 = sides.iter().map(|n| n * n).sum();
         prop_assert!(total <= 100);
         prop_assert_eq!(packed.tokens.len(), total as usize * PLANES);

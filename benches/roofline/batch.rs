@@ -1,11 +1,12 @@
 //! The kernels of a batch, a launch for all its images: scores, balance, allocation, the whole path to tokens; and the
 //! reference profile.
 
-use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
+use oracle::wide;
+use thalweg::{DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
 use thalweg_vision::kernels::{
     self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
-use thalweg_vision::{Head, Layer, Params, Pipeline, Query, allocate_blocking, arr_coc_0_1};
+use thalweg_vision::{Head, Layer, Params, Pipeline, Query, arr_coc_0_1};
 
 use crate::Result;
 use crate::bencher::{Bench, Bencher, Buffer, compare};
@@ -287,29 +288,29 @@ impl<S: StreamTag> Work<S> {
         self.compress_fused(stream, rgb)
     }
 
-    /// Compares relevance with that of the CPU device from the same features; and the allocation, bit for bit, with that of each
-    /// image alone from the same relevance.
+    /// Compares each image's relevance with the oracle's for the same features; and the allocation, bit for bit, with the
+    /// oracle's for the same relevance.
     fn check(&self, stream: &Stream<S>) -> Result {
         let [features, entropy, relevance] =
             [&self.features, &self.entropy, &self.relevance].map(|map| stream.read_blocking(map));
-        let (features, entropy, relevance) = (features?, entropy?, relevance?);
+        let (features, entropy, relevance) = (wide(&features?), wide(&entropy?), relevance?);
+        let (lo, hi) = (*self.params.sides.start(), *self.params.sides.end());
         let mut wanted = (vec![], vec![0], vec![]); // sides, offsets, patches
-        let want = Device::cpu()?.per_thread(|cpu| -> Result<_> {
-            let mut work = Work::new(cpu, self.layout.clone())?;
-            cpu.write_blocking(&features, &mut work.features)?;
-            cpu.write_blocking(&entropy, &mut work.entropy)?;
-            work.relevance(cpu)?;
-            for b in 0..self.layout.images() as usize {
-                let patches = self.layout.patch_range(b);
-                let one = allocate_blocking(cpu, &relevance[patches.clone()], &self.params)?;
-                let tokens = wanted.1.last().copied().unwrap_or(0);
-                wanted.0.extend(one.sides);
-                wanted.1.extend(one.cu_seqlens[1..].iter().map(|offset| tokens + offset));
-                wanted.2.extend(one.patch_id.iter().map(|id| patches.start as i32 + id));
+        for b in 0..self.layout.images() as usize {
+            let patches = self.layout.patch_range(b);
+            let salience = oracle::salience(&features[13 * patches.start..13 * patches.end], 0.0);
+            let (want, _) = oracle::relevance(&[&entropy[patches.clone()], &salience], &[0.5, 0.5]);
+            compare("relevance", &relevance[patches.clone()], &want, 1e-3)?;
+            let sides = oracle::allocate(&relevance[patches.clone()], lo, hi, self.params.budget, self.params.focus);
+            for (id, side) in patches.zip(sides) {
+                let side = side as i32;
+                wanted.0.push(side);
+                if side > 0 {
+                    wanted.1.push(wanted.1[wanted.1.len() - 1] + side * side);
+                    wanted.2.push(id as i32);
+                }
             }
-            Ok(cpu.read_blocking(&work.relevance)?)
-        })??;
-        compare("relevance", &relevance, &want, 1e-3)?;
+        }
         let counts = stream.read_blocking(&self.counts)?;
         let (tokens, selected) = (counts[0] as usize, counts[1] as usize);
         let same = stream.read_blocking(&self.sides)? == wanted.0

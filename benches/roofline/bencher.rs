@@ -178,13 +178,15 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Refuses arrays that differ by more than `bound` somewhere.
-pub(crate) fn compare(what: &str, got: &[f32], want: &[f32], bound: f32) -> Result {
+pub(crate) fn compare<T: Copy + Into<f64>>(what: &str, got: &[f32], want: &[T], bound: f64) -> Result {
     if got.len() != want.len() {
         return Err(format!("{what}: {} values instead of {}", got.len(), want.len()).into());
     }
-    let close = |(g, w): (&f32, &f32)| (g - w).abs() <= bound; // not so for NaN
+    let close = |(g, w): (&f32, &T)| (f64::from(*g) - (*w).into()).abs() <= bound; // not so for NaN
     match got.iter().zip(want).position(|pair| !close(pair)) {
-        Some(i) => Err(format!("{what}[{i}] is {}, expected {}: nothing wrong is timed", got[i], want[i]).into()),
+        Some(i) => {
+            Err(format!("{what}[{i}] is {}, expected {}: nothing wrong is timed", got[i], want[i].into()).into())
+        }
         None => Ok(()),
     }
 }

@@ -11,11 +11,10 @@ use thalweg::{DeviceSlice, Stream};
 use crate::Result;
 use crate::bencher::{Bench, Bencher, compare};
 use crate::images::{Content, Photo, Size};
-use crate::kernels::CHECKED;
-use crate::serial;
+use crate::kernels::{CHECKED, FIXATION, checked};
 
 /// Bound on the planes' error; `-use_fast_math` has its share in it.
-const BOUND: f32 = 2e-5;
+const BOUND: f64 = 2e-5;
 
 /// A kernel of `benches/peers/textures.cu`.
 struct Version {
@@ -142,12 +141,12 @@ impl Kernel {
     }
 
     fn check(&self, stream: Stream<Bench>, content: Content, photo: &Photo) -> Result {
-        let data = content.pixels(CHECKED, photo);
-        let rgb = stream.upload_blocking(&data)?;
+        let image = checked(content, photo);
+        let rgb = stream.upload_blocking(&image.rgb)?;
         let mut planes = stream.alloc::<f32>(13 * CHECKED.pixels())?;
         stream.fill(&mut planes, f32::NAN)?;
         self.launch(stream, CHECKED, &rgb, &mut planes)?;
-        let want = serial::textures(CHECKED.height as usize, CHECKED.width as usize, &data);
+        let want = oracle::textures(&image, [f64::from(FIXATION); 2]);
         compare("textures", &stream.read_blocking(&planes)?, &want, BOUND)
     }
 }

@@ -1,5 +1,6 @@
 //! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
 
+use half::f16;
 use thalweg::{DeviceSlice, Stream, StreamTag};
 use thalweg_vision::kernels::{self, Layout, TokensMut};
 
@@ -8,7 +9,6 @@ use crate::batch;
 use crate::bencher::{Bench, Bencher, Buffer, compare};
 use crate::cuda_cpp;
 use crate::images::{Content, Photo, Size};
-use crate::serial;
 
 /// Side of a patch, and tokens of a compression.
 pub(crate) const PATCH: u32 = 32;
@@ -19,27 +19,35 @@ pub(crate) const FIXATION: f32 = 0.5;
 /// What everything is checked on, before it is timed: partial patches, and columns that are no multiple of 8.
 pub(crate) const CHECKED: Size = Size { name: "301 x 452", images: 1, height: 301, width: 452 };
 
-/// Compares textures, features and entropy, by every kernel that makes them, with the plain version.
+/// The image that everything is checked on, as the oracle takes it.
+pub(crate) fn checked(content: Content, photo: &Photo) -> oracle::Image {
+    let (height, width) = (CHECKED.height as usize, CHECKED.width as usize);
+    oracle::Image { height, width, rgb: content.pixels(CHECKED, photo) }
+}
+
+/// Compares textures, features and entropy, by every kernel that makes them, with the oracle.
 pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
     let (stream, Size { height, width, .. }) = (bench.stream, CHECKED);
     let (h, w) = (height as usize, width as usize);
     for content in Content::ALL {
-        let data = content.pixels(CHECKED, photo);
-        let buffer = stream.upload_blocking(&[&data, &[0; 16][..]].concat())?;
-        let odd = stream.upload_blocking(&[&[0], &*data, &[0; 16]].concat())?;
+        let image = checked(content, photo);
+        let data = &image.rgb;
+        let buffer = stream.upload_blocking(&[data, &[0; 16][..]].concat())?;
+        let odd = stream.upload_blocking(&[&[0], &**data, &[0; 16]].concat())?;
         let (rgb, odd) = (buffer.slice(..data.len())?, odd.slice(1..)?);
-        let want = serial::textures(h, w, &data);
+        let want = oracle::textures(&image, [f64::from(FIXATION); 2]);
         let (mut planes, mut halves) = (stream.alloc::<f32>(want.len())?, stream.alloc::<u16>(want.len())?);
         for rgb in [rgb, odd.slice(..data.len())?] {
             stream.fill(&mut planes, f32::NAN)?;
             kernels::textures(&stream, height, width, FIXATION, FIXATION, rgb, &mut planes)?;
             compare("textures", &stream.read_blocking(&planes)?, &want, 1e-5)?;
             kernels::textures_f16(&stream, height, width, FIXATION, FIXATION, rgb, &mut halves)?;
-            let halves: Vec<f32> = stream.read_blocking(&halves)?.into_iter().map(from_f16).collect();
+            let halves: Vec<f32> =
+                stream.read_blocking(&halves)?.into_iter().map(|v| f16::from_bits(v).to_f32()).collect();
             compare("textures_f16", &halves, &want, 2.6e-4)?;
         }
         for patch in [8, PATCH] {
-            let want = [serial::features(h, w, patch as usize, &want), serial::entropy(h, w, patch as usize, &data)];
+            let want = [oracle::features(&want, h, w, patch as usize), oracle::entropy(&image, patch as usize)];
             let (mut features, mut entropy) = (stream.alloc(want[0].len())?, stream.alloc(want[1].len())?);
             let same = |by: &str, features: &Buffer<f32>, entropy: &Buffer<f32>| -> Result {
                 compare(&format!("features of {by}"), &stream.read_blocking(features)?, &want[0], 1e-5)?;
@@ -60,17 +68,6 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
         }
     }
     Ok(())
-}
-
-/// The value of an IEEE half.
-fn from_f16(half: u16) -> f32 {
-    let (sign, exponent, mantissa) = (u32::from(half >> 15), u32::from(half >> 10 & 31), u32::from(half & 1023));
-    let magnitude = match exponent {
-        0 => mantissa as f32 * 2f32.powi(-24),
-        31 => f32::INFINITY,
-        _ => f32::from_bits((exponent + 112) << 23 | mantissa << 13),
-    };
-    if sign == 1 { -magnitude } else { magnitude }
 }
 
 /// Images on the device, as often as it takes to come from memory each time.

@@ -185,6 +185,7 @@ fn measure(options: &Options) -> Result<Record> {
 
 /// The plain version, on one thread of the host.
 fn serial_version(bench: &mut Bencher, size: Size, photo: &Photo) -> Result {
+    serial::check(photo)?;
     let (height, width) = (size.height as usize, size.width as usize);
     let data = Content::Photo.pixels(size, photo);
     for (name, bytes) in [("textures", 55), ("textures + features", 107)] {

@@ -1,4 +1,21 @@
-//! The plain version: one thread, one pixel after another. A baseline, and what every other version is checked with.
+//! The plain version in f32: one thread, one pixel after another. It is a baseline, so it is written to be timed; the
+//! reference that results are checked with is the crate `oracle`.
+
+use crate::Result;
+use crate::bencher::compare;
+use crate::images::{Content, Photo};
+use crate::kernels::{FIXATION, PATCH, checked};
+
+/// Compares it with the oracle.
+pub(crate) fn check(photo: &Photo) -> Result {
+    let image = checked(Content::Photo, photo);
+    let (height, width) = (image.height, image.width);
+    let planes = textures(height, width, &image.rgb);
+    let want = oracle::textures(&image, [f64::from(FIXATION); 2]);
+    compare("textures of the serial version", &planes, &want, 1e-5)?;
+    let want = oracle::features(&want, height, width, PATCH as usize);
+    compare("features of the serial version", &features(height, width, PATCH as usize, &planes), &want, 1e-5)
+}
 
 /// The texture array `[13, H, W]` of `rgb`, fixation in the centre.
 pub(crate) fn textures(height: usize, width: usize, rgb: &[u8]) -> Vec<f32> {
@@ -61,23 +78,4 @@ pub(crate) fn features(height: usize, width: usize, patch: usize, planes: &[f32]
         }
     }
     features
-}
-
-/// Entropy `[N]` of each patch's 256 bins of luma in bits, over 8.
-pub(crate) fn entropy(height: usize, width: usize, patch: usize, rgb: &[u8]) -> Vec<f32> {
-    let columns = width.div_ceil(patch);
-    let of = |n: usize| {
-        let mut bins = [0u32; 256];
-        for y in n / columns * patch..height.min((n / columns + 1) * patch) {
-            for x in n % columns * patch..width.min((n % columns + 1) * patch) {
-                let [r, g, b] = [0, 1, 2].map(|c| u32::from(rgb[3 * (y * width + x) + c]));
-                bins[((77 * r + 150 * g + 29 * b + 128) >> 8) as usize] += 1;
-            }
-        }
-        let total = f64::from(bins.iter().sum::<u32>());
-        let share = |count: u32| f64::from(count) / total;
-        let bits: f64 = bins.iter().filter(|c| **c > 0).map(|&c| -share(c) * share(c).log2()).sum();
-        (bits / 8.0) as f32
-    };
-    (0..height.div_ceil(patch) * columns).map(of).collect()
 }

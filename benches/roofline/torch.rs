@@ -14,16 +14,15 @@ use thalweg_vision::{Image, Params, Pipeline, TokenSet, allocate_blocking};
 use crate::Result;
 use crate::bencher::{Bencher, compare};
 use crate::images::{Content, Photo, Size};
-use crate::kernels::CHECKED;
+use crate::kernels::{CHECKED, FIXATION, checked};
 use crate::limits::Limits;
 use crate::pipeline::NAME as FRAMES;
 use crate::record::{Limit, Row};
-use crate::serial;
 
 /// `docs/spec.md` allows half of this to either side, on planes, features, scores and tokens.
-const BOUND: f32 = 4e-5;
+const BOUND: f64 = 4e-5;
 /// The same for positions.
-const POSITION_BOUND: f32 = 4e-6;
+const POSITION_BOUND: f64 = 4e-6;
 
 /// Runs it and takes over the rows of what it computes right, or notes why there are none.
 pub(crate) fn measure(
@@ -136,8 +135,7 @@ impl Checks<'_> {
         let bytes = std::fs::read(text(line, "results"))?;
         let file = SafeTensors::deserialize(&bytes)?;
         if name == CHECKED.name {
-            let data = Content::Photo.pixels(CHECKED, self.photo);
-            let want = serial::textures(CHECKED.height as usize, CHECKED.width as usize, &data);
+            let want = oracle::textures(&checked(Content::Photo, self.photo), [f64::from(FIXATION); 2]);
             compare("textures", &floats(&file, "textures")?, &want, BOUND)?;
         } else {
             if !self.ours.contains_key(name) {
@@ -167,7 +165,7 @@ fn same_tokens(bench: &Bencher, theirs: &SafeTensors<'_>, ours: &TokenSet) -> Re
     let raw = || ours.entropy.iter().zip(&ours.salience).map(|(a, b)| (a + b) / 2.0);
     let spread = raw().fold(f32::MIN, f32::max) - raw().fold(f32::MAX, f32::min);
     let relevance = floats(theirs, "relevance")?;
-    compare("relevance", &relevance, &ours.relevance, 4e-6 / spread)?;
+    compare("relevance", &relevance, &ours.relevance, 4e-6 / f64::from(spread))?;
 
     let allocation = allocate_blocking(&bench.stream, &relevance, &Params::default())?;
     let (sides, cu_seqlens) = (integers(theirs, "sides")?, integers(theirs, "cu_seqlens")?);

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use oracle::Image;
 use safetensors::{Dtype, SafeTensors};
-
-use super::reference::Image;
 
 /// A dense row-major tensor.
 #[derive(Debug)]

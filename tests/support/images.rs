@@ -1,40 +1,10 @@
-//! Generated images for property tests.
-//!
-//! A test draws an [`ImageSpec`], four small values that shrink fast and print on one line, and builds the
-//! pixels from it; the same spec always gives the same pixels.
+//! Strategies for property tests: a test draws an [`ImageSpec`], whose values shrink fast, and builds the pixels from it.
 
+use oracle::{Content, ImageSpec};
 use proptest::prelude::*;
-
-use super::reference::Image;
 
 /// Sizes next to a warp, a patch or a block of pixels, and the smallest.
 const NASTY: [usize; 14] = [1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129];
-
-/// What fills an image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Content {
-    /// One colour.
-    Constant,
-    /// A linear ramp in a random direction, another for each channel.
-    Gradient,
-    /// Slow waves.
-    Smooth,
-    /// Each pixel one of two colours.
-    TwoValued,
-    /// Each byte uniform.
-    Noise,
-}
-
-/// Everything an image is built from.
-#[derive(Clone, Copy, Debug)]
-pub struct ImageSpec {
-    pub height: usize,
-    pub width: usize,
-    pub content: Content,
-    /// Contrast is doubled and clipped, as in an over-exposed photograph: many bytes are 0 or 255.
-    pub saturated: bool,
-    pub seed: u64,
-}
 
 /// Images of 1 to `max` pixels a side.
 pub fn images(max: usize) -> impl Strategy<Value = ImageSpec> {
@@ -53,61 +23,4 @@ pub fn images(max: usize) -> impl Strategy<Value = ImageSpec> {
 pub fn side(max: usize) -> impl Strategy<Value = usize> {
     let nasty: Vec<usize> = NASTY.into_iter().filter(|&n| n <= max).collect();
     prop_oneof![1..=max, prop::sample::select(nasty)]
-}
-
-impl ImageSpec {
-    /// The pixels.
-    pub fn build(&self) -> Image {
-        let mut random = SplitMix(self.seed);
-        let colours: [[u8; 3]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| random.byte()));
-        let waves: [[f64; 3]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| random.unit()));
-        let mut rgb = Vec::with_capacity(self.height * self.width * 3);
-        for i in 0..self.height {
-            for j in 0..self.width {
-                let colour = colours[(random.next() & 1) as usize];
-                for channel in 0..3 {
-                    let value = match self.content {
-                        Content::Constant => colours[0][channel],
-                        Content::TwoValued => colour[channel],
-                        Content::Noise => random.byte(),
-                        Content::Gradient => {
-                            let y = i as f64 / self.height as f64;
-                            let x = j as f64 / self.width as f64;
-                            let [fall, _, _] = waves[channel];
-                            (256.0 * (fall * y + (1.0 - fall) * x)) as u8
-                        }
-                        Content::Smooth => {
-                            let [fy, fx, phase] = waves[channel];
-                            let angle = 0.2 * (fy * i as f64 + fx * j as f64) + 6.0 * phase;
-                            (128.0 + 127.0 * angle.sin()) as u8
-                        }
-                    };
-                    rgb.push(if self.saturated { (2 * i32::from(value) - 128).clamp(0, 255) as u8 } else { value });
-                }
-            }
-        }
-        Image { height: self.height, width: self.width, rgb }
-    }
-}
-
-/// Steele, Lea and Flood's generator: the tests want cheap and repeatable, nothing more.
-pub struct SplitMix(pub u64);
-
-impl SplitMix {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn byte(&mut self) -> u8 {
-        (self.next() >> 56) as u8
-    }
-
-    /// Uniform in [0, 1).
-    pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
 }

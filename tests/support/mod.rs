@@ -1,4 +1,4 @@
-//! What the integration tests share: the f64 reference, files, generated images, devices.
+//! What the integration tests share: files, generated images, devices.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod devices;
@@ -6,7 +6,6 @@ pub mod fence;
 pub mod files;
 pub mod gate;
 pub mod images;
-pub mod reference;
 pub mod run;
 
 use proptest::test_runner::Config;
@@ -18,30 +17,4 @@ use proptest::test_runner::Config;
 pub fn cases(count: u32) -> Config {
     let asked = std::env::var("THALWEG_CASES").map(|n| n.parse().expect("THALWEG_CASES is a number of cases"));
     Config { cases: asked.unwrap_or(count), failure_persistence: None, ..Config::default() }
-}
-
-/// The largest absolute difference; infinite where the lengths differ or either side is not a number.
-pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
-    if got.len() != want.len() {
-        return f64::INFINITY;
-    }
-    let mut worst = 0.0;
-    for (&g, &w) in got.iter().zip(want) {
-        let error = (f64::from(g) - w).abs();
-        if error.is_nan() {
-            return f64::INFINITY;
-        }
-        worst = error.max(worst);
-    }
-    worst
-}
-
-/// Panics with the first element that is further than `bound` from the reference.
-#[track_caller]
-pub fn assert_close(what: &str, got: &[f32], want: &[f64], bound: f64) {
-    assert_eq!(got.len(), want.len(), "{what}: length");
-    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        let error = (f64::from(g) - w).abs();
-        assert!(error <= bound, "{what}[{i}] is {g}, the reference {w}: off by {error:e}, allowed {bound:e}");
-    }
 }

@@ -1,35 +1,17 @@
 //! A run of the pipeline against the f64 reference.
 
+use oracle::{Image, PLANES, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, relevance_error};
 use thalweg_vision::{Params, TokenSet};
 
-use super::assert_close;
-use super::reference::{self, Image, PLANE_ERROR, PLANES, POSITION_ERROR, SCORE_ERROR, relevance_error};
-
-pub fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|&v| f64::from(v)).collect()
-}
-
-impl From<&Image> for thalweg_vision::Image {
-    fn from(image: &Image) -> Self {
-        Self::new(image.height as u32, image.width as u32, image.rgb.clone()).expect("a legal size")
-    }
-}
-
-/// Checks planes `[13, H, W]`, each within its own error.
-#[track_caller]
-pub fn check_planes(what: &str, got: &[f32], want: &[f64]) {
-    let size = want.len() / PLANES;
-    assert_eq!(got.len(), want.len(), "{what}: length");
-    for (plane, bound) in PLANE_ERROR.into_iter().enumerate() {
-        let part = plane * size..(plane + 1) * size;
-        assert_close(&format!("{what}: plane {plane}"), &got[part.clone()], &want[part], bound);
-    }
+/// The image as the pipeline takes it.
+pub fn given(image: &Image) -> thalweg_vision::Image {
+    thalweg_vision::Image::new(image.height as u32, image.width as u32, image.rgb.clone()).expect("a legal size")
 }
 
 /// The sides that the reference allocates for the run's own relevance.
 pub fn reference_sides(run: &TokenSet, params: &Params) -> Vec<u32> {
     let (lo, hi) = (*params.sides.start(), *params.sides.end());
-    reference::allocate(&run.relevance, lo, hi, params.budget, params.focus)
+    oracle::allocate(&run.relevance, lo, hi, params.budget, params.focus)
 }
 
 /// Checks everything about a run without a query: planes, where it kept them, and scores within their errors; sides, bit for bit, from its own
@@ -37,19 +19,19 @@ pub fn reference_sides(run: &TokenSet, params: &Params) -> Vec<u32> {
 #[track_caller]
 pub fn check_run(what: &str, image: &Image, params: &Params, run: &TokenSet) {
     let (h, w, patch) = (image.height, image.width, params.patch as usize);
-    let (gh, gw) = reference::grid(h, w, patch);
+    let (gh, gw) = oracle::grid(h, w, patch);
     let size = (run.height as usize, run.width as usize, run.patch, run.grid.map(|n| n as usize));
     assert_eq!(size, (h, w, params.patch, [gh, gw]), "{what}: sizes");
 
-    let planes = reference::textures(image, params.fixation.map(f64::from));
+    let planes = oracle::textures(image, params.fixation.map(f64::from));
     if let Some(textures) = &run.textures {
-        check_planes(what, textures, &planes);
+        assert_planes_close(what, textures, &planes);
     }
-    let features = reference::features(&planes, h, w, patch);
-    let entropy = reference::entropy(image, patch);
-    let salience = reference::salience(&features, f64::from(params.foveal_bias));
+    let features = oracle::features(&planes, h, w, patch);
+    let entropy = oracle::entropy(image, patch);
+    let salience = oracle::salience(&features, f64::from(params.foveal_bias));
     let mix = params.mix.unwrap_or([0.5, 0.5, 0.0]).map(f64::from);
-    let (relevance, spread) = reference::relevance(&[&entropy, &salience], &mix[..2]);
+    let (relevance, spread) = oracle::relevance(&[&entropy, &salience], &mix[..2]);
     assert_close(&format!("{what}: features"), &run.features, &features, SCORE_ERROR);
     assert_close(&format!("{what}: entropy"), &run.entropy, &entropy, SCORE_ERROR);
     assert_close(&format!("{what}: salience"), &run.salience, &salience, SCORE_ERROR);
@@ -57,7 +39,7 @@ pub fn check_run(what: &str, image: &Image, params: &Params, run: &TokenSet) {
 
     let sides = reference_sides(run, params);
     assert_eq!(run.sides, sides.iter().map(|&n| n as i32).collect::<Vec<_>>(), "{what}: sides");
-    let packed = reference::compress(&planes, h, w, patch, &sides);
+    let packed = oracle::compress(&planes, h, w, patch, &sides);
     assert_eq!(run.cu_seqlens, packed.cu_seqlens, "{what}: cu_seqlens");
     assert_eq!(run.patch_id, packed.patch_id, "{what}: patch_id");
     assert_eq!(run.len(), packed.tokens.len() / PLANES, "{what}: number of tokens");

@@ -268,6 +268,7 @@ fn triangle(projection: Layer<'_>) -> Vec<f64> {
 
 #[cfg(feature = "safetensors")]
 mod file {
+    use half::{bf16, f16};
     use safetensors::{Dtype, SafeTensors};
 
     use super::{BALANCER, HEAD, HIDDEN, Head, Layer, PREDICTOR, QUERY, Query, STATISTICS, refuse};
@@ -361,46 +362,11 @@ mod file {
         let halves = || data.as_chunks::<2>().0.iter().map(|&v| u16::from_le_bytes(v));
         let values = match view.dtype() {
             Dtype::F32 => data.as_chunks::<4>().0.iter().map(|&v| f32::from_le_bytes(v)).collect(),
-            Dtype::F16 => halves().map(half).collect(),
-            Dtype::BF16 => halves().map(|v| f32::from_bits(u32::from(v) << 16)).collect(),
+            Dtype::F16 => halves().map(|v| f16::from_bits(v).to_f32()).collect(),
+            Dtype::BF16 => halves().map(|v| bf16::from_bits(v).to_f32()).collect(),
             other => return refuse(name, format!("{other:?}"), "F32, F16 or BF16"),
         };
         Ok((view.shape().to_vec(), values))
-    }
-
-    /// The value of an IEEE 754 half.
-    fn half(bits: u16) -> f32 {
-        let bits = u32::from(bits);
-        let (sign, exponent, fraction) = ((bits & 0x8000) << 16, bits >> 10 & 31, bits & 0x3ff);
-        let magnitude = match exponent {
-            0 => (fraction as f32 / 16_777_216.0).to_bits(),
-            31 => 0x7f80_0000 | fraction << 13,
-            _ => (exponent + 112) << 23 | fraction << 13,
-        };
-        f32::from_bits(sign | magnitude)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::half;
-
-        #[test]
-        fn halves_have_their_values() {
-            for (bits, value) in [
-                (0x0000, 0.0),
-                (0x3c00, 1.0),
-                (0xc000, -2.0),
-                (0x3555, 0.333_251_95),
-                (0x7bff, 65504.0),
-                (0x0400, 6.103_515_6e-5),
-                (0x0001, 5.960_464_5e-8),
-                (0x83ff, -6.097_555e-5),
-                (0x7c00, f32::INFINITY),
-            ] {
-                assert_eq!(half(bits), value, "{bits:#06x}");
-            }
-            assert!(half(0x7e00).is_nan() && half(0x8000).is_sign_negative());
-        }
     }
 }
 

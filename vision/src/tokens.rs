@@ -1,6 +1,7 @@
 //! The results of a batch on the host.
 
 use bytemuck::cast_slice;
+use half::{bf16, f16};
 
 use thalweg::Resource;
 
@@ -94,19 +95,10 @@ impl TokenValues<'_> {
     pub fn to_f32(self) -> Vec<f32> {
         match self {
             Self::F32(values) => values.to_vec(),
-            Self::F16(bits) => bits.iter().map(|&half| widen(half)).collect(),
-            Self::Bf16(bits) => bits.iter().map(|&half| f32::from_bits(u32::from(half) << 16)).collect(),
+            Self::F16(bits) => bits.iter().map(|&half| f16::from_bits(half).to_f32()).collect(),
+            Self::Bf16(bits) => bits.iter().map(|&half| bf16::from_bits(half).to_f32()).collect(),
         }
     }
-}
-
-/// The value of an IEEE half that is finite.
-fn widen(half: u16) -> f32 {
-    let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
-    // The exponent's bias of a half is 112 less than that of an f32. Scaling corrects this for
-    // normal and subnormal numbers alike.
-    let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
-    f32::from_bits(sign | magnitude.to_bits())
 }
 
 impl Tokens {
@@ -228,16 +220,14 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-    use super::{TokenValues, widen};
+    use super::TokenValues;
 
     #[test]
-    fn halves_widen_exactly() {
-        for (half, value) in [(0, 0.0), (1, 2f32.powi(-24)), (0x3ff, 1023.0 * 2f32.powi(-24)), (0x400, 2f32.powi(-14))]
-        {
-            assert_eq!(widen(half), value);
-            assert_eq!(widen(half | 0x8000), -value);
-        }
-        assert_eq!((widen(0x3c00), widen(0x3555), widen(0x7bff)), (1.0, 1365.0 / 4096.0, 65504.0));
+    fn values_are_those_of_their_bits() {
+        let bits = [0, 1, 0x8001, 0x3ff, 0x400, 0x3555, 0xbc00, 0x7bff, 0x7c00];
+        let (tiny, small) = (2f32.powi(-24), 2f32.powi(-14));
+        let values = [0.0, tiny, -tiny, 1023.0 * tiny, small, 1365.0 / 4096.0, -1.0, 65504.0, f32::INFINITY];
+        assert_eq!(TokenValues::F16(&bits).to_f32(), values);
         assert_eq!(TokenValues::Bf16(&[0x3f80, 0xbf00]).to_f32(), [1.0, -0.5]);
     }
 }
