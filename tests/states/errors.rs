@@ -1,4 +1,4 @@
-//! What a failure or a misuse reports.
+//! Tests of the errors that failures and misuse return.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
         let pool = PinnedPool::new(device, 1 << 20);
         let (mut x, y) = (filled(a, 100, 1), filled(b, 100, 1));
         let host = pool.take::<u32>(100).unwrap();
-        let gate = Gate::closed(device); // never opened
+        let gate = Gate::closed(device); // This gate stays closed during the test.
         gate.hold(&b);
         let shared = b.share(y).unwrap();
         let reading = c.reading(&shared).unwrap();
@@ -88,13 +88,14 @@ fn a_device_refuses_what_is_anothers_and_gives_it_back() {
             assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
             let returned = other.unshare(shared).unwrap_err();
             assert!(mismatch(&returned.error));
-            // A composite is refused for any part of it, and comes back whole.
+            // A composite is refused if one part belongs to another device, and it comes back
+            // whole.
             let pair = (here.pinned_from(&[1u32; 10]).unwrap(), b.record(b.unshare(returned.value).unwrap()).unwrap());
             let pair = (pair.0, pair.1.synchronize().unwrap());
             let (host, x) = other.bind(pair).unwrap_err().value;
             assert_eq!(*host, [1; 10]);
             assert_eq!(a.read_blocking(&a.bind(x).unwrap()).unwrap(), [4; 10]);
-            // Page-locked memory is anybody's.
+            // Page-locked memory may be used on any of these devices.
             let host = other.wait(a.record(a.bind(host).unwrap()).unwrap()).unwrap();
             let mut y = other.alloc::<u32>(10).unwrap();
             other.copy_to_device(&host, &mut y).unwrap();
@@ -103,7 +104,8 @@ fn a_device_refuses_what_is_anothers_and_gives_it_back() {
     });
 }
 
-/// What a seeded device has enqueued runs when somebody calls into it, so no other device may wait for it.
+/// Work on a seeded device runs only when a thread calls into that device, so no other device may
+/// wait for it.
 #[test]
 fn a_seeded_device_keeps_to_itself() {
     let (threads, first, second) = (Device::cpu(), Device::seeded_cpu(1), Device::seeded_cpu(2));
@@ -122,7 +124,7 @@ fn a_seeded_device_keeps_to_itself() {
                 let returned = other.unshare(shared).unwrap_err();
                 assert!(mismatch(&returned.error), "{returned}");
                 assert!(mismatch(&other.wait(a.record(()).unwrap()).unwrap_err().error));
-                // By way of the host.
+                // The memory may go there through the host.
                 let host = a.record(a.unshare(returned.value).unwrap()).unwrap().synchronize().unwrap();
                 let host = other.bind(host).unwrap();
                 assert_eq!(*other.record(host).unwrap().synchronize().unwrap(), [1; 10]);
@@ -172,7 +174,8 @@ fn device_names_that_are_none() {
     assert_eq!(why.is_some(), auto.kind() == DeviceKind::Cpu);
 }
 
-/// CUDA does not survive a fork, so a child is told, whatever the device. The fork happens in a process of its own.
+/// CUDA does not work in a forked child, so every call there returns an error, on every kind of
+/// device. The test runs itself again in a new process and forks there.
 #[cfg(unix)]
 #[test]
 fn a_forked_child_gets_a_typed_error() {
@@ -197,7 +200,8 @@ fn a_forked_child_gets_a_typed_error() {
             let (x, event) = (filled(a, 10, 1), a.record(filled(a, 10, 1)).unwrap());
             let host = a.bind(pool.take::<u8>(1).unwrap()).unwrap();
             let idle = filled(a, 10, 1).idle().unwrap();
-            // SAFETY: no other thread of this process holds a lock that the child needs.
+            // SAFETY: This process runs one test (`--exact`, `--test-threads=1`) and the work above
+            // is done, so no other thread holds a lock that the child needs.
             let child = unsafe { fork() };
             if child == 0 {
                 let told = [
@@ -212,11 +216,13 @@ fn a_forked_child_gets_a_typed_error() {
                 ];
                 drop((x, event, host, idle.split(0)));
                 let all = Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked));
-                // SAFETY: ends the child without running what the parent will run.
+                // SAFETY: `_exit` may be called at any time. It ends the child without running exit
+                // handlers, which belong to the parent.
                 unsafe { _exit(if all { 0 } else { 1 }) };
             }
             let mut status = -1;
-            // SAFETY: a child of this process; stores one integer.
+            // SAFETY: `child` is a child of this process, and `status` is a local integer that the
+            // call may write.
             let ended = unsafe { waitpid(child, &mut status, 0) };
             assert_eq!((ended, status), (child, 0), "{device}");
             assert_eq!(a.read_blocking(&x).unwrap(), [1; 10], "the parent goes on");

@@ -1,4 +1,4 @@
-//! Host functions: their order, their panics, what they may not call, and what they drop.
+//! Tests of host functions: their order, their panics, what they may not call, and what they drop.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -13,7 +13,8 @@ use crate::{filled, lanes, not_yet, panics, soon};
 #[test]
 fn host_functions_run_in_order_and_a_panic_is_reported_once() {
     everywhere_and_seeded(|device| {
-        // Whoever asks the device first is told of a panic: not another test.
+        // The next call into a device reports the panic. A new device makes sure that it is not a
+        // call of another test.
         let device = if device == Device::cpu().unwrap() { Device::new_cpu().unwrap() } else { device };
         lanes(device, |a, b, _| {
             let seen = Arc::new(Mutex::new(Vec::new()));
@@ -41,7 +42,7 @@ fn host_functions_run_in_order_and_a_panic_is_reported_once() {
             device.check().unwrap();
             assert_eq!(*seen.lock().unwrap(), [1, 2, 3]);
 
-            // Two panics are two errors.
+            // Two panics give two errors.
             a.launch_host(|| panic!("first")).unwrap();
             a.launch_host(|| std::panic::panic_any(7)).unwrap();
             a.synchronize().unwrap_err();
@@ -122,7 +123,7 @@ fn what_a_host_function_drops_is_given_back_later() {
             gate.open();
             a.synchronize().unwrap();
             soon("the memory", || {
-                drop(pool.take::<u8>(1)); // looks after what was given back
+                drop(pool.take::<u8>(1)); // Collects the memory that was given back.
                 pool.in_use() == 0
             });
             assert_eq!(a.read_blocking(&x).unwrap(), [2; 1024]);
@@ -131,12 +132,14 @@ fn what_a_host_function_drops_is_given_back_later() {
     });
 }
 
-/// A buffer that is split into no pieces goes at once, also in a host function, where the driver must not be called.
+/// Splitting a buffer into no pieces drops it at once. This may happen in a host function, where
+/// the driver must not be called.
 #[test]
 fn what_a_host_function_splits_into_nothing_is_given_back_later() {
     const BYTES: usize = 64 << 20;
     let cpu = Device::new_cpu().unwrap();
-    cpu.limit_memory(Some(256 << 20)); // counted from this, and not from what the machine has left
+    // `free_memory` then counts from this limit, not from the free memory of the machine.
+    cpu.limit_memory(Some(256 << 20));
     for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([cpu]) {
         let _alone = alone_on(device);
         lanes(device, |a, b, _| {
@@ -154,7 +157,7 @@ fn what_a_host_function_splits_into_nothing_is_given_back_later() {
     }
 }
 
-/// Opening and listing devices takes driver calls, and so do timelines and giving memory back.
+/// Opening and listing devices calls the driver. So do timelines and giving memory back.
 #[test]
 fn a_host_function_finds_no_devices() {
     everywhere_and_seeded(|device| {
@@ -181,7 +184,7 @@ fn a_host_function_finds_no_devices() {
                     inside.enter(|s| concurrency_check(s, s).map(drop)).unwrap_err(),
                 ];
                 pool.trim();
-                // What is known, or set, without the driver.
+                // These calls read or set what is known without the driver.
                 let known = device.name() == name && device.tally().report().stalls().is_empty();
                 device.limit_pinned(None);
                 drop(dropped);
@@ -199,7 +202,7 @@ fn a_host_function_finds_no_devices() {
     });
 }
 
-/// Where a host function drops a reading, nobody can know when that stream has done with it.
+/// If a host function drops a reading, no event can mark when its stream has finished with it.
 #[test]
 fn a_reading_dropped_by_a_host_function_is_lost() {
     stream_tags!(Reads, Calls);
@@ -214,8 +217,8 @@ fn a_reading_dropped_by_a_host_function_is_lost() {
     assert_eq!(calls.read_blocking(&calls.reading(&returned.value).unwrap()).unwrap(), [1; 10], "it can still be read");
 }
 
-/// A queue that passes a host function over drops it on a thread of its own, where a call that waits would wait for
-/// itself.
+/// A queue that skips a host function drops it. A call in that drop that waits for the queue would
+/// wait for itself.
 #[test]
 fn what_a_passed_over_host_function_holds_is_told_so() {
     struct Waits(Device, mpsc::Sender<Error>);

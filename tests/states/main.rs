@@ -1,5 +1,6 @@
-//! The three states, one promise at a time. Tests prove an order with a gate that holds a stream up, never with
-//! sleeps. They count memory to see what becomes of it, and check which error each misuse gets.
+//! Tests of the three states, one promise at a time. A test proves an order with a gate that holds
+//! up a stream, never with a sleep. It counts memory to see when it comes back, and checks which
+//! error each misuse gets.
 
 mod errors;
 mod host_functions;
@@ -37,7 +38,7 @@ fn lanes<T>(
     a.enter(|&a| b.enter(|&b| c.enter(|&c| check(a, b, c))))
 }
 
-/// Asks until it is so.
+/// Repeats the check until it holds, and panics after 20 seconds.
 #[track_caller]
 fn soon(what: &str, so: impl Fn() -> bool) {
     let start = Instant::now();
@@ -47,7 +48,7 @@ fn soon(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// That it is not so, however often one asks.
+/// Checks 100 times that the condition does not hold yet.
 #[track_caller]
 fn not_yet(what: &str, so: impl Fn() -> bool) {
     for _ in 0..100 {
@@ -56,22 +57,22 @@ fn not_yet(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// A device buffer with the same number everywhere, written and done.
+/// Makes a device buffer with the same number everywhere, and waits until it is written.
 fn filled<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
     let x = filling(s, len, v);
     s.synchronize().unwrap();
     x
 }
 
-/// As [`filled`], without waiting: a GPU may lend memory whose free stands at a gate, and then the stream stands there
-/// too.
+/// Does the same as [`filled`] without waiting. A GPU may give out memory whose free stands behind
+/// a gate, and then this stream waits at that gate too.
 fn filling<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
     let mut x = s.alloc(len).unwrap();
     s.fill(&mut x, v).unwrap();
     x
 }
 
-/// The smallest executor there is.
+/// Runs a future on this thread: a minimal executor.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {

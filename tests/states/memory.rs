@@ -1,4 +1,4 @@
-//! When memory comes back after work on it, and how buffers split and join.
+//! Tests that memory comes back only after the work on it, and that buffers split and join.
 
 use thalweg::{Device, DeviceBuffer, DeviceKind, Error, On, PinnedBuffer, PinnedPool, Ring};
 
@@ -6,8 +6,8 @@ use crate::support::devices::{alone_on, devices, everywhere_and_seeded};
 use crate::support::gate::Gate;
 use crate::{filled, filling, lanes, not_yet};
 
-/// Lets go of page-locked memory in each state while a copy from it stands at a closed gate. It must not be lent
-/// again before the gate opens, and must be after.
+/// Drops page-locked memory in each state while a copy from it waits at a closed gate. The pool
+/// must not give it out again before the gate opens, and must do so after.
 #[test]
 fn page_locked_memory_comes_back_after_the_work_on_it() {
     everywhere_and_seeded(|device| {
@@ -71,7 +71,7 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
     });
 }
 
-/// The same for device memory: whatever is allocated meanwhile must not be where the pending copy reads.
+/// Does the same with device memory: new allocations must not lie where the pending copy reads.
 #[test]
 fn device_memory_is_freed_after_the_work_on_it() {
     everywhere_and_seeded(|device| {
@@ -191,7 +191,8 @@ fn devices_copy_from_one_another_and_wait_for_one_another() {
                     for other in &others {
                         assert_eq!(a.read_blocking(other).unwrap(), [99; 1000]);
                     }
-                    // Freed where it was allocated: the other device's books are right.
+                    // The memory was freed on the device that allocated it, so the count of the
+                    // other device is right.
                     assert!(there.free_memory().unwrap() > 1 << 20);
                     drop(b.alloc::<u32>(1 << 20).unwrap());
                 }
@@ -244,7 +245,7 @@ fn pieces_join_again_in_order_only() {
             let x = a.upload_blocking(&data).unwrap();
             let mut pieces = x.split(3);
             assert_eq!(pieces.iter().map(|p| p.len()).collect::<Vec<_>>(), [4, 3, 3]);
-            // Each goes its own way.
+            // The pieces can go to different streams.
             let middle = a.hand(pieces.remove(1), &b).unwrap();
             assert_eq!(b.read_blocking(&middle).unwrap(), [4, 5, 6]);
             let returned = On::<_, DeviceBuffer<u32>>::join(pieces).unwrap_err();
@@ -266,7 +267,7 @@ fn pieces_join_again_in_order_only() {
             let mut pinned = PinnedBuffer::join(device.pinned_from(&data).unwrap().split(10)).unwrap();
             assert_eq!(*pinned, *data);
             pinned[9] = 0;
-            // More pieces than elements, and none at all.
+            // A buffer can be split into more pieces than it has elements, and into none.
             assert_eq!(PinnedBuffer::join(pinned.split(20)).unwrap()[8..], [8, 0]);
             assert!(device.pinned::<u8>(5).unwrap().split(0).is_empty());
             assert!(filled(a, 5, 0).split(0).is_empty());

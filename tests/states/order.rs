@@ -1,4 +1,4 @@
-//! What waits for what: transitions, shared reads, events and the calls that block.
+//! Tests of order: transitions, shared reads, events and the calls that block.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ fn hand_waits() {
             gate.hold(&a);
             a.fill(&mut x, 2).unwrap();
             let x = a.hand(x, &b).unwrap();
-            // The same event serves every hand: the first one must not be lost.
+            // The stream uses one event for every `hand`. The wait of the first must not be lost.
             let other = a.hand(a.bind(host).unwrap(), &c).unwrap();
             let mut host = c.hand(other, &b).unwrap();
             b.copy_to_host(&x, &mut host).unwrap();
@@ -156,7 +156,7 @@ fn readers_wait_for_the_producer_and_the_next_writer_for_every_reader() {
             producing.open();
             soon("a reader", || b.is_done().unwrap());
 
-            // Only the reader on `c` is at work now.
+            // Only the reader on `c` still has pending work.
             let mut x = a.unshare(shared).unwrap();
             a.fill(&mut x, 3).unwrap();
             not_yet("the writer", || a.is_done().unwrap());
@@ -168,8 +168,9 @@ fn readers_wait_for_the_producer_and_the_next_writer_for_every_reader() {
     });
 }
 
-/// Two threads read on one stream, and the one that recorded its end first says so last: its record must not
-/// take the place of the other's. On a schedule on which the host function runs between the record and the saying.
+/// Two threads read on one stream. The thread that records its end first may register that record
+/// last, and then it must not replace the newer one. The host function makes this happen on
+/// schedules that run it between the two steps.
 #[test]
 fn threads_that_read_on_one_stream_are_all_waited_for() {
     stream_tags!(Reads, Calls, Writes);
@@ -288,7 +289,7 @@ fn events_are_awaited_by_any_executor() {
                     Some(a.record(host).unwrap().into_future())
                 })
                 .collect();
-            // One of another stream is ready before them.
+            // An event of another stream is ready before them.
             let other = b.record(()).unwrap();
             block_on(other.into_future()).unwrap();
             let opened = AtomicUsize::new(0);
@@ -316,7 +317,7 @@ fn events_are_awaited_by_any_executor() {
                 });
                 block_on(all);
             });
-            // One that is dropped unfinished.
+            // A future may be dropped before it is ready.
             drop(a.record(x).unwrap().into_future());
         });
     });

@@ -1,4 +1,4 @@
-//! Pools of page-locked memory, their limits, and rings.
+//! Tests of pools of page-locked memory, their limits, and rings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn a_pool_may_go_before_the_work_on_its_memory() {
             a.copy_to_device(&host, &mut x).unwrap();
             drop(host);
             drop(pool);
-            // The device's own pool has it now, and must not lend it yet.
+            // The memory is now in the device's own pool, which must not give it out yet.
             let others = [(); 4].map(|()| {
                 let mut other = device.pinned::<u32>(1024).unwrap();
                 other.fill(8);
@@ -50,11 +50,11 @@ fn a_pool_keeps_to_its_budget() {
         drop(small);
         assert_eq!((pool.in_use(), pool.cached()), (8192, 4096));
         for _ in 0..10 {
-            drop(pool.take::<u8>(1).unwrap()); // the same block again and again
+            drop(pool.take::<u8>(1).unwrap()); // Each call gets the same block.
             assert_eq!((pool.in_use(), pool.cached()), (8192, 4096));
         }
         drop(large);
-        // What is kept is of other sizes: it makes room.
+        // The kept blocks have other sizes, so the pool frees them to make room.
         drop(pool.take::<u8>(3 * 4096).unwrap());
         pool.trim();
         assert_eq!((pool.in_use(), pool.cached()), (0, 0));
@@ -67,7 +67,7 @@ fn a_pool_keeps_to_its_budget() {
     });
 }
 
-/// Counts the blocks that a device's own pool makes, on a device that nobody else uses.
+/// Counts the blocks that a device's own pool makes. No other test may use the device.
 fn made(device: Device, run: impl FnOnce()) -> u64 {
     device.tally().enable();
     run();
@@ -76,7 +76,8 @@ fn made(device: Device, run: impl FnOnce()) -> u64 {
     report.stalls().iter().filter(|s| s.kind == Stall::PinnedAllocation).map(|s| s.count).sum()
 }
 
-/// 300 buffers of growing size, one alive at a time, kept 3 GiB.
+/// Without the limit on what a pool keeps, 300 buffers of growing size, one alive at a time, keep 3
+/// GiB.
 #[test]
 fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
     const MIB: usize = 1 << 20;
@@ -88,27 +89,30 @@ fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
         most = most.max(pool.cached());
     }
     assert!(most <= 20 * MIB, "{} MiB kept for buffers of at most 20", most.div_ceil(MIB));
-    // It is at most twice what was in use at once, whatever the order of the sizes.
+    // The pool keeps at most twice what was in use at once, in any order of the sizes.
     for i in (1..=20).chain((1..=20).rev()) {
         drop(device.pinned::<u8>(i * 6 * MIB).unwrap());
         assert!(pool.cached() <= 240 * MIB, "{} MiB kept for buffers of at most 120", pool.cached() / MIB);
     }
     device.trim().unwrap();
-    // Buffers of ever smaller sizes, together as large as one at first, whose blocks are too large for the next.
+    // Each round makes more and smaller buffers of the same total. The blocks of one round are too
+    // large for the next.
     for n in [1, 4, 16, 64, 256] {
         drop((0..n).map(|_| device.pinned::<u8>(120 * MIB / n).unwrap()).collect::<Vec<_>>());
         assert!(pool.cached() <= 241 * MIB, "{} MiB kept for buffers of 120 together", pool.cached() / MIB);
     }
     device.trim().unwrap();
     assert_eq!((pool.in_use(), pool.cached()), (0, 0));
-    // What was in use at once counts from the last trim: of sizes that shrink, no block takes another's place.
+    // The peak of memory in use counts from the last trim. When sizes shrink, no block fits the
+    // next buffer.
     for i in (1..=300).rev() {
         drop(device.pinned::<u8>(i * MIB / 15).unwrap());
     }
     assert!(pool.cached() <= 64 * MIB, "{} MiB", pool.cached() / MIB);
 }
 
-/// Mixed sizes, some together and some one at a time, find all blocks there once each was made.
+/// A repeated mix of sizes makes no new block after the first rounds. Some buffers are alive
+/// together and some one at a time.
 #[test]
 fn a_steady_mix_of_sizes_makes_no_page_locked_memory() {
     const MIB: usize = 1 << 20;
@@ -180,7 +184,9 @@ fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
         lanes(device, |a, _, _| {
             let made = Arc::new(AtomicUsize::new(0));
             let (count, pool) = (made.clone(), PinnedPool::new(device, 3 * 4096));
-            drop([(); 3].map(|()| pool.take::<u32>(100).unwrap())); // so that the gate holds up nothing below
+            // The pool has all blocks before the gate closes, so the gate cannot hold up an
+            // allocation below.
+            drop([(); 3].map(|()| pool.take::<u32>(100).unwrap()));
             let make = move || {
                 count.fetch_add(1, Ordering::SeqCst);
                 pool.take::<u32>(100)
@@ -192,7 +198,7 @@ fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
             gate.hold(&a);
             a.copy_to_host(&x, &mut host).unwrap();
             ring.give(a.record(host).unwrap());
-            drop(ring.take().unwrap()); // lost
+            drop(ring.take().unwrap()); // The ring loses this slot.
             let pending = ring.take().unwrap();
             not_yet("a slot", || pending.is_ready().unwrap());
             let anew = ring.take().unwrap();
@@ -200,7 +206,8 @@ fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
             assert_eq!(made.load(Ordering::SeqCst), 3);
             ring.give(pending);
             ring.give(anew);
-            ring.give(Event::ready(device.pinned(0).unwrap())); // one too many
+            // The ring has its slots already and drops this one.
+            ring.give(Event::ready(device.pinned(0).unwrap()));
             gate.open();
             ring.synchronize().unwrap();
             assert_eq!(*ring.take().unwrap().synchronize().unwrap(), [6; 100]);

@@ -1,4 +1,4 @@
-//! Where streams come from: tags, priorities, pools of streams, and one stream for each thread.
+//! Tests of how streams are made: tags, priorities, pools of streams, and a stream for each thread.
 
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -31,14 +31,15 @@ fn priorities_are_those_the_device_has() {
     everywhere(|device| {
         let range = device.priorities();
         assert_eq!(*range.end(), 0);
-        // Twice, because streams that were given back are lent again.
+        // It asks twice, because streams that were given back are reused.
         for priority in range.clone().chain(range.clone()) {
             let stream = AnyStream::with(device, StreamOptions::default().priority(priority)).unwrap();
             assert_eq!(stream.enter(|s| s.priority()), priority, "{device}");
-            // As the driver of a GPU says by itself.
+            // The driver of a GPU must report the same priority.
             if let Some(raw) = stream.enter(|s| s.raw()) {
                 let mut given = 1;
-                // SAFETY: a stream of the driver, which is never destroyed; the call stores one integer.
+                // SAFETY: `Stream::raw` gives a stream of the driver that the library never
+                // destroys. `given` is a local integer that the call may write.
                 let result = unsafe { cudarc::driver::sys::cuStreamGetPriority(raw.cast(), &mut given) };
                 assert_eq!((result as u32, given), (0, priority), "{device}");
             }
@@ -73,7 +74,7 @@ fn a_pool_without_a_free_stream_waits_for_one() {
             pool.lane(|_| order.lock().unwrap().push(2));
         });
         assert_eq!(*order.lock().unwrap(), [1, 2]);
-        // A panic gives the stream back too.
+        // A panic also gives the stream back.
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.lane(|_| panic!("on purpose"))));
         assert!(panicked.is_err());
         pool.lane(|s| s.synchronize()).unwrap();

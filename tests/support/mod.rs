@@ -1,4 +1,5 @@
-//! What the integration tests share: the f64 reference, files, generated images, devices.
+//! Code that the integration tests share: the f64 reference, files, generated images, devices,
+//! gates and fences.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod devices;
@@ -11,16 +12,18 @@ pub mod run;
 
 use proptest::test_runner::Config;
 
-/// The configuration of a property test of `count` cases, or of as many as the variable `THALWEG_CASES` says.
+/// Gives the configuration of a property test with `count` cases, or with `THALWEG_CASES` cases if
+/// that variable is set.
 ///
-/// proptest would keep failing seeds beside the nearest `lib.rs` or `main.rs` above the test, and there is
-/// none. A failure prints its smallest input; that belongs in a test of its own.
+/// It turns off proptest's files of failing seeds, which belong beside a `lib.rs` or `main.rs` that
+/// most test binaries do not have. A failure prints its smallest input; write a test for that
+/// input.
 pub fn cases(count: u32) -> Config {
     let asked = std::env::var("THALWEG_CASES").map(|n| n.parse().expect("THALWEG_CASES is a number of cases"));
     Config { cases: asked.unwrap_or(count), failure_persistence: None, ..Config::default() }
 }
 
-/// The largest absolute difference; infinite where the lengths differ or either side is not a number.
+/// Gives the largest absolute difference. It is infinite if the lengths differ or a value is NaN.
 pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
     if got.len() != want.len() {
         return f64::INFINITY;
@@ -36,7 +39,7 @@ pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
     worst
 }
 
-/// Panics with the first element that is further than `bound` from the reference.
+/// Panics at the first element that is further than `bound` from the reference.
 #[track_caller]
 pub fn assert_close(what: &str, got: &[f32], want: &[f64], bound: f64) {
     assert_eq!(got.len(), want.len(), "{what}: length");
