@@ -98,6 +98,12 @@ impl<R: Resource> Event<R> {
         self.event.as_ref().map_or(Ok(true), Lease::query)
     }
 
+    /// Whether the work before the record is certainly done. It asks nothing that could run code, so it may be called under a
+    /// lock; it is `false` if that cannot be known, such as in a host function of a stream.
+    pub fn has_passed(&self) -> bool {
+        self.event.as_ref().is_none_or(|event| !guard::forked() && event.is_done())
+    }
+
     /// Whether the work before the record is done. If it is not, the task is woken once the work is
     /// done or the device has failed. Does not wait.
     ///

@@ -1,5 +1,6 @@
-//! Graphs: what a replay does is what the captured program would do, run there and then; and whatever becomes of
-//! bundle, graph and closure, nothing dangles, nothing is lost and nobody waits.
+//! Tests of graphs. A replay does what the captured program would do if it ran at that point.
+//! Whatever happens to the bundle, the graph and the closure, no pointer dangles, no memory is lost
+//! and no call waits.
 //!
 //! `THALWEG_CASES` sets how many random programs run on each device.
 
@@ -22,7 +23,7 @@ use thalweg::{
 };
 use thalweg_vision::kernels::{Batch, RelevanceMut, relevance};
 
-// --- helpers ---------------------------------------------------------------------------------------------------
+// --- helpers -------------------------------------------------------------------------------------
 
 /// Runs `check` on two streams of `device`.
 fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Lane<'a>>, Stream<Lane<'b>>) -> T) -> T {
@@ -30,7 +31,7 @@ fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Lane<'a>>, Str
     a.enter(|&a| b.enter(|&b| check(a, b)))
 }
 
-/// Runs `f` while the gate is closed, and fails if that waits for it.
+/// Runs `f` while the gate is closed, and fails if `f` waits for the gate.
 fn at_once<T>(gate: &Gate, f: impl FnOnce() -> T) -> T {
     let (running, ended) = mpsc::channel::<()>();
     thread::scope(|threads| {
@@ -48,7 +49,8 @@ fn at_once<T>(gate: &Gate, f: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A device buffer of this number, and a page-locked one of zeros.
+/// A device buffer and a page-locked buffer. `pair` fills the first with a number and the second
+/// with zeros.
 type Pair = (DeviceBuffer<u32>, PinnedBuffer<u32>);
 
 fn pair<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::On<S> {
@@ -58,13 +60,13 @@ fn pair<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::O
     (x, s.bind(host).unwrap())
 }
 
-/// Has the host look at a pair: the numbers on the device, and on the host.
+/// Reads a pair: the numbers on the device and those on the host.
 fn look<S: StreamTag>(s: Stream<S>, pair: <Pair as Resource>::On<S>) -> (Vec<u32>, Vec<u32>) {
     let device = s.read_blocking(&pair.0).unwrap();
     (device, s.record(pair).unwrap().synchronize().unwrap().1.to_vec())
 }
 
-/// A graph that copies the device buffer of a pair to the host and then sets it.
+/// Captures a graph that copies the device buffer of a pair to the host and then fills it with `v`.
 fn download_and_set<S: StreamTag>(
     s: Stream<S>,
     pair: <Pair as Resource>::On<S>,
@@ -100,12 +102,12 @@ kernel! {
     }
 }
 
-// --- programs --------------------------------------------------------------------------------------------------
+// --- programs ------------------------------------------------------------------------------------
 
 const PLANES: usize = 13;
 const BUFFERS: usize = 4;
 
-/// What the programs work on.
+/// The buffers that the programs work on.
 #[derive(Resource)]
 struct Frame {
     host: [PinnedBuffer<f32>; BUFFERS],
@@ -127,7 +129,7 @@ impl Frame {
     }
 }
 
-/// What, of what, to what, and a number.
+/// An operation, the index of its source, the index of its destination, and a number.
 type Op = (u8, u8, u8, u8);
 
 fn two<T>(all: &mut [T], i: usize, j: usize) -> (&T, &mut T) {
@@ -159,10 +161,10 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
             let (from, to) = two(&mut frame.device, i, other);
             mix(s, n as u32, from, to)
         }
-        // The PTX of ours is on no GPU; this one is built in.
+        // The test's own kernel has no PTX for a GPU. The library's kernel has.
         _ => {
             let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
-            // The table of a single image is not read.
+            // The kernel does not read the table if there is only one image.
             let (n, table) = (n as u32, frame.planes.slice(..8)?.cast());
             let batch = Batch { images: 1, patches: n, largest: n, table };
             let out = RelevanceMut { salience, relevance: out };
@@ -171,7 +173,7 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
     }
 }
 
-/// Everything in a frame, bit for bit, and the frame again.
+/// Reads all bits in a frame, and gives the frame back.
 fn contents<S: StreamTag>(s: &Stream<S>, frame: FrameOn<S>) -> Result<(Vec<Vec<u32>>, Frame), Error> {
     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -183,7 +185,8 @@ fn contents<S: StreamTag>(s: &Stream<S>, frame: FrameOn<S>) -> Result<(Vec<Vec<u
     Ok((all, frame))
 }
 
-/// Replays a program `rounds` times, on two streams by turns and with new contents each time, and runs it beside that.
+/// Replays a program with new contents in each round, on one stream or two, and compares it with
+/// running the program.
 fn compare(device: Device, len: usize, program: &[Op], rounds: &[(u8, u8)]) -> Result<(), Error> {
     lanes(device, |a, b| {
         let (graph, replayed) =
@@ -213,7 +216,8 @@ fn compare(device: Device, len: usize, program: &[Op], rounds: &[(u8, u8)]) -> R
                 }
                 contents(&a, frame)?
             } else {
-                // There and back, without the host in between.
+                // The frame goes to the other stream and back, and the host does not wait in
+                // between.
                 let mut frame = b.bind(replayed.1)?;
                 for _ in 1..times {
                     frame = b.replay(&mut graph, frame)?;
@@ -254,7 +258,7 @@ fn replays_do_what_the_program_does_under_seeded_schedules() {
     explore(Device::seeded_cpu(0).unwrap(), 300, 3);
 }
 
-// --- one promise at a time -------------------------------------------------------------------------------------
+// --- one promise at a time -----------------------------------------------------------------------
 
 #[test]
 fn a_capture_runs_nothing_and_counts_nodes() {
@@ -264,7 +268,7 @@ fn a_capture_runs_nothing_and_counts_nodes() {
                 .capture(pair(a, 100, 1), |s, (x, host)| {
                     s.fill(x, 2)?;
                     s.copy_to_host(x, host)?;
-                    s.zero(x.slice_mut(0..0)?) // nothing, and no node
+                    s.zero(x.slice_mut(0..0)?) // This does nothing and adds no node.
                 })
                 .unwrap();
             assert_eq!((graph.len(), graph.is_empty(), graph.device()), (2, false, device));
@@ -311,7 +315,8 @@ fn a_replay_waits_behind_its_stream_and_not_in_the_call() {
     everywhere(|device| {
         lanes(device, |a, b| {
             let (mut graph, x) = download_and_set(a, pair(a, 100, 1), 2);
-            let x = a.replay(&mut graph, x).unwrap(); // once before, so that nothing is left to be loaded
+            // The first replay happens before the gate closes, because it may load code.
+            let x = a.replay(&mut graph, x).unwrap();
             let gate = Gate::closed(device);
             a.synchronize().unwrap();
             gate.hold(&a);
@@ -400,7 +405,8 @@ fn a_bundle_with_more_less_or_rearranged_buffers_is_refused() {
     });
 }
 
-/// What the graph does to buffers is the capture's; what the closure does to handles is nobody's business.
+/// A graph contains only what the capture enqueues on buffers. What the closure does with the
+/// handles does not matter.
 #[test]
 fn handles_dropped_taken_swapped_and_forgotten_in_a_capture() {
     everywhere(|device| {
@@ -481,7 +487,7 @@ fn a_panic_in_a_capture_gives_everything_back() {
             assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
             a.synchronize().unwrap();
             if device == cpu {
-                // Nobody else allocates there.
+                // No other test allocates on this device.
                 assert_eq!(device.free_memory().unwrap(), free + 4 * (1 << 16));
             }
             let (mut graph, x) = download_and_set(a, pair(a, 100, 1), 2);
@@ -512,7 +518,7 @@ fn a_graph_may_go_while_its_replays_are_pending() {
     });
 }
 
-/// Device memory is freed after the replays, page-locked memory lent again after them.
+/// Device memory is freed only after the replays, and page-locked memory is reused only after them.
 #[test]
 fn a_bundle_may_go_while_replays_are_pending() {
     everywhere(|device| {
@@ -541,11 +547,12 @@ fn a_bundle_may_go_while_replays_are_pending() {
     });
 }
 
-/// An executable graph may keep more of an allocation than its address, so it never runs on another that has come to lie in the same
-/// place: after frees and trims, on device memory and on page-locked memory.
+/// An executable graph may know more of an allocation than its address. So it must not run on a new
+/// allocation at the same address, after frees and trims, in device memory or page-locked memory.
 #[test]
 fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
-    const LEN: usize = 9 << 20; // of a size for which malloc always asks the system, which gives the same place again
+    // For this size malloc always asks the system, which often gives the same address.
+    const LEN: usize = 9 << 20;
     const PATCHES: usize = 100;
     const TRIES: usize = 4;
     type Device = DeviceBuffer<f32>;
@@ -558,7 +565,8 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
         (x, y, z, s.bind(host).unwrap())
     }
 
-    /// Copies in all directions, a fill and a kernel, from the page-locked buffer and back to it.
+    /// Enqueues copies in all directions, a fill and a kernel, from the page-locked buffer and back
+    /// to it.
     fn work<S: Brand>(s: &Stream<S>, (x, y, z, host): &mut <Places as Resource>::On<S>) -> Result<(), Error> {
         s.copy_to_device(host, y)?;
         s.copy(y, z)?;
@@ -594,7 +602,8 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
             let (mut graph, (x, y, z, first)) = s.capture(places(s, &pool, 1.0), |s, places| work(s, places)).unwrap();
             let at = (x.device_ptr(), first.host_ptr());
 
-            // Page-locked memory that the pool lends again was never freed.
+            // A replay accepts page-locked memory that the pool gives out again, because it was
+            // never freed.
             drop(first);
             s.synchronize().unwrap();
             let mut again = pool.take(LEN).unwrap();
@@ -603,7 +612,7 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
             let (x, y, z, again) = s.replay(&mut graph, (x, y, z, s.bind(again).unwrap())).unwrap();
             assert_eq!(host(s, again), want(2.0));
 
-            // Page-locked memory that was freed.
+            // A replay refuses new page-locked memory after the old was freed.
             s.synchronize().unwrap();
             pool.trim();
             let (mut kept, mut bundle, mut reused) = (Vec::new(), (x, y, z), [false; 2]);
@@ -623,7 +632,7 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
             }
             assert!(kept.iter().all(|other| other.iter().all(|v| *v == 4.0)), "nothing was enqueued");
 
-            // Device memory that was freed.
+            // A replay refuses new device memory after the old was freed.
             drop((bundle, kept));
             s.synchronize().unwrap();
             pool.trim();
@@ -649,7 +658,8 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
     });
 }
 
-/// The same where the place is certainly the same: what another owner adopts counts as another allocation.
+/// Here the address is certainly the same. Memory that a new owner adopts counts as a new
+/// allocation.
 #[test]
 fn an_address_and_a_length_are_not_an_allocation() {
     everywhere(|device| {
@@ -660,7 +670,8 @@ fn an_address_and_a_length_are_not_an_allocation() {
             let idle = x.idle().unwrap();
             let address = idle.device_ptr();
             std::mem::forget(idle);
-            // SAFETY: the memory is a stream-ordered allocation of this device, whose only owner was forgotten at rest.
+            // SAFETY: `alloc` above made this memory on this device, with 1000 elements. Its only
+            // owner was idle and is forgotten, so nothing else uses or frees it.
             let other = unsafe { DeviceBuffer::<u32>::from_raw(device, address, 1000) }.unwrap();
             let returned = a.replay(&mut graph, a.bind(other).unwrap()).unwrap_err();
             assert!(matches!(returned.error, Error::GraphMismatch { index: 0, .. }), "{}", returned.error);
@@ -672,7 +683,8 @@ fn an_address_and_a_length_are_not_an_allocation() {
 #[test]
 fn memory_is_counted_back_whatever_becomes_of_the_graph() {
     let device = Device::new_cpu().unwrap();
-    device.limit_memory(Some(1 << 20)); // counted from this, and not from what the machine has left
+    // `free_memory` then counts from this limit, not from the free memory of the machine.
+    device.limit_memory(Some(1 << 20));
     let free = device.free_memory().unwrap();
     lanes(device, |a, _| {
         let (mut graph, x) = download_and_set(a, pair(a, 1 << 16, 1), 2);
@@ -696,7 +708,8 @@ fn a_graph_of_another_device_is_refused() {
     let (here, there) = (Device::cpu().unwrap(), Device::new_cpu().unwrap());
     lanes(here, |a, _| {
         lanes(there, |b, _| {
-            // Page-locked memory is at home on both, so that only the graph is not.
+            // Both devices accept this page-locked memory, so only the graph belongs to another
+            // device.
             let host = a.bind(here.pinned_from(&[0u32; 10]).unwrap()).unwrap();
             let (mut graph, host) = a.capture(host, |_, _| Ok(())).unwrap();
             let returned = b.replay(&mut graph, a.hand(host, &b).unwrap()).unwrap_err();
@@ -707,7 +720,7 @@ fn a_graph_of_another_device_is_refused() {
             assert_eq!(look(b, returned.value).0, [1; 10]);
         });
     });
-    // Two GPUs, where there are two.
+    // The same holds for two GPUs, if the machine has two.
     let gpus: Vec<_> = devices().iter().filter(|d| d.kind() == DeviceKind::Cuda).collect();
     if let [first, second, ..] = gpus[..] {
         let _lock = alone_on(*first);
@@ -761,7 +774,7 @@ fn a_launch_that_its_declaration_rules_out_fails_at_the_capture() {
     });
 }
 
-/// Captures do not see each other, on one thread or several, and work on other streams goes on.
+/// Captures do not affect each other, on one thread or several. Work on other streams goes on.
 #[test]
 fn captures_nest_and_run_side_by_side() {
     everywhere(|device| {
@@ -772,11 +785,11 @@ fn captures_nest_and_run_side_by_side() {
                 .capture(pair(a, 100, 1), |s, (x, _)| {
                     s.fill(x, 2)?;
                     let (graph, y) = b.capture(pair(b, 100, 3), |t, (y, host)| {
-                        s.fill(x.slice_mut(0..50)?, 4)?; // of the outer one
+                        s.fill(x.slice_mut(0..50)?, 4)?; // part of the outer graph
                         t.copy_to_host(y, host)
                     })?;
                     inner = Some((graph, y));
-                    // At once, and in no graph.
+                    // These calls run at once and are in no graph.
                     b.write_blocking(&[7; 10], &mut elsewhere)?;
                     assert_eq!(b.read_blocking(&elsewhere)?, [7; 10]);
                     Ok(())
@@ -803,7 +816,8 @@ fn captures_nest_and_run_side_by_side() {
     });
 }
 
-/// A graph travels between threads; dropping it is left to another one where the driver forbids it.
+/// A graph can move between threads. If it is dropped where the driver may not be called, another
+/// thread destroys it.
 #[test]
 fn a_graph_goes_to_other_threads_and_into_host_functions() {
     stream_tags!(Work);

@@ -1,5 +1,5 @@
-//! What should overlap does: while a step is held at a gate, the steps beside it complete and
-//! the host goes on.
+//! Each pattern overlaps what it promises: while one step is held at a gate, the steps beside it
+//! complete and the host goes on.
 //!
 //! Each test uses few streams: a GPU has few hardware queues (8 unless it is told otherwise),
 //! and a stream that stands at a gate holds up every stream of its queue.
@@ -28,7 +28,7 @@ fn synchronize(stream: &AnyStream) -> Result<()> {
     stream.enter(|s| s.synchronize())
 }
 
-/// Whether all work of each stream is done.
+/// Tells for each stream whether all its work is done.
 fn done(streams: &[AnyStream]) -> Vec<bool> {
     streams.iter().map(|stream| stream.enter(|s| s.is_done()).unwrap()).collect()
 }
@@ -37,8 +37,7 @@ fn numbers(device: Device, len: usize) -> PinnedBuffer<u32> {
     device.pinned_from(&(0..len as u32).collect::<Vec<_>>()).unwrap()
 }
 
-// --- chunks
-// ----------------------------------------------------------------------------------------------------
+// --- chunks --------------------------------------------------------------------------------------
 
 const CHUNKS: usize = 9;
 
@@ -56,17 +55,18 @@ fn run(
     done.unwrap()
 }
 
-/// Runs chunks with a gate before all work of stream `held`; `stage` gets the number of the call.
+/// Runs chunks with a gate before all work of stream `held`. `stage` gets the number of the call.
 fn chunked(order: Order, held: usize, lanes: &[AnyStream], mut stage: impl FnMut(usize, &Gate) -> Result<()>) {
     let device = lanes[0].device();
     let input = numbers(device, 1000);
-    // A first run brings memory and whatever else comes at first use, for which a device may wait.
+    // A first run allocates memory and does the other work of a first use, for which a device may
+    // wait.
     let (input, _) = run(order, lanes, input, |s, x, y| s.copy(x, y));
     let gate = Gate::closed(device);
     guarded(&[&gate], || {
         let mut calls = 0;
-        // The stage's own stream is held by the stage: that is where a chunk's kernel
-        // stands, whatever the pattern makes of its streams.
+        // If a kernel's stream is to be held, the stage holds it, because only the stage knows
+        // which stream the pattern gave to the kernel.
         let kernels = 1..lanes.len().max(2) - 1;
         if !kernels.contains(&held) {
             lanes[held].enter(|s| gate.hold(s));
@@ -95,13 +95,13 @@ fn interleaved_chunks_overlap_and_the_host_goes_on() {
         for held in 0..3 {
             let stage = |call, gate: &Gate| {
                 if call == 2 {
-                    // Three chunks are enqueued up to their kernels. What
-                    // comes before the held step is done for them.
+                    // Three chunks are enqueued up to their kernels. Their steps before the held
+                    // one complete.
                     lanes[..held].iter().try_for_each(synchronize)?;
                     assert_eq!(done(&lanes), [0 < held, 1 < held, false], "{device}: {held} is held");
                 }
                 if call == CHUNKS - 1 {
-                    // Buffers that have not come back hold up the uploads, not the host.
+                    // Uploads wait for buffers that have not come back, but the host does not.
                     assert_eq!(done(&lanes), [false; 3], "{device}: {held} is held");
                     gate.open();
                 }
@@ -109,7 +109,7 @@ fn interleaved_chunks_overlap_and_the_host_goes_on() {
             };
             chunked(Order::Interleaved, held, &lanes, stage);
         }
-        // Of four streams two run kernels: one goes on while the other stands.
+        // Two of four streams run kernels. One goes on while the other is held.
         let lanes = streams(device, 4);
         let stage = |call, gate: &Gate| {
             if call == 3 {
@@ -133,7 +133,7 @@ fn grouped_uploads_go_on_during_kernels_and_kernels_during_downloads() {
             let stage = |call, gate: &Gate| {
                 if call == CHUNKS - 1 {
                     lanes[..held].iter().try_for_each(synchronize)?;
-                    let downloads = held == 2; // they are not enqueued yet, and the gate is
+                    let downloads = held == 2; // No download is enqueued yet, but the gate is.
                     assert_eq!(done(&lanes), [0 < held, 1 < held, !downloads], "{device}: {held} is held");
                     gate.open();
                 }
@@ -163,8 +163,7 @@ fn grouped_uploads_go_on_during_kernels_and_kernels_during_downloads() {
     }
 }
 
-// --- frames
-// ----------------------------------------------------------------------------------------------------
+// --- frames --------------------------------------------------------------------------------------
 
 #[test]
 fn double_buffered_frames_overlap_at_every_step() {
@@ -286,7 +285,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                     let gate = Gate::closed(device);
                     let produce = |s: &Stream<_>, n: usize, slot: &mut On<_, PinnedBuffer<u32>>| {
                         if (held, n) == (0, 3) {
-                            // Item 3 stands, and those before it are used.
+                            // Item 3 is held, and the items before it are used.
                             gate.hold(s);
                             synchronize(&lanes[1])?;
                             assert_eq!(done(&lanes), [false, true]);
@@ -297,7 +296,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                     let consume = |s: &Stream<_>, n: usize, slot: &mut On<_, PinnedBuffer<u32>>| {
                         match (held, n) {
                             (1, 0) => gate.hold(s),
-                            // As many items are made as there are slots, and not one is used.
+                            // There are as many new items as slots, and none is used.
                             (1, 1) => {
                                 synchronize(&lanes[0])?;
                                 assert_eq!(done(&lanes), [true, false]);
@@ -322,8 +321,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
     }
 }
 
-// --- many parts
-// ------------------------------------------------------------------------------------------------
+// --- many parts ----------------------------------------------------------------------------------
 
 /// Fills `x` and copies it to `host`.
 fn result<'l>(s: &Stream<Lane<'l>>, host: PinnedBuffer<u32>, value: u32) -> Result<Event<PinnedBuffer<u32>>> {
@@ -351,7 +349,7 @@ fn items_of_a_pool_run_beside_one_that_stands() {
                 match item {
                     0 => gate.hold(s),
                     3 => {
-                        // Item 0 stands, and this lane is done with item 1.
+                        // Item 0 is held, and this lane has finished item 1.
                         s.synchronize()?;
                         gate.open();
                     }
@@ -417,7 +415,8 @@ fn threads_work_beside_one_whose_stream_stands() {
                     (late.elapsed() < Duration::from_secs(20)).then_some(()).ok_or_else(nobody)?;
                     std::thread::yield_now();
                 }
-                // One stream stands, and its thread waits for it; the other's work opens the gate.
+                // One stream is held, and its thread waits for it. The work of the other thread
+                // opens the gate.
                 if item == 0 {
                     gate.hold(s);
                 }
@@ -510,7 +509,7 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
     for &device in devices() {
         let first = *device.priorities().start();
         let one = first == 0;
-        // Before the background runs: once on each stream of urgent work, and every
+        // Urgent work runs before the background starts: once on each of its streams, and for every
         // sample without background.
         let before = if one { 1 } else { 2 } + SAMPLES;
         let gates = [(); 2].map(|()| Gate::closed(device));
@@ -523,7 +522,7 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
                 |s| {
                     assert_eq!(s.priority(), 0);
                     background += 1;
-                    // The first two tell how long a piece takes.
+                    // The first two calls measure how long a piece takes.
                     if background > 2 {
                         let phase = (urgent.lock().unwrap().len() - before) / SAMPLES;
                         gates[phase].hold(s);
@@ -533,8 +532,8 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
                 |s| {
                     let mut urgent = urgent.lock().unwrap();
                     urgent.push(s.priority());
-                    // The samples before the last of a phase are taken while
-                    // all of the background stands.
+                    // All samples of a phase but the last are taken while the whole background is
+                    // held.
                     match urgent.len().checked_sub(before) {
                         Some(SAMPLES) => gates[0].open(),
                         Some(n) if n == 2 * SAMPLES => gates[1].open(),

@@ -1,10 +1,11 @@
-//! Random safe programs over three streams, against a serial interpreter.
+//! Random safe programs on three streams, compared with a serial interpreter.
 //!
-//! A program is a list of small numbers. Each step picks what is possible where it stands: it moves buffers
-//! between their states, splits, joins, shares, drops and forgets them, and enqueues copies, fills and kernels on
-//! them. Beside each buffer stands what it would hold if every step ran alone, to its end, before the next.
-//! Whatever the host comes to see must be that: while the program runs, and of everything that is left
-//! at its end. `MUTATIONS.md` lists the waits that were taken out of the library to see this test fail.
+//! A program is a list of small numbers. Each step does something that is possible at that point:
+//! it moves buffers between their states, splits, joins, shares, drops and forgets them, and
+//! enqueues copies, fills and kernels on them. The test keeps for each buffer the contents it would
+//! have if every step ran to its end before the next. What the host reads must equal that, while
+//! the program runs and for everything that is left at its end. `MUTATIONS.md` lists the waits that
+//! were taken out of the library to see this test fail.
 //!
 //! `THALWEG_CASES` sets how many programs run on each device.
 
@@ -54,14 +55,14 @@ kernel! {
     }
 }
 
-/// None, one, few, and enough for a schedule to stop half way. All but the last fit one block of page-locked
-/// memory, so that buffers take each other's place there.
+/// Lengths of buffers: none, one, few, and enough for a schedule to stop half way. All but the last
+/// fit one block of page-locked memory, so buffers reuse each other's blocks.
 const LENGTHS: [usize; 6] = [257, 64, 5, 1, 0, 1500];
 
-/// One step: what, and of what and how.
+/// One step: the operation, and numbers that choose its buffers and details.
 type Op = (u8, u8, u8, u8);
 
-/// A failed program: an error that should not be, or contents that differ.
+/// Why a program failed: an unexpected error, or contents that differ.
 #[derive(Debug)]
 enum Failure {
     Error(Error),
@@ -99,7 +100,7 @@ impl fmt::Display for Failure {
 
 type Outcome<T = ()> = Result<T, Failure>;
 
-/// Contents are as they should be.
+/// Checks that the contents are the expected ones.
 fn equal(what: &str, got: &[u32], want: &[u32]) -> Outcome {
     if got == want {
         return Ok(());
@@ -113,7 +114,7 @@ fn claim(what: &str, holds: bool) -> Outcome {
     if holds { Ok(()) } else { Err(Failure::Wrong(what.into())) }
 }
 
-/// Something of one of the three streams.
+/// A value that belongs to one of the three streams.
 enum Of<X, Y, Z> {
     A(X),
     B(Y),
@@ -133,7 +134,7 @@ impl<X, Y, Z> Of<X, Y, Z> {
 type Ordered<A, B, C, R> = Of<<R as Resource>::On<A>, <R as Resource>::On<B>, <R as Resource>::On<C>>;
 type Readings<A, B, C, R> = Of<Reading<A, R>, Reading<B, R>, Reading<C, R>>;
 
-/// As [`on`]; `of` marks what comes out as that stream's.
+/// Does the same as [`on`]. `of` marks a value as that stream's.
 macro_rules! with {
     ($streams:expr, $t:expr, |$s:ident, $of:ident| $body:expr) => {
         match $t % 3 {
@@ -153,7 +154,7 @@ macro_rules! with {
     };
 }
 
-/// `body` for what one stream orders.
+/// Runs `body` with a value and the stream that orders it.
 macro_rules! each {
     ($streams:expr, $value:expr, |$s:ident, $x:pat_param| $body:expr) => {
         match $value {
@@ -173,7 +174,7 @@ macro_rules! each {
     };
 }
 
-/// `body` on the stream with the number `t`.
+/// Runs `body` with the stream of number `t`.
 macro_rules! on {
     ($streams:expr, $t:expr, |$s:ident| $body:expr) => {
         match $t % 3 {
@@ -193,7 +194,7 @@ macro_rules! on {
     };
 }
 
-/// `body` for two that the same stream orders.
+/// Runs `body` with two values that the same stream orders.
 macro_rules! both {
     ($streams:expr, $first:expr, $second:expr, |$s:ident, $x:pat_param, $y:pat_param| $body:expr) => {
         match ($first, $second) {
@@ -216,7 +217,7 @@ macro_rules! both {
 
 /// A buffer of either kind.
 trait Buffer: Resource {
-    /// What the host sees of it when it is idle.
+    /// Gives what the host can read of an idle buffer.
     fn look(&self) -> Option<&[u32]>;
     fn split_idle(self, n: usize) -> Vec<Self>;
     fn split<S: StreamTag>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>>;
@@ -250,14 +251,14 @@ macro_rules! buffer {
 buffer!(DeviceBuffer, |_x| None);
 buffer!(PinnedBuffer, |x| Some(x));
 
-/// A buffer, in one of its states, and what it should hold.
+/// A buffer in one of its states, and the contents it should have.
 struct Slot<A: StreamTag, B: StreamTag, C: StreamTag, R: Resource> {
     want: Vec<u32>,
     piece: Option<Piece>,
     state: State<A, B, C, R>,
 }
 
-/// Which allocation a buffer is a piece of, and from which element on.
+/// The allocation that a buffer is a piece of, and the piece's first element.
 #[derive(Clone, Copy)]
 struct Piece {
     of: usize,
@@ -268,14 +269,14 @@ enum State<A: StreamTag, B: StreamTag, C: StreamTag, R: Resource> {
     Idle(R),
     On(Ordered<A, B, C, R>),
     Event(Event<R>),
-    /// Never without a handle or a reading.
+    /// It always has a handle or a reading.
     Shared {
         handles: Vec<Shared<R>>,
         readings: Vec<Readings<A, B, C, R>>,
-        /// How many more there were before they were forgotten.
+        /// The number of handles and readings that were forgotten.
         forgotten: usize,
     },
-    /// Taken, within a step.
+    /// The buffer is taken while a step uses it.
     Gone,
 }
 
@@ -306,7 +307,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag, R: Buffer> Slot<A, B, C, R> {
         }
     }
 
-    /// An idle buffer, once the host has looked at it.
+    /// Checks an idle buffer on the host and gives it back.
     fn seen(&self, r: R) -> Outcome<R> {
         if let Some(got) = r.look() {
             equal("an idle buffer", got, &self.want)?;
@@ -314,7 +315,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag, R: Buffer> Slot<A, B, C, R> {
         Ok(r)
     }
 
-    /// For stream `t` to read, if it can.
+    /// Gives what stream `t` can read, if it can read the buffer.
     #[allow(clippy::type_complexity)]
     fn source(&self, t: usize) -> Option<Of<&R::On<A>, &R::On<B>, &R::On<C>>> {
         match &self.state {
@@ -342,7 +343,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag, R: Buffer> Slot<A, B, C, R> {
     }
 }
 
-/// The three streams, and the ways from one state to another.
+/// The three streams, with the transitions between states.
 struct Streams<A: StreamTag, B: StreamTag, C: StreamTag> {
     a: Stream<A>,
     b: Stream<B>,
@@ -390,7 +391,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
         Ok(())
     }
 
-    /// The host waits, or asks until it need not.
+    /// Waits for an event, or queries it until it is done.
     fn settle<R: Resource>(self, mut event: Event<R>, how: u8) -> Outcome<R> {
         if how.is_multiple_of(2) {
             return Ok(event.synchronize()?);
@@ -460,7 +461,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
         self.bring(slot, t, how)
     }
 
-    // --- steps of either kind of buffer ----------------------------------------------------------------------
+    // --- steps of either kind of buffer ----------------------------------------------------------
 
     fn move_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome {
         self.bring(slot, t, how).map(drop)
@@ -533,7 +534,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
         Ok(())
     }
 
-    /// Drops or forgets a handle or a reading; or the buffer, where this leaves none.
+    /// Drops or forgets a handle or a reading. The buffer goes too if that leaves none.
     fn discard<R: Buffer>(self, slots: &mut Vec<Slot<A, B, C, R>>, i: usize, how: usize, forget: bool) -> Outcome {
         let discard = |value: State<A, B, C, R>| if forget { std::mem::forget(value) } else { drop(value) };
         if let State::Shared { handles, readings, forgotten } = &mut slots[i].state {
@@ -568,7 +569,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
             return Ok(());
         }
         let mut whole = slots.remove(i);
-        // A buffer without elements owns nothing, so its pieces are of no allocation.
+        // A buffer without elements owns no memory, so its pieces belong to no allocation.
         let piece = whole.piece.or_else(|| {
             *allocations += 1;
             (whole.len() > 0).then_some(Piece { of: *allocations, start: 0 })
@@ -642,13 +643,13 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
     }
 }
 
-/// No more buffers of a kind than about this, so that steps meet.
+/// The approximate limit of buffers of a kind. With few buffers, steps often use the same one.
 const MOST: usize = 7;
 
-/// How many elements the ring's buffers have.
+/// The number of elements of the ring's buffers.
 const FRAME: usize = 100;
 
-/// Parts of two buffers of these lengths, equally long.
+/// Chooses ranges of equal length in two buffers of these lengths.
 fn spans(from: usize, to: usize, how: u8) -> (Range<usize>, Range<usize>) {
     let n = from.min(to);
     match how % 4 {
@@ -660,7 +661,7 @@ fn spans(from: usize, to: usize, how: u8) -> (Range<usize>, Range<usize>) {
 
 type Pair = (PinnedBuffer<u32>, DeviceBuffer<u32>);
 
-/// Everything a program has.
+/// Everything that a program works on.
 struct World<A: StreamTag, B: StreamTag, C: StreamTag> {
     on: Streams<A, B, C>,
     device: Device,
@@ -668,14 +669,14 @@ struct World<A: StreamTag, B: StreamTag, C: StreamTag> {
     buffers: Vec<Slot<A, B, C, DeviceBuffer<u32>>>,
     pinned: Vec<Slot<A, B, C, PinnedBuffer<u32>>>,
     ring: Ring<Pair>,
-    /// What the ring's slots should hold, the one to be taken next first.
+    /// The contents that the ring's slots should have. The next slot to be taken comes first.
     frames: VecDeque<(Vec<u32>, Vec<u32>)>,
-    /// How many host functions each stream was given, and the numbers that they left.
+    /// The number of host functions of each stream, and the numbers that they left.
     calls: [(u32, Arc<Mutex<Vec<u32>>>); 3],
-    /// The last number that was written somewhere.
+    /// The last number that was written to a buffer.
     number: u32,
     allocations: usize,
-    /// Page-locked memory was forgotten.
+    /// Tells whether page-locked memory was forgotten.
     leaked: bool,
     trace: Vec<String>,
 }
@@ -717,7 +718,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(world)
     }
 
-    /// A number that was not written before.
+    /// Gives a number that was not written before.
     fn number(&mut self) -> u32 {
         self.number += 1;
         self.number.wrapping_mul(0x0100_1001)
@@ -744,7 +745,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// Takes one step, or none where there is nothing to take it with.
+    /// Takes one step, or none if there is no buffer for it.
     fn step(&mut self, (what, a, b, c): Op) -> Outcome {
         let (i, j, t, how) = (usize::from(a), usize::from(b), usize::from(c % 3), c / 3);
         let (n, m) = (self.buffers.len(), self.pinned.len());
@@ -823,7 +824,8 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// A kernel: of one buffer, or of two. The PTX of these is on no GPU, so there it is a copy.
+    /// Launches a kernel with one buffer or two. These kernels have no PTX for a GPU, so a copy
+    /// replaces them there.
     fn launch(&mut self, i: usize, j: usize, t: usize, how: u8) -> Outcome {
         note!(self, "launch on device {i}, {j} on {t}: {how}");
         if self.device.kind() == DeviceKind::Cuda {
@@ -879,7 +881,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// The two other streams read a buffer that `t` shares, and then it is written or dropped.
+    /// Has the two other streams read a buffer that `t` shares, and then writes or drops it.
     fn fan_out(&mut self, i: usize, j: usize, t: usize, how: u8) -> Outcome {
         note!(self, "fan out device {i} of {t} to {j}: {how}");
         if matches!(self.buffers[i].state, State::Shared { .. }) {
@@ -960,7 +962,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// The host reads what streams read too.
+    /// Has the host read a buffer that streams read too.
     fn host_view(&mut self, i: usize) -> Outcome {
         note!(self, "the host reads pinned {i}, shared or not");
         if let State::Shared { handles, .. } = &self.pinned[i].state
@@ -997,7 +999,8 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// A step of a pipeline through the ring: the host or the device fills a slot, which then goes to a buffer.
+    /// Takes a pipeline step through the ring: the host or the device fills a slot, which is then
+    /// copied to a buffer.
     fn frame(&mut self, i: usize, t: usize, how: u8) -> Outcome {
         note!(self, "a frame of the ring to device {i} on {t}: {how}");
         let event = self.ring.take()?;
@@ -1045,7 +1048,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// All device buffers of one stream go to another behind one event.
+    /// Moves all device buffers of one stream to another with one event.
     fn hand_all(&mut self, from: usize, to: usize) -> Outcome {
         note!(self, "all of {from} to {to}");
         macro_rules! all {
@@ -1076,7 +1079,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// A host function, which may take a buffer with it.
+    /// Enqueues a host function, which may own a buffer.
     fn call(&mut self, i: usize, t: usize, how: u8) -> Outcome {
         note!(self, "a host function on {t}, pinned {i}: {how}");
         let last = match self.pinned.len() {
@@ -1107,7 +1110,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         Ok(())
     }
 
-    /// Looks at everything that is left, and lets go of it.
+    /// Checks everything that is left, and drops it.
     fn finish(mut self) -> Outcome {
         self.trace.push("the end".into());
         for i in 0..self.buffers.len() {
@@ -1116,7 +1119,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
             }
         }
         for i in 0..self.pinned.len() {
-            // By way of a new buffer, because streams may still be reading it.
+            // It reads through a new buffer, because streams may still read the old one.
             let at = self.buffers.len();
             self.new_buffer(0, self.pinned[i].len())?;
             for t in 0..3 {
@@ -1139,7 +1142,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
         let start = Instant::now();
         while !leaked && pool.in_use() > 0 {
             (0..3).try_for_each(|t| on.synchronize(t))?;
-            pool.take::<u32>(1)?; // looks after what was given back
+            pool.take::<u32>(1)?; // Collects the memory that was given back.
             claim("page-locked memory never came back", start.elapsed() < Duration::from_secs(10))?;
         }
         Ok(())
@@ -1163,7 +1166,7 @@ fn run<A: StreamTag, B: StreamTag, C: StreamTag>(
     world.finish().map_err(|f| fail(f, &trace))
 }
 
-/// Runs random programs on a device, each under as many schedules.
+/// Runs random programs on a device, each under `schedules` schedules.
 fn explore(device: Device, programs: u32, schedules: u64) {
     let streams = [(); 3].map(|()| AnyStream::new(device).unwrap());
     let config = support::cases(programs);
@@ -1180,7 +1183,7 @@ fn explore(device: Device, programs: u32, schedules: u64) {
     if let Err(error) = result {
         panic!("{error}");
     }
-    // The harness keeps what `print!` says of tests that pass.
+    // The harness hides what a passing test prints with `print!`.
     let report = format!("covered: {programs} programs on {device}, {schedules} schedule(s) each\n");
     let _ = std::io::stderr().write_all(report.as_bytes());
 }
@@ -1193,7 +1196,7 @@ fn under_seeded_schedules() {
 #[test]
 fn on_every_device() {
     for &device in support::devices::devices() {
-        // A GPU's driver page-locks memory anew for each program.
+        // A GPU's driver page-locks new memory for each program.
         explore(device, if device.kind() == DeviceKind::Cpu { 2000 } else { 300 }, 1);
     }
 }

@@ -1,11 +1,12 @@
-//! The tally of hidden synchronisation: it counts what was done, at the caller's line, and nothing while it is off.
+//! Tests of the tally of hidden synchronisation. It counts each call at the caller's line, and
+//! counts nothing while it is off.
 
 mod support;
 
 use support::devices::{alone, devices};
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, Stall, TallyReport};
 
-/// Counts and lines in this file, by kind, in the order of lines.
+/// Lists kind, line in this file and count of each entry, in the order of lines.
 fn counts(report: &TallyReport) -> Vec<(Stall, u32, u64)> {
     let mut all: Vec<_> = report.stalls().iter().map(|s| (s.kind, s.location.line(), s.count)).collect();
     for s in report.stalls() {
@@ -22,7 +23,7 @@ fn counts_exactly_what_was_done() {
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         stream.enter(|s| {
-            // Pools that the counted calls find filled, and one that they do not.
+            // The counted calls find these pools filled, except `pool`, which is empty.
             let mut host = s.bind(device.pinned::<u32>(500).unwrap()).unwrap();
             let mut x = s.alloc::<u32>(500).unwrap();
             let data = [3u32; 500];
@@ -46,7 +47,7 @@ fn counts_exactly_what_was_done() {
             assert_eq!(s.read_blocking(&x).unwrap(), data); // +8
             let pinned = pool.take::<u8>(9000).unwrap(); // +9
             drop(pinned);
-            let pinned = pool.take::<u8>(9000).unwrap(); // +11: the same memory
+            let pinned = pool.take::<u8>(9000).unwrap(); // +11: gets the same memory
             let y = s.upload_blocking(&data).unwrap(); // +12
             let host = host.idle().unwrap(); // +13
             let time = s.timestamp().unwrap(); // +14
@@ -99,7 +100,7 @@ fn enabling_starts_from_nothing_and_off_counts_nothing() {
 #[test]
 fn an_event_that_had_to_be_made_is_counted_once() {
     let _alone = alone();
-    // A device of its own has no events left over.
+    // A new device has no events left over from other tests.
     let device = Device::new_cpu().unwrap();
     let stream = AnyStream::new(device).unwrap();
     stream.enter(|s| {
@@ -110,7 +111,7 @@ fn an_event_that_had_to_be_made_is_counted_once() {
         }
         let report = device.tally().report();
         assert_eq!(counts(&report), [(Stall::EventCreation, line!() - 3, 1)], "{report}");
-        // While two are out, the second has to be made.
+        // Two events are in use at once, so the second has to be made.
         device.tally().enable();
         let both = [0; 2].map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap());
         assert_eq!(counts(&device.tally().report()), [(Stall::EventCreation, line!() - 1, 1)]);
@@ -127,7 +128,8 @@ fn failures_and_slow_allocations_count_too() {
     let stream = AnyStream::new(device).unwrap();
     stream.enter(|s| {
         device.tally().enable();
-        // The CPU device writes a pattern to what it allocates: 256 MiB take more than 100 us on any machine.
+        // The CPU device writes a pattern to new memory. For 256 MiB this takes more than 100 us on
+        // any machine.
         drop(s.alloc::<u8>(256 << 20).unwrap());
         assert_eq!(counts(&device.tally().report()), [(Stall::DeviceAllocation, line!() - 1, 1)]);
         device.tally().enable();

@@ -1,4 +1,4 @@
-//! The timeline: spans on one axis, exports, metrics.
+//! Tests of the timeline: spans on one axis, exports and metrics.
 
 mod support;
 
@@ -8,10 +8,10 @@ use support::devices::{alone, devices};
 use support::gate::Gate;
 use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
-/// What times from a GPU may be off by: its timed events resolve about half of this.
+/// The error that times from a GPU may have. Its timed events resolve about half of this.
 const ROUNDING: Duration = Duration::from_micros(2);
 
-/// The only span of this label.
+/// Finds the only span with this label.
 #[track_caller]
 fn of<'t>(trace: &'t Trace, label: &str) -> &'t Span {
     let mut found = trace.spans().iter().filter(|span| *span.label == *label);
@@ -20,7 +20,7 @@ fn of<'t>(trace: &'t Trace, label: &str) -> &'t Span {
     span
 }
 
-/// `first` ended before `second` began, as well as the clocks can say.
+/// Checks that `first` ended before `second` began, within the error of the clocks.
 #[track_caller]
 fn in_turn(trace: &Trace, first: &str, second: &str) {
     let (a, b) = (of(trace, first), of(trace, second));
@@ -40,7 +40,8 @@ fn spans_are_ordered_as_the_streams_order_them() {
                 timeline.name(a, "first");
                 timeline.name(b, "second");
                 let mut x = a.alloc::<u32>(1 << 16).unwrap();
-                // A driver may load its kernel at the first fill, and wait for the device.
+                // At the first fill a driver may load the kernel that fills, and wait for the
+                // device.
                 a.fill(&mut x, 0).unwrap();
                 a.synchronize().unwrap();
                 gate.hold(a);
@@ -113,7 +114,8 @@ fn more_spans_are_pending_than_events_were_made() {
             let mut x = s.alloc::<u32>(64).unwrap();
             let gate = Gate::closed(device);
             gate.hold(s);
-            // More events than were made, and no more work than a stream of a GPU takes before the host must wait, about 1000.
+            // This needs more events than the timeline made at its start, but less work than makes
+            // the host wait: a stream of a GPU takes about 1000 pieces.
             for i in 0..300 {
                 timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, i)).unwrap();
             }
@@ -227,14 +229,15 @@ fn lanes_have_names_of_their_own() {
         assert_eq!(*of(&trace, "c").lane, *before);
         assert_eq!((&*of(&trace, "a").lane, &*of(&trace, "b").lane), ("Upload", "Upload (host)"));
         timeline.name(s, "Upload");
-        timeline.name(s, "Upload"); // again changes nothing
+        timeline.name(s, "Upload"); // The same name again changes nothing.
         timeline.span(s, Activity::Compute, "c", || Ok(())).unwrap();
         (format!("Upload ({})", s.serial()), timeline.finish().unwrap())
     });
     assert_eq!(*of(&two, "c").lane, *one);
 }
 
-/// A stream stands at a gate for a time that the host measures; both kinds of times have to hold it.
+/// The host measures how long a stream waits at a gate. The time between timestamps and the span
+/// must agree with it.
 #[test]
 fn times_are_as_long_as_a_stream_stands_at_a_gate() {
     let _alone = alone();
@@ -266,7 +269,7 @@ fn times_are_as_long_as_a_stream_stands_at_a_gate() {
             for (what, time) in
                 [("elapsed", end.elapsed(&start).unwrap().unwrap()), ("span", of(&trace, "stands").length())]
             {
-                // The clocks of host and device run at rates that differ a little.
+                // The clocks of the host and the device differ a little in rate.
                 let (least, most) = (least.mul_f64(0.999), most.mul_f64(1.001) + ROUNDING);
                 assert!(least <= time && time <= most, "{device}: {what}: {time:?} is not from {least:?} to {most:?}");
             }
@@ -276,7 +279,7 @@ fn times_are_as_long_as_a_stream_stands_at_a_gate() {
     }
 }
 
-/// A span of a hand-made trace, in ms.
+/// Makes a span of a hand-made trace. The times are in ms.
 fn made(lane: &str, activity: Activity, start: u64, end: u64) -> Span {
     let ms = Duration::from_millis;
     Span { lane: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end) }
@@ -287,7 +290,7 @@ fn metrics_of_traces_with_known_answers() {
     use Activity::{Compute, Download, Host, Upload, Wait};
     let ms = Duration::from_millis;
 
-    // Two copies, two kernels, the second copy under the first kernel.
+    // There are two copies and two kernels. The second copy runs during the first kernel.
     let trace: Trace = [
         made("up", Upload, 10, 20),
         made("up", Upload, 20, 30),
@@ -309,13 +312,13 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(lanes, [("up", ms(20)), ("gpu", ms(20)), ("main", ms(2))]);
     assert!((metrics.lanes[0].utilisation - 2.0 / 3.0).abs() < 1e-12);
 
-    // Serial: nothing hidden, and the gap is idle.
+    // A serial trace hides nothing, and its gap counts as idle.
     let serial: Trace =
         [made("s", Upload, 0, 10), made("s", Compute, 10, 20), made("s", Download, 25, 35)].into_iter().collect();
     let metrics = serial.metrics();
     assert_eq!((metrics.overlap, metrics.gpu_idle), (0.0, ms(5)));
     assert!((metrics.concurrency - 30.0 / 35.0).abs() < 1e-12);
-    // Idle time is no slowdown: nothing claims a speed-up that was not measured against something.
+    // No output claims a speed-up, because this trace was not compared with another time.
     for text in [metrics.to_string(), serial.to_svg(), serial.to_text()] {
         assert!(!text.contains("speed"), "{text}");
     }
@@ -324,21 +327,21 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(metrics.speedup_over(metrics.wall), 1.0);
     assert!(metrics.advice.contains("take turns"), "{}", metrics.advice);
 
-    // Upload-bound: everything else is hidden.
+    // The upload limits this trace, and everything else is hidden.
     let bound: Trace =
         [made("up", Upload, 0, 97), made("gpu", Compute, 5, 60), made("down", Download, 60, 100)].into_iter().collect();
     let metrics = bound.metrics();
     assert_eq!(metrics.overlap, 1.0);
     assert!(metrics.advice.starts_with("upload-bound") && metrics.advice.contains("97 %"), "{}", metrics.advice);
 
-    // 100 ms at 50 GB/s carry 5 GB.
+    // At 50 GB/s, 100 ms carry 5 GB.
     let near = metrics.clone().against_upload_limit(4_850_000_000, 50e9).advice;
     assert_eq!(near, "upload-bound: 97 % of the H2D limit, 48.5 of 50.0 GB/s");
     let far = metrics.clone().against_upload_limit(1_000_000_000, 50e9).advice;
     assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the H2D limit, 10.0 of 50.0 GB/s"), "{far}");
     assert_eq!(Trace::default().metrics().against_upload_limit(1, 1.0), Trace::default().metrics());
 
-    // Kernels alone, with the host waiting in between.
+    // There are only kernels, and the host waits between them.
     let waiting: Trace = (0..10)
         .flat_map(|i| [made("gpu", Compute, 10 * i, 10 * i + 4), made("main", Wait, 10 * i, 10 * i + 5)])
         .collect();
@@ -346,7 +349,7 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!((metrics.overlap, metrics.host_wait, metrics.gpu_idle), (0.0, ms(50), ms(55)));
     assert!(metrics.advice.contains("waits"), "{}", metrics.advice);
 
-    // Nested and doubled spans count once.
+    // Spans that are nested or doubled count once.
     let nested: Trace =
         [made("gpu", Compute, 0, 10), made("gpu", Compute, 2, 4), made("gpu", Compute, 0, 10)].into_iter().collect();
     assert_eq!(nested.metrics().lanes[0].busy, ms(10));
@@ -370,7 +373,8 @@ fn empty_and_momentary_traces_export() {
     }
 }
 
-/// Well-formed: every element is closed in turn, and `&` and `<` stand only where XML has them.
+/// Checks that the XML is well-formed: elements close in order, and `&` and `<` occur only where
+/// XML allows them.
 #[track_caller]
 fn check_xml(svg: &str) {
     let mut open = Vec::new();
@@ -404,7 +408,7 @@ fn check_entities(text: &str) {
     }
 }
 
-/// Parses Chrome's format, and finds every span in it.
+/// Parses the Chrome format and finds every span in it.
 #[track_caller]
 fn check_json(trace: &Trace) {
     let json: serde_json::Value = serde_json::from_str(&trace.to_chrome_json()).unwrap();
@@ -489,7 +493,8 @@ fn one_stream_is_not_concurrent_with_itself() {
     assert!(matches!(refused, Err(Error::DeviceMismatch { .. })));
 }
 
-/// Other work on the machine may keep two streams from running at once for a while, so that only never is wrong.
+/// Other work on the machine may keep two streams from running at once for a while. The test fails
+/// only if they never do within a minute.
 #[test]
 fn two_streams_are_found_to_run_at_once() {
     let _alone = alone();

@@ -1,17 +1,18 @@
-//! Every device there is, and a word about those that are not.
+//! The devices of this machine, and reports of those that a run does not cover.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thalweg::{Device, DeviceKind, Error, PerThread, Stream};
 
-/// Says what a run covered and what not, past the test harness, which keeps to itself what tests print that pass.
+/// Writes a line to standard error directly. The test harness would hide what a passing test
+/// prints.
 pub fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Every device of this machine. The first call says which they are; a GPU that is not there is reported as
-/// not covered, never passed over in silence.
+/// Gives every device of this machine. The first call reports them. A missing GPU is reported as
+/// not covered, never skipped in silence.
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
@@ -36,19 +37,19 @@ pub fn devices() -> &'static [Device] {
     })
 }
 
-/// All devices to oneself: the tests of a binary that ask for it run one at a time.
+/// Gives a test all devices to itself: the tests of a binary that call this run one at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A GPU to oneself: while a gate is closed, page-locking memory elsewhere waits for it. So a test takes what it needs before it
-/// closes one.
+/// Gives a test a GPU to itself, because page-locking memory in another test waits while a gate is
+/// closed. For the same reason a test takes the memory it needs before it closes a gate.
 pub fn alone_on(device: Device) -> Option<MutexGuard<'static, ()>> {
     (device.kind() == DeviceKind::Cuda).then(alone)
 }
 
-/// Runs `check` on every device, on a GPU one test at a time.
+/// Runs `check` on every device. On a GPU, one test runs at a time.
 pub fn everywhere(mut check: impl FnMut(Device)) {
     for &device in devices() {
         let _alone = alone_on(device);
@@ -56,7 +57,7 @@ pub fn everywhere(mut check: impl FnMut(Device)) {
     }
 }
 
-/// As [`everywhere`], and on a few schedules of a CPU device that another order would suit as well.
+/// Does the same as [`everywhere`], and also runs `check` on 20 schedules of a seeded CPU device.
 pub fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
     everywhere(&mut check);
     let device = Device::seeded_cpu(0).unwrap();

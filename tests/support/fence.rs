@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use thalweg::{DeviceBuffer, DeviceSlice, On, Plain, Stream, StreamTag};
 
-/// Elements on either side; a multiple of every alignment a kernel looks at.
+/// The number of elements on either side. It is a multiple of every alignment that a kernel checks.
 const WIDTH: usize = 64;
 
-/// What stands in fences, and in buffers that nothing was written to yet.
+/// The value that fills fences, and buffers before anything is written to them.
 pub trait Fence: Plain + Debug {
     const FENCE: Self;
 }
@@ -21,17 +21,18 @@ impl Fence for u32 {
 impl Fence for i32 {
     const FENCE: Self = -0x5eed_5eed;
 }
-/// Not a number, so that whatever reads it shows; with bits of its own, so that no computed one equals it.
+/// A NaN, so a result that depends on it shows. Its bits are unusual, so no computed NaN equals it.
 impl Fence for f32 {
     const FENCE: Self = f32::from_bits(0x7fed_cba9);
 }
 
-/// Whether two elements are the same bits.
+/// Tells whether two elements have the same bits.
 pub fn same<T: Plain>(a: &T, b: &T) -> bool {
     bytemuck::bytes_of(a) == bytemuck::bytes_of(b)
 }
 
-/// Elements in device memory inside a larger allocation, and a look at the rest of it whenever they are read.
+/// Elements in device memory inside a larger allocation. Each read checks the rest of the
+/// allocation.
 pub struct Fenced<S: StreamTag, T: Plain> {
     stream: Stream<S>,
     whole: On<S, DeviceBuffer<T>>,
@@ -39,7 +40,7 @@ pub struct Fenced<S: StreamTag, T: Plain> {
 }
 
 impl<S: StreamTag, T: Fence> Fenced<S, T> {
-    /// `elements`, starting `shift` elements past an aligned address.
+    /// Uploads `elements` to a place `shift` elements past an aligned address.
     pub fn new(stream: &Stream<S>, elements: &[T], shift: usize) -> Self {
         let inside = WIDTH + shift..WIDTH + shift + elements.len();
         let mut all = vec![T::FENCE; inside.end + WIDTH];
@@ -47,7 +48,7 @@ impl<S: StreamTag, T: Fence> Fenced<S, T> {
         Self { stream: *stream, whole: stream.upload_blocking(&all).unwrap(), inside }
     }
 
-    /// Room for `len` elements, which nothing was written to yet.
+    /// Makes room for `len` elements, which hold the fence value until they are written.
     pub fn room(stream: &Stream<S>, len: usize, shift: usize) -> Self {
         Self::new(stream, &vec![T::FENCE; len], shift)
     }
@@ -60,10 +61,10 @@ impl<S: StreamTag, T: Fence> Fenced<S, T> {
         self.whole.slice_mut(self.inside.clone()).unwrap()
     }
 
-    /// The elements.
+    /// Reads the elements.
     ///
     /// # Panics
-    /// If the fences are not what they were.
+    /// Panics if a fence was overwritten.
     #[track_caller]
     pub fn read(&self) -> Vec<T> {
         let mut all = self.stream.read_blocking(&self.whole).unwrap();

@@ -1,4 +1,4 @@
-//! Gates, which prove an order without sleeping.
+//! Gates, which prove an order without a sleep.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -6,21 +6,22 @@ use std::time::Duration;
 
 use thalweg::{Device, PinnedBuffer, Stream, StreamTag};
 
-/// A gate that streams stand at until the host opens it, or drops it.
+/// A gate. A stream waits at it until the host opens or drops it.
 pub struct Gate(&'static AtomicU32);
 
 impl Gate {
     pub fn closed(device: Device) -> Self {
-        // Never given back, because a stream may look at it at any time; a page a gate.
+        // The memory is never given back, because a stream may read it at any time. Each gate costs
+        // a page.
         let word: &mut PinnedBuffer<u32> = Box::leak(Box::new(device.pinned_from(&[0]).unwrap()));
-        // SAFETY: an aligned word of leaked memory, which from here on is accessed
-        // through this only.
+        // SAFETY: The pointer is aligned for `u32`, and the memory is leaked, so it stays valid.
+        // From here on only this atomic and the streams at the gate access it.
         Self(unsafe { AtomicU32::from_ptr(word.as_mut_ptr()) })
     }
 
-    /// Makes the stream stand here.
+    /// Makes the stream wait here.
     pub fn hold<S: StreamTag>(&self, stream: &Stream<S>) {
-        // SAFETY: the word is page-locked and never given back.
+        // SAFETY: The word is page-locked memory that `closed` leaked, so it outlives the wait.
         unsafe { stream.wait_value(self.0, 1) }.unwrap();
     }
 
@@ -35,8 +36,8 @@ impl Drop for Gate {
     }
 }
 
-/// Runs `test`, and opens the gates if it takes long: so a host that waits for a stream that
-/// stands at one fails the test instead of hanging.
+/// Runs `test`, and opens the gates after 20 seconds. A host that waits for a held stream then
+/// fails the test instead of hanging.
 #[track_caller]
 pub fn guarded<T>(gates: &[&Gate], test: impl FnOnce() -> T) -> T {
     let (done, over) = mpsc::channel::<()>();
@@ -49,7 +50,7 @@ pub fn guarded<T>(gates: &[&Gate], test: impl FnOnce() -> T) -> T {
             }
             late
         });
-        let done = done; // dropped by a panic too
+        let done = done; // A panic drops it too.
         let value = test();
         drop(done);
         (value, watch.join().expect("it only opens gates"))

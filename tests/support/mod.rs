@@ -1,4 +1,4 @@
-//! What the integration tests share: files, generated images, devices.
+//! Code that the integration tests share: files, generated images, devices, gates and fences.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 pub mod devices;
@@ -10,10 +10,12 @@ pub mod run;
 
 use proptest::test_runner::Config;
 
-/// The configuration of a property test of `count` cases, or of as many as the variable `THALWEG_CASES` says.
+/// Gives the configuration of a property test with `count` cases, or with `THALWEG_CASES` cases if
+/// that variable is set.
 ///
-/// proptest would keep failing seeds beside the nearest `lib.rs` or `main.rs` above the test, and there is
-/// none. A failure prints its smallest input; that belongs in a test of its own.
+/// It turns off proptest's files of failing seeds, which belong beside a `lib.rs` or `main.rs` that
+/// most test binaries do not have. A failure prints its smallest input; write a test for that
+/// input.
 pub fn cases(count: u32) -> Config {
     let asked = std::env::var("THALWEG_CASES").map(|n| n.parse().expect("THALWEG_CASES is a number of cases"));
     Config { cases: asked.unwrap_or(count), failure_persistence: None, ..Config::default() }

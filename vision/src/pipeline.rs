@@ -386,9 +386,10 @@ impl Pipeline {
             // If the event is dropped, the slot keeps its place until its work is done. This also
             // holds if it is dropped here, because of an error, after a part of the work was
             // enqueued.
-            let tokens = stream.record(TokensOn { slot })?.on_drop(move |tokens| {
+            let (tokens, done) = stream.record((TokensOn { slot }, ()))?.unzip();
+            let tokens = tokens.on_drop(move |tokens| {
                 if let Some(slots) = home.upgrade() {
-                    slots.give_back(tokens.unzip().slot);
+                    slots.give_back(tokens.unzip().slot, done);
                 }
             });
             sent?;

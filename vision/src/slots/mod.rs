@@ -89,9 +89,9 @@ impl State {
     /// Frees the returning slots whose work is done.
     fn sweep(&mut self) {
         for (number, slot) in std::mem::take(&mut self.returning) {
-            match slot.query() {
-                Ok(Query::Ready(slot)) => self.free.push_back(slot.into()),
-                Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => self.returning.push((number, slot)),
+            match idle(slot) {
+                Ok(slot) => self.free.push_back(slot.into()),
+                Err(slot) => self.returning.push((number, slot)),
             }
         }
     }
@@ -210,16 +210,16 @@ impl Slots {
     }
 
     /// Takes a slot back. It is free once the event is complete. Waits for nothing.
-    pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>) {
+    ///
+    /// `done` is the slot's event over nothing. It is asked without the lock, because a question to a
+    /// device with a seeded schedule runs what the device holds, host functions among it.
+    pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>, done: Event<()>) {
         let mut state = lock(&self.state);
         let number = state.number();
-        let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
-        // This call runs no code of a user. If the event completes now, `Return` runs elsewhere,
-        // waits for the lock, and finds the slot in `returning`.
-        let done = slot.poll_ready(&mut Context::from_waker(&waker)).is_ready();
         state.returning.push((number, slot));
         drop(state);
-        if done {
+        let waker = Waker::from(Arc::new(Return { slots: Arc::downgrade(&self), number }));
+        if done.poll_ready(&mut Context::from_waker(&waker)).is_ready() {
             self.settle(number);
         }
     }
@@ -233,9 +233,9 @@ impl Slots {
         };
         let (_, slot) = state.returning.swap_remove(at);
         let mut lost = None;
-        match slot.query() {
-            Ok(Query::Ready(slot)) => state.free.push_back(slot.into()),
-            Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => lost = Some(slot),
+        match idle(slot) {
+            Ok(slot) => state.free.push_back(slot.into()),
+            Err(slot) => lost = Some(slot),
         }
         let next = state.call(self.depth);
         drop(state);
@@ -243,6 +243,17 @@ impl Slots {
         // The memory may leak, but the place comes free. So whoever waits gets the error of the
         // device instead of waiting forever.
         drop(lost);
+    }
+}
+
+/// The slot, if its work is certainly done. Runs nothing, so it may be called under the lock.
+fn idle(slot: Event<Slot>) -> Result<Slot, Event<Slot>> {
+    if !slot.has_passed() {
+        return Err(slot);
+    }
+    match slot.query() {
+        Ok(Query::Ready(slot)) => Ok(slot),
+        Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => Err(slot),
     }
 }
 

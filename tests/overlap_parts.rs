@@ -1,7 +1,8 @@
-//! Patterns for work of many parts: a pool of lanes, shared reads, priorities, a stream for each thread, polling.
+//! Patterns for work of many parts: a pool of lanes, shared reads, a stream for each thread,
+//! polling, graphs and priorities.
 //!
-//! Whatever the sizes, lanes, threads and schedule, a pattern's result is that of running its parts one after
-//! another, bit for bit; a part that fails is an error in its own place.
+//! For any sizes, lanes, threads and schedule, a pattern gives the same results as its parts one
+//! after another, bit for bit. If a part fails, its error is at the place of its result.
 
 mod support;
 
@@ -24,7 +25,7 @@ use thalweg::{
 };
 use thalweg_vision::kernels;
 
-/// A small image; one in a few is one whose part fails.
+/// A small image. About one part in five fails.
 #[derive(Clone, Debug)]
 struct Part {
     height: u32,
@@ -44,7 +45,7 @@ impl Part {
         (0..3 * self.height * self.width).map(|i| (i * i / 7 + i * u32::from(self.seed)) as u8).collect()
     }
 
-    /// Upload, kernel and download on one stream; a part that fails does so half way.
+    /// Enqueues upload, kernel and download on one stream. A part that fails does so at its kernel.
     fn enqueue<S: StreamTag>(&self, s: Stream<S>) -> Result<Event<PinnedBuffer<f32>>> {
         let host = s.bind(s.device().pinned_from(&self.bytes())?)?;
         let mut rgb = s.alloc(host.len())?;
@@ -58,7 +59,7 @@ impl Part {
     }
 }
 
-/// Each part by itself, to its end.
+/// Runs each part to its end before the next.
 fn serial(device: Device, parts: &[Part]) -> Vec<Option<Vec<u32>>> {
     let one = |part: &Part| Some(bits(&device.per_thread(|s| part.enqueue(*s)).unwrap().ok()?.synchronize().unwrap()));
     parts.iter().map(one).collect()
@@ -68,7 +69,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// What came out: bits, or nothing for the error that a failing part ends with.
+/// Gives the bits of a result, or `None` for the error of a part that fails on purpose.
 #[track_caller]
 fn outcome(result: Result<PinnedBuffer<f32>>) -> Option<Vec<u32>> {
     match result {
@@ -78,7 +79,7 @@ fn outcome(result: Result<PinnedBuffer<f32>>) -> Option<Vec<u32>> {
     }
 }
 
-/// Checks random inputs on every device, and on one with a seeded schedule, another for each case.
+/// Checks random inputs on every device, and on a seeded device with a new schedule for each case.
 fn everywhere<I: std::fmt::Debug>(count: u32, input: impl Strategy<Value = I>, check: impl Fn(Device, I)) {
     let seeded = Device::seeded_cpu(0).unwrap();
     for &device in devices().iter().chain([&seeded]) {
@@ -94,7 +95,7 @@ fn everywhere<I: std::fmt::Debug>(count: u32, input: impl Strategy<Value = I>, c
     }
 }
 
-// --- a pool of lanes -------------------------------------------------------------------------------------------
+// --- a pool of lanes -----------------------------------------------------------------------------
 
 #[test]
 fn a_pool_gives_what_serial_gives() {
@@ -108,14 +109,15 @@ fn a_pool_gives_what_serial_gives() {
             assert!(drawn.get() < got.len() + 2 * lanes, "{} items drawn for {} results", drawn.get(), got.len());
         }
         assert_eq!(got, serial(device, &parts));
-        // Left half way, what is under way is dropped and every lane is there.
+        // If the caller stops half way, the pattern drops the work under way and gives every lane
+        // back.
         let half = stream_pool(&pool, &parts, |s, part| part.enqueue(*s)).take(parts.len() / 2).count();
         assert_eq!(half, parts.len() / 2);
         every_lane(&pool, lanes);
     });
 }
 
-/// Takes all lanes of a pool at once, which never ends where one is missing.
+/// Takes all lanes of a pool at once, and hangs if one is missing.
 fn every_lane(pool: &StreamPool, left: usize) {
     if left > 0 {
         pool.lane(|_| every_lane(pool, left - 1));
@@ -188,12 +190,12 @@ fn a_panic_in_a_lane_gives_the_lane_and_the_memory_back() {
         }));
         assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
         every_lane(&pool, lanes);
-        // Waits for what was dropped in flight, and fails if any of it never comes back.
+        // Waits for the memory that was dropped in flight, and fails if any of it never comes back.
         pinned.take::<u8>(room).unwrap();
     });
 }
 
-// --- shared reads ----------------------------------------------------------------------------------------------
+// --- shared reads --------------------------------------------------------------------------------
 
 #[test]
 fn readers_see_what_was_shared() {
@@ -216,7 +218,7 @@ fn readers_see_what_was_shared() {
                     Ok(s.record(part)?)
                 });
                 assert_eq!(shared.holders(), 1);
-                // Overwritten at once, on a stream that waits for the readers.
+                // Overwrites the buffer at once, on a stream that waits for the readers.
                 let mut x = s.unshare(shared)?;
                 s.fill(&mut x, 0xdead_beef)?;
                 for (part, (range, fails)) in parts.into_iter().zip(readers) {
@@ -233,7 +235,7 @@ fn readers_see_what_was_shared() {
     });
 }
 
-// --- a stream for each thread ----------------------------------------------------------------------------------
+// --- a stream for each thread --------------------------------------------------------------------
 
 #[test]
 fn threads_give_what_serial_gives() {
@@ -258,7 +260,7 @@ fn a_panic_in_a_thread_reaches_the_caller_after_the_others_are_done() {
             })
         }));
         assert_eq!(panic.map(drop).unwrap_err().downcast_ref::<&str>(), Some(&"as asked"));
-        // A single thread that is left without work ends where it panicked.
+        // If there is only one thread, nobody does the work that it leaves after its panic.
         let alone = threads.min(items.len()) == 1;
         assert!(alone || done.into_inner() == items.len() - 1);
     });
@@ -266,7 +268,7 @@ fn a_panic_in_a_thread_reaches_the_caller_after_the_others_are_done() {
     assert!(matches!(none, Err(Error::Parameter { name: "threads", .. })));
 }
 
-// --- polling ---------------------------------------------------------------------------------------------------
+// --- polling -------------------------------------------------------------------------------------
 
 #[test]
 fn the_host_works_until_the_event_is_complete() {
@@ -312,7 +314,7 @@ fn polling_gives_what_serial_gives() {
         assert!(done <= u64::from(pieces.max(1)));
         assert_eq!([Some(bits(&result))], serial(device, &[part])[..]);
     });
-    // Nothing to wait for, nothing to do.
+    // An event that is complete needs no work.
     let ready = Event::ready(devices()[0].pinned_from(&[1u8]).unwrap());
     assert_eq!(query_poll(ready, || unreachable!("it is complete")).unwrap().1, 0);
 }
@@ -336,9 +338,9 @@ fn tokio_awaits_events() {
     });
 }
 
-// --- graphs ----------------------------------------------------------------------------------------------------
+// --- graphs --------------------------------------------------------------------------------------
 
-/// What a chain does to a slot: fills and copies of parts, in an order drawn at random.
+/// Applies a chain to a slot: fills and copies of parts, in a random order.
 fn chain<S: Brand>(s: &Stream<S>, slot: &mut <Frame as Resource>::On<S>, steps: &[(u8, usize)]) -> Result<()> {
     let (input, x, output) = slot;
     s.copy_to_device(input, x)?;
@@ -388,7 +390,7 @@ fn graphs_give_what_serial_gives() {
             let slot = slots[index].insert(event.unwrap().synchronize().unwrap());
             slot.2.to_vec()
         };
-        // Slots in any order; the last one never sees a graph.
+        // The slots come in any order. The last one never runs as a graph.
         for (frame, slot) in (0..).zip(&order) {
             assert_eq!(run(slot % depth, frame, true), run(depth, frame, false), "frame {frame}");
         }
@@ -402,7 +404,7 @@ fn device_buffer(device: Device, len: usize) -> Result<DeviceBuffer<u32>> {
     AnyStream::new(device)?.enter(|s| s.record(s.alloc(len)?)?.synchronize().map_err(Error::from))
 }
 
-/// Frames under way, one behind the other, on slots that come round in order.
+/// Several frames are under way at once, on slots that are reused in order.
 #[test]
 fn frames_replayed_ahead_keep_their_results() {
     everywhere(40, (1..100usize, 1..5usize, 0..15u32), |device, (len, depth, frames)| {
@@ -440,7 +442,7 @@ fn a_failed_capture_gives_the_slot_back_and_keeps_no_graph() {
     }
 }
 
-// --- priorities ------------------------------------------------------------------------------------------------
+// --- priorities ----------------------------------------------------------------------------------
 
 proptest! {
     #![proptest_config(cases(200))]

@@ -1,5 +1,5 @@
-//! The overlap patterns give what `serial` gives, bit for bit, however the data is cut, on however many streams and slots, and give
-//! everything back when a step fails.
+//! Patterns for chunks and frames give the same results as `serial`, bit for bit, for any chunks,
+//! streams and slots. When a step fails, they give all memory back.
 
 mod support;
 
@@ -19,7 +19,7 @@ use thalweg::{
 };
 use thalweg_vision::kernels;
 
-/// An item is an image of this size, and becomes the entropies of its patches.
+/// An item is an image of this many bytes. Its results are the entropies of its patches.
 const SIZE: [u32; 2] = [9, 5];
 const PATCH: u32 = 4;
 const ITEM: [usize; 2] = [3 * 9 * 5, 3 * 2];
@@ -47,7 +47,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Every device, and one whose schedule each case's seed decides.
+/// Runs random cases on every device, and on one whose schedule comes from the seed of each case.
 fn on_every_device<V: std::fmt::Debug>(
     count: u32,
     cases: impl Strategy<Value = V> + Clone,
@@ -71,7 +71,8 @@ fn streams(device: Device, n: usize) -> Vec<AnyStream> {
 fn chunked_patterns_equal_serial() {
     let _alone = alone();
     let off = Timeline::off();
-    // Items, chunks, lanes, seed: nothing, fewer items than chunks, chunks that do not divide, one chunk.
+    // A case is the number of items, chunks and lanes, and a seed. Cases include no items, fewer
+    // items than chunks, chunks of unequal sizes, and one chunk.
     let cases = (0..40usize, 1..60usize, 1..7usize, any::<u64>());
     on_every_device(60, cases, |device, (items, chunks, lanes, seed)| {
         let lanes = streams(device, lanes);
@@ -116,7 +117,7 @@ fn chunks_of_elements() {
     });
 }
 
-/// The CPU device has as many copy engines as threads, whose number a process of its own is told.
+/// The CPU device has as many copy engines as threads. The test sets this number in a new process.
 #[test]
 fn the_choice_depends_on_the_copy_engines() {
     const THREADS: &str = "THALWEG_CPU_THREADS";
@@ -127,7 +128,8 @@ fn the_choice_depends_on_the_copy_engines() {
         let choice = choose(device, 8, 3, times);
         assert_eq!(choice.copy_engines, device.copy_engines());
         let want = match device.copy_engines() {
-            // Interleaved, each download holds up the next upload; grouped, the copies follow one another.
+            // In interleaved order each download holds up the next upload. In grouped order the
+            // copies follow one another without a gap.
             1 => (Order::Grouped, 8 * 3 * step, 8 * 2 * step),
             _ => (Order::Interleaved, (8 + 2) * step, (8 + 2) * step),
         };
@@ -171,13 +173,13 @@ fn what_cannot_be_cut_is_an_error() {
     let huge =
         interleaved::<u8, u8>(&lanes, bytes(device, 2, 0), Chunks::of_items(1, 1, usize::MAX), |_, _, _| Ok(()), &off);
     assert!(matches!(huge, Err(Error::TooLarge { .. })));
-    // Items without results.
+    // Items may have no results.
     let (_, none) =
         grouped::<u8, u8>(&lanes, bytes(device, 9, 0), Chunks::of_items(4, 1, 0), |_, _, _| Ok(()), &off).unwrap();
     assert!(none.is_empty());
 }
 
-/// What one image gives, alone.
+/// Computes the results of one image by itself.
 fn reference(device: Device, frame: &PinnedBuffer<u8>) -> Vec<u32> {
     let input = device.pinned_from(frame).unwrap();
     let chunks = Chunks::of_items(1, ITEM[0], ITEM[1]);
@@ -213,7 +215,7 @@ fn double_buffer_equals_serial() {
     });
 }
 
-/// Buffers of an image on its way through four streams.
+/// The buffers of an image that goes through four streams.
 #[derive(Resource)]
 struct Slot {
     rgb: PinnedBuffer<u8>,
@@ -310,17 +312,17 @@ fn producer_consumer_equals_serial() {
     });
 }
 
-/// Fails at one call.
+/// Counts down, and fails at the call that finds zero.
 fn fail_at(call: &Cell<usize>) -> Result<()> {
     let left = call.get();
     call.set(left.wrapping_sub(1));
     if left > 0 { Ok(()) } else { Err(Error::Kernel("on purpose".into())) }
 }
 
-/// With this limit the CPU device knows how much it holds.
+/// With this limit the free memory of the CPU device depends only on its own allocations.
 const METERED: u64 = 1 << 30;
 
-/// Runs `test` with page-locked memory that is counted, and waits until everything, on the device too, is back.
+/// Runs `test` with counted page-locked memory, and waits until that and all device memory is back.
 fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
     let pool = PinnedPool::new(device, 1 << 20);
     let free = || device.free_memory().unwrap();
@@ -329,7 +331,7 @@ fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
     test(&pool);
     let start = Instant::now();
     loop {
-        drop(pool.take::<u8>(1).unwrap()); // looks after what was given back
+        drop(pool.take::<u8>(1).unwrap()); // Collects the memory that was given back.
         if pool.in_use() == 0 && free() == before {
             return;
         }
@@ -411,7 +413,7 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
         device.limit_memory(Some(total as u64 / 2));
         let failed = grouped::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off);
         assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
-        // Three lanes of one chunk each fit, once what the failure held is free.
+        // Three lanes of one chunk each fit once the memory of the failed run is free.
         let start = Instant::now();
         let (input, output) = loop {
             match interleaved::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off) {
@@ -424,11 +426,11 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
     });
 }
 
-/// On three lanes of a device of its own, with slots made beforehand.
+/// Runs `test` on three lanes of a new device, with slots that are made before it starts.
 fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Lane<'l>>; 3], Vec<Frame<u8, f32>>)) {
     let device = Device::new_cpu().unwrap();
     let lane = AnyStream::new(device).unwrap();
-    // The same lane three times has one type, which a closure for any lane can take.
+    // One lane is passed three times, because the closure takes three lanes of one type.
     lane.enter(|s| {
         let slots = (0..depth).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
         test(device, [s; 3], slots);
@@ -441,7 +443,7 @@ fn frames_need_no_memory_of_their_own() {
     with_slots(3, |device, [a, b, c], mut slots| {
         slots.iter_mut().for_each(|slot| slot.input.fill(3));
         let planes = b.alloc::<u8>(64).unwrap().idle().unwrap();
-        // Not one byte more.
+        // The limit leaves not one free byte.
         device.limit_memory(Some(METERED));
         device.limit_memory(Some(METERED - device.free_memory().unwrap()));
         assert!(matches!(b.alloc::<u8>(1), Err(Error::OutOfMemory { .. })));

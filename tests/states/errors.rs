@@ -1,0 +1,232 @@
+//! Tests of the errors that failures and misuse return.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
+
+use crate::support::devices::{devices, everywhere_and_seeded};
+use crate::support::gate::Gate;
+use crate::{block_on, filled, lanes, panics, soon};
+
+#[test]
+fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
+    let healthy = Device::cpu().unwrap();
+    let device = Device::new_cpu().unwrap();
+    let poisoned = |error: &Error| match error {
+        Error::Kernel(text) | Error::Poisoned { cause: text, .. } => text.contains("on purpose"),
+        _ => false,
+    };
+    lanes(device, |a, b, c| {
+        let pool = PinnedPool::new(device, 1 << 20);
+        let (mut x, y) = (filled(a, 100, 1), filled(b, 100, 1));
+        let host = pool.take::<u32>(100).unwrap();
+        let gate = Gate::closed(device); // This gate stays closed during the test.
+        gate.hold(&b);
+        let shared = b.share(y).unwrap();
+        let reading = c.reading(&shared).unwrap();
+        let (first, second) = (b.record(()).unwrap(), b.record(()).unwrap());
+        let third = b.record(b.bind(host).unwrap()).unwrap();
+        let (called, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let calls = called.clone();
+        b.launch_host(move || _ = calls.fetch_add(1, Ordering::SeqCst)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(poisoned(&first.synchronize().unwrap_err().error));
+                count.fetch_add(1, Ordering::SeqCst);
+            });
+            scope.spawn(|| {
+                assert!(poisoned(&block_on(second.into_future()).unwrap_err()));
+                count.fetch_add(1, Ordering::SeqCst);
+            });
+            scope.spawn(|| {
+                let stream = AnyStream::new(healthy).unwrap();
+                stream.enter(|s| assert_eq!(s.read_blocking(&filled(*s, 3, 3)).unwrap(), [3; 3]));
+                count.fetch_add(1, Ordering::SeqCst);
+            });
+            panics(&a).unwrap();
+            a.fill(&mut x, 2).ok();
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 3);
+        for error in [
+            device.check().unwrap_err(),
+            a.synchronize().unwrap_err(),
+            b.is_done().unwrap_err(),
+            c.alloc::<u8>(1).unwrap_err(),
+            a.read_blocking(&x).unwrap_err(),
+            a.record(x).map(drop).unwrap_err().error,
+            device.pinned::<u8>(1).unwrap_err(),
+            AnyStream::new(device).unwrap_err(),
+            third.is_ready().unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Poisoned { .. }) && poisoned(&error), "{error}");
+        }
+        let third = third.synchronize().unwrap_err().value;
+        drop((third, reading, shared));
+        soon("the host function's end", || Arc::strong_count(&called) == 1);
+        assert_eq!(called.load(Ordering::SeqCst), 0, "dropped, not called");
+        pool.trim();
+    });
+    healthy.check().unwrap();
+}
+
+#[test]
+fn a_device_refuses_what_is_anothers_and_gives_it_back() {
+    let (here, there) = (Device::cpu().unwrap(), Device::new_cpu().unwrap());
+    lanes(here, |a, b, _| {
+        lanes(there, |other, _, _| {
+            let mismatch = |error: &Error| matches!(error, Error::DeviceMismatch { .. });
+            let x = filled(a, 10, 4).idle().unwrap();
+            let returned = other.bind(x).unwrap_err();
+            assert!(mismatch(&returned.error), "{returned}");
+            let returned = other.wait(a.record(a.bind(returned.value).unwrap()).unwrap()).unwrap_err();
+            assert!(mismatch(&returned.error));
+            let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
+            assert!(mismatch(&returned.error));
+            let shared = a.share(returned.value).unwrap();
+            assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
+            let returned = other.unshare(shared).unwrap_err();
+            assert!(mismatch(&returned.error));
+            // A composite is refused if one part belongs to another device, and it comes back
+            // whole.
+            let pair = (here.pinned_from(&[1u32; 10]).unwrap(), b.record(b.unshare(returned.value).unwrap()).unwrap());
+            let pair = (pair.0, pair.1.synchronize().unwrap());
+            let (host, x) = other.bind(pair).unwrap_err().value;
+            assert_eq!(*host, [1; 10]);
+            assert_eq!(a.read_blocking(&a.bind(x).unwrap()).unwrap(), [4; 10]);
+            // Page-locked memory may be used on any of these devices.
+            let host = other.wait(a.record(a.bind(host).unwrap()).unwrap()).unwrap();
+            let mut y = other.alloc::<u32>(10).unwrap();
+            other.copy_to_device(&host, &mut y).unwrap();
+            assert_eq!(other.read_blocking(&y).unwrap(), [1; 10]);
+        });
+    });
+}
+
+/// Work on a seeded device runs only when a thread calls into that device, so no other device may
+/// wait for it.
+#[test]
+fn a_seeded_device_keeps_to_itself() {
+    let (threads, first, second) = (Device::cpu(), Device::seeded_cpu(1), Device::seeded_cpu(2));
+    let (threads, first, second) = (threads.unwrap(), first.unwrap(), second.unwrap());
+    for (here, there) in [(threads, first), (first, threads), (first, second)] {
+        lanes(here, |a, _, _| {
+            lanes(there, |other, _, _| {
+                let mismatch = |error: &Error| matches!(error, Error::DeviceMismatch { .. });
+                let host = a.bind(here.pinned_from(&[1u32; 10]).unwrap()).unwrap();
+                let returned = other.wait(a.record(host).unwrap()).unwrap_err();
+                assert!(mismatch(&returned.error), "{returned}");
+                let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
+                assert!(mismatch(&returned.error), "{returned}");
+                let shared = a.share(returned.value).unwrap();
+                assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
+                let returned = other.unshare(shared).unwrap_err();
+                assert!(mismatch(&returned.error), "{returned}");
+                assert!(mismatch(&other.wait(a.record(()).unwrap()).unwrap_err().error));
+                // The memory may go there through the host.
+                let host = a.record(a.unshare(returned.value).unwrap()).unwrap().synchronize().unwrap();
+                let host = other.bind(host).unwrap();
+                assert_eq!(*other.record(host).unwrap().synchronize().unwrap(), [1; 10]);
+            });
+        });
+    }
+}
+
+#[test]
+fn sizes_and_ranges_that_do_not_fit() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let too_large = |error: Error| matches!(error, Error::TooLarge { size: 8, .. });
+            assert!(too_large(a.alloc::<u64>(usize::MAX).map(drop).unwrap_err()));
+            assert!(too_large(a.alloc::<u64>(isize::MAX as usize / 8 + 1).map(drop).unwrap_err()));
+            assert!(too_large(device.pinned::<u64>(usize::MAX / 8 + 1).unwrap_err()));
+            let len = device.total_memory() as usize / 4;
+            let error = a.alloc::<u64>(len).map(drop).unwrap_err();
+            assert!(matches!(error, Error::OutOfMemory { wanted, .. } if wanted == 8 * len), "{error}");
+
+            let (x, mut y) = (filled(a, 3, 0), filled(a, 4, 0));
+            let mut host = a.bind(device.pinned::<u32>(5).unwrap()).unwrap();
+            let lengths = |error: Error| match error {
+                Error::LengthMismatch { source_len, destination_len } => (source_len, destination_len),
+                error => panic!("{error}"),
+            };
+            assert_eq!(lengths(a.copy(&x, &mut y).unwrap_err()), (3, 4));
+            assert_eq!(lengths(a.copy_to_device(&host, &mut y).unwrap_err()), (5, 4));
+            assert_eq!(lengths(a.copy_to_host(&y, &mut host).unwrap_err()), (4, 5));
+            assert_eq!(lengths(a.write_blocking(&[1, 2], &mut y).unwrap_err()), (2, 4));
+            assert!(y.slice(2..5).is_err() && y.slice_mut(5..).is_err() && y.split_at_mut(5).is_err());
+            a.copy(&x, y.slice_mut(1..).unwrap()).unwrap();
+            device.check().unwrap();
+        });
+    });
+}
+
+#[test]
+fn device_names_that_are_none() {
+    for bad in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", ""] {
+        assert!(matches!(Device::from_spec(bad), Err(Error::DeviceSpec { .. })), "{bad}");
+    }
+    let error = Device::from_spec("cuda:999").unwrap_err();
+    assert!(matches!(error, Error::NoSuchDevice { ordinal: 999, .. } | Error::NoDriver { .. }), "{error}");
+    assert_eq!(Device::from_spec("cpu").unwrap().0, Device::cpu().unwrap());
+    let (auto, why) = Device::from_spec("auto").unwrap();
+    assert_eq!(why.is_some(), auto.kind() == DeviceKind::Cpu);
+}
+
+/// CUDA does not work in a forked child, so every call there returns an error, on every kind of
+/// device. The test runs itself again in a new process and forks there.
+#[cfg(unix)]
+#[test]
+fn a_forked_child_gets_a_typed_error() {
+    const MARK: &str = "THALWEG_TEST_FORKS";
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+    if std::env::var_os(MARK).is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "errors::a_forked_child_gets_a_typed_error", "--test-threads=1", "--nocapture"])
+            .env(MARK, "1")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
+    for &device in devices() {
+        lanes(device, |a, _, _| {
+            let pool = PinnedPool::new(device, 1 << 20);
+            let (x, event) = (filled(a, 10, 1), a.record(filled(a, 10, 1)).unwrap());
+            let host = a.bind(pool.take::<u8>(1).unwrap()).unwrap();
+            let idle = filled(a, 10, 1).idle().unwrap();
+            // SAFETY: This process runs one test (`--exact`, `--test-threads=1`) and the work above
+            // is done, so no other thread holds a lock that the child needs.
+            let child = unsafe { fork() };
+            if child == 0 {
+                let told = [
+                    device.check().unwrap_err(),
+                    a.alloc::<u8>(1).map(drop).unwrap_err(),
+                    a.read_blocking(&x).unwrap_err(),
+                    event.is_ready().unwrap_err(),
+                    device.pinned::<u8>(1).unwrap_err(),
+                    device.trim().unwrap_err(),
+                    Device::cpu().unwrap_err(),
+                    Device::new_cpu().unwrap_err(),
+                ];
+                drop((x, event, host, idle.split(0)));
+                let all = Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked));
+                // SAFETY: `_exit` may be called at any time. It ends the child without running exit
+                // handlers, which belong to the parent.
+                unsafe { _exit(if all { 0 } else { 1 }) };
+            }
+            let mut status = -1;
+            // SAFETY: `child` is a child of this process, and `status` is a local integer that the
+            // call may write.
+            let ended = unsafe { waitpid(child, &mut status, 0) };
+            assert_eq!((ended, status), (child, 0), "{device}");
+            assert_eq!(a.read_blocking(&x).unwrap(), [1; 10], "the parent goes on");
+            drop(event);
+        });
+    }
+}

@@ -1,0 +1,217 @@
+//! Tests of pools of page-locked memory, their limits, and rings.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use thalweg::{Device, Error, Event, PinnedPool, Ring, Stall};
+
+use crate::support::devices::{everywhere, everywhere_and_seeded};
+use crate::support::gate::Gate;
+use crate::{filled, lanes, not_yet};
+
+#[test]
+fn a_pool_may_go_before_the_work_on_its_memory() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let pool = PinnedPool::new(device, 4096);
+            let mut host = pool.take::<u32>(1024).unwrap();
+            host.fill(7);
+            let mut x = filled(a, 1024, 0);
+            let others: Vec<_> = (0..4).map(|_| device.pinned::<u32>(1024).unwrap()).collect();
+            let gate = Gate::closed(device);
+            drop(others);
+            gate.hold(&a);
+            let host = a.bind(host).unwrap();
+            a.copy_to_device(&host, &mut x).unwrap();
+            drop(host);
+            drop(pool);
+            // The memory is now in the device's own pool, which must not give it out yet.
+            let others = [(); 4].map(|()| {
+                let mut other = device.pinned::<u32>(1024).unwrap();
+                other.fill(8);
+                other
+            });
+            gate.open();
+            assert_eq!(a.read_blocking(&x).unwrap(), [7; 1024]);
+            drop(others);
+        });
+    });
+}
+
+#[test]
+fn a_pool_keeps_to_its_budget() {
+    everywhere_and_seeded(|device| {
+        let pool = PinnedPool::new(device, 3 * 4096);
+        let large = pool.take::<u8>(8192).unwrap();
+        let small = pool.take::<u8>(1).unwrap();
+        let error = pool.take::<u8>(1).unwrap_err();
+        assert!(matches!(error, Error::PinnedBudget { wanted: 1, in_use: 12288, budget: 12288 }), "{error}");
+        drop(small);
+        assert_eq!((pool.in_use(), pool.cached()), (8192, 4096));
+        for _ in 0..10 {
+            drop(pool.take::<u8>(1).unwrap()); // Each call gets the same block.
+            assert_eq!((pool.in_use(), pool.cached()), (8192, 4096));
+        }
+        drop(large);
+        // The kept blocks have other sizes, so the pool frees them to make room.
+        drop(pool.take::<u8>(3 * 4096).unwrap());
+        pool.trim();
+        assert_eq!((pool.in_use(), pool.cached()), (0, 0));
+        assert!(matches!(pool.take::<u8>(3 * 4096 + 1), Err(Error::PinnedBudget { .. })));
+        assert!(matches!(pool.take::<u64>(usize::MAX / 8 + 1), Err(Error::TooLarge { size: 8, .. })));
+        // A buffer outlives its pool's handle.
+        let last = pool.take::<u32>(3).unwrap();
+        drop(pool);
+        assert_eq!(last.len(), 3);
+    });
+}
+
+/// Counts the blocks that a device's own pool makes. No other test may use the device.
+fn made(device: Device, run: impl FnOnce()) -> u64 {
+    device.tally().enable();
+    run();
+    device.tally().disable();
+    let report = device.tally().report();
+    report.stalls().iter().filter(|s| s.kind == Stall::PinnedAllocation).map(|s| s.count).sum()
+}
+
+/// Without the limit on what a pool keeps, 300 buffers of growing size, one alive at a time, keep 3
+/// GiB.
+#[test]
+fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
+    const MIB: usize = 1 << 20;
+    let device = Device::new_cpu().unwrap();
+    let pool = device.pinned_pool();
+    let mut most = 0;
+    for i in 1..=300 {
+        drop(device.pinned::<u8>(i * MIB / 15).unwrap());
+        most = most.max(pool.cached());
+    }
+    assert!(most <= 20 * MIB, "{} MiB kept for buffers of at most 20", most.div_ceil(MIB));
+    // The pool keeps at most twice what was in use at once, in any order of the sizes.
+    for i in (1..=20).chain((1..=20).rev()) {
+        drop(device.pinned::<u8>(i * 6 * MIB).unwrap());
+        assert!(pool.cached() <= 240 * MIB, "{} MiB kept for buffers of at most 120", pool.cached() / MIB);
+    }
+    device.trim().unwrap();
+    // Each round makes more and smaller buffers of the same total. The blocks of one round are too
+    // large for the next.
+    for n in [1, 4, 16, 64, 256] {
+        drop((0..n).map(|_| device.pinned::<u8>(120 * MIB / n).unwrap()).collect::<Vec<_>>());
+        assert!(pool.cached() <= 241 * MIB, "{} MiB kept for buffers of 120 together", pool.cached() / MIB);
+    }
+    device.trim().unwrap();
+    assert_eq!((pool.in_use(), pool.cached()), (0, 0));
+    // The peak of memory in use counts from the last trim. When sizes shrink, no block fits the
+    // next buffer.
+    for i in (1..=300).rev() {
+        drop(device.pinned::<u8>(i * MIB / 15).unwrap());
+    }
+    assert!(pool.cached() <= 64 * MIB, "{} MiB", pool.cached() / MIB);
+}
+
+/// A repeated mix of sizes makes no new block after the first rounds. Some buffers are alive
+/// together and some one at a time.
+#[test]
+fn a_steady_mix_of_sizes_makes_no_page_locked_memory() {
+    const MIB: usize = 1 << 20;
+    let device = Device::new_cpu().unwrap();
+    let round = || {
+        let pair = [device.pinned::<u8>(90 * MIB).unwrap(), device.pinned::<u8>(50 * MIB).unwrap()];
+        let small: Vec<_> = (1..40).map(|i| device.pinned::<u8>(i * 50_000).unwrap()).collect();
+        drop(pair);
+        drop(small);
+        for size in [3, 10, 35, 60, 100, 17, 35] {
+            drop(device.pinned::<u8>(size * MIB).unwrap());
+        }
+    };
+    let first = made(device, || (0..5).for_each(|_| round()));
+    assert!(first > 40, "{first}");
+    assert_eq!(made(device, || (0..50).for_each(|_| round())), 0);
+    let pool = device.pinned_pool();
+    assert!(pool.cached() <= 2 * (90 + 50 + 100) * MIB, "{} MiB", pool.cached() / MIB);
+}
+
+#[test]
+fn page_locked_memory_keeps_to_its_limit() {
+    let device = Device::new_cpu().unwrap();
+    let pool = device.pinned_pool();
+    let (a, b) = (device.pinned::<u8>(8192).unwrap(), device.pinned::<u8>(4096).unwrap());
+    device.limit_pinned(Some(12288));
+    let error = device.pinned::<u8>(1).unwrap_err();
+    assert!(matches!(error, Error::PinnedBudget { wanted: 1, in_use: 12288, budget: 12288 }), "{error}");
+    drop(a);
+    assert_eq!((pool.in_use(), pool.cached()), (4096, 8192));
+    device.limit_pinned(Some(4096));
+    assert_eq!((pool.in_use(), pool.cached()), (4096, 0), "what is kept beyond the limit goes");
+    assert!(device.pinned::<u8>(1).is_err());
+    drop(b);
+    drop(device.pinned::<u8>(4096).unwrap());
+    assert!(matches!(device.pinned::<u8>(4097), Err(Error::PinnedBudget { .. })));
+    assert_eq!((pool.in_use(), pool.cached()), (0, 4096));
+    device.limit_pinned(None);
+    drop(device.pinned::<u8>(1 << 20).unwrap());
+}
+
+#[test]
+fn a_pool_waits_for_what_is_about_to_come_back() {
+    everywhere(|device| {
+        lanes(device, |a, _, _| {
+            let pool = PinnedPool::new(device, 4096);
+            let mut x = filled(a, 1024, 0);
+            let gate = Gate::closed(device);
+            let host = a.bind(pool.take::<u32>(1024).unwrap()).unwrap();
+            let opened = AtomicUsize::new(0);
+            gate.hold(&a);
+            a.copy_to_device(&host, &mut x).unwrap();
+            drop(host);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    opened.store(1, Ordering::SeqCst);
+                    gate.open();
+                });
+                drop(pool.take::<u32>(1024).unwrap());
+                assert_eq!(opened.load(Ordering::SeqCst), 1);
+            });
+        });
+    });
+}
+
+#[test]
+fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let made = Arc::new(AtomicUsize::new(0));
+            let (count, pool) = (made.clone(), PinnedPool::new(device, 3 * 4096));
+            // The pool has all blocks before the gate closes, so the gate cannot hold up an
+            // allocation below.
+            drop([(); 3].map(|()| pool.take::<u32>(100).unwrap()));
+            let make = move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                pool.take::<u32>(100)
+            };
+            let mut ring = Ring::new(2, make).unwrap();
+            let x = filled(a, 100, 6);
+            let gate = Gate::closed(device);
+            let mut host = a.wait(ring.take().unwrap()).unwrap();
+            gate.hold(&a);
+            a.copy_to_host(&x, &mut host).unwrap();
+            ring.give(a.record(host).unwrap());
+            drop(ring.take().unwrap()); // The ring loses this slot.
+            let pending = ring.take().unwrap();
+            not_yet("a slot", || pending.is_ready().unwrap());
+            let anew = ring.take().unwrap();
+            assert!(anew.is_ready().unwrap());
+            assert_eq!(made.load(Ordering::SeqCst), 3);
+            ring.give(pending);
+            ring.give(anew);
+            // The ring has its slots already and drops this one.
+            ring.give(Event::ready(device.pinned(0).unwrap()));
+            gate.open();
+            ring.synchronize().unwrap();
+            assert_eq!(*ring.take().unwrap().synchronize().unwrap(), [6; 100]);
+            assert_eq!(ring.take().unwrap().synchronize().unwrap().len(), 100);
+        });
+    });
+}
