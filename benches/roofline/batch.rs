@@ -1,5 +1,5 @@
-//! The kernels of a batch, a launch for all its images: scores, balance, allocation, the whole path to tokens; and the
-//! reference profile.
+//! Measures the kernels that take a batch, with one launch for all its images: scores, balance,
+//! allocation and the whole path to tokens. Measures the reference profile, too.
 
 use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
 use thalweg_vision::kernels::{
@@ -12,10 +12,10 @@ use crate::bencher::{Bench, Bencher, Buffer, compare};
 use crate::images::Size;
 use crate::kernels::{FIXATION, Scene, TOKENS, analyze_into};
 
-/// Dimension of a query.
+/// The dimension of the query.
 const DIMENSION: usize = 2048;
 
-/// Times the kernels, and chains of them, launch by launch.
+/// Times each kernel, chains of kernels, the library's graphs and the reference profile.
 pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
     stages(bench, scene)?;
     for (name, query) in [("image to tokens, graph", None), ("image to tokens, query, graph", Some(head()?))] {
@@ -26,7 +26,7 @@ pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
     profile(bench, scene)
 }
 
-/// The library's own path, replayed: a graph for each of the buffers that take turns.
+/// Times replays of the library's own path. Each of the buffers that take turns has its own graph.
 fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Query)>) -> Result {
     let Scene { size: Size { images, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;
@@ -49,7 +49,8 @@ fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Q
         *bundle = Some(stream.replay(graph, whole)?);
         Ok(())
     })?;
-    // Of the first buffer: with many of them and few runs the last may never have had a turn.
+    // Only the first buffer is checked: with many buffers and few runs, the last may have had no
+    // turn.
     for (_, bundle) in &turns[..1] {
         let (_, workspace) = bundle.as_ref().ok_or("an earlier replay failed")?;
         let counts = stream.read_blocking(workspace.counts())?;
@@ -61,13 +62,13 @@ fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Q
 fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     let Scene { size: Size { name, .. }, content, .. } = *scene;
     let (n, stream, image) = (scene.layout.patches() as usize, bench.stream, 3 * scene.size.pixels());
-    // Counted in 4 bytes: what a patch has of features, maps and sides, and the weights. What the kernel before wrote is in
-    // the cache, as it is in the pipeline.
+    // The bytes of features, maps, sides and weights are counted as values of 4 bytes. The cache
+    // holds what the previous kernel wrote, as in the pipeline.
     let weights = COUPLING + PREDICTOR;
     let tokens = 60 * TOKENS * scene.size.images;
     type Step = fn(&mut Work<Bench>, &Stream<Bench>, &Buffer<u8>) -> Result;
     let steps: [(&str, usize, usize, Step); 8] = [
-        // Of one image it has been measured, and checked, above.
+        // `analyze` of one image is measured and checked in `kernels`, so it is skipped here.
         ("analyze", 1, image, |w, s, rgb| w.analyze(s, rgb)),
         ("relevance", 1, 4 * 5 * n, |w, s, _| w.relevance(s)),
         ("participatory", 1, 4 * (16 * n + COUPLING), |w, s, _| w.participatory(s)),
@@ -92,7 +93,8 @@ fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     work.check(&stream)?;
     work.query_scores(&stream)?;
     for (kernel, launches, bytes, step) in steps {
-        // Steps alone leave salience divided again and again; the next one starts from scores that mean something.
+        // `relevance_with_query` scales salience in place, so repeated steps leave meaningless
+        // scores. Each step starts from new ones.
         work.query_scores(&stream)?;
         let time = bench.time(launches, |i| step(&mut work, &stream, scene.batch(i)))?;
         bench.row(kernel, content, name, time, bytes)?;
@@ -100,7 +102,7 @@ fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     Ok(())
 }
 
-/// The reference profile, head with a balancer.
+/// Times the reference profile, with a head that has a balancer.
 fn profile(bench: &mut Bencher, scene: &Scene) -> Result {
     if !bench.wants("arr-coc-0-1") {
         return Ok(());
@@ -116,11 +118,12 @@ fn profile(bench: &mut Bencher, scene: &Scene) -> Result {
     let time = bench.time(6, |i| Ok(profile.enqueue(&stream, &table, scene.batch(i), &mut maps)?))?;
     let best = stream.read_blocking(&maps.topk)?;
     assert!(best.iter().all(|i| (0..1024).contains(i)), "patches of the profile");
-    // It samples the image.
+    // The profile samples only a part of the image, so the bytes of the image are no measure for
+    // it.
     bench.row("arr-coc-0-1", content, name, time, 0)
 }
 
-/// A head with a balancer and a query: any numbers will do.
+/// Makes a head with a balancer, and a query. The values do not affect the times.
 fn head() -> Result<(Head, Query)> {
     let noise = |n: usize, scale: f32| {
         (0..n).map(move |i| (((i * 7919 + 13) % 2003) as f32 / 1001.5 - 1.0) * scale).collect::<Vec<_>>()
@@ -136,15 +139,16 @@ fn head() -> Result<(Head, Query)> {
     Ok((head, Query::new(&noise(DIMENSION, 1.0))?))
 }
 
-/// Floats of what `Head` makes of its weights and a query.
+/// The number of floats that `Head::coupling` makes of its weights and a query.
 const COUPLING: usize = 3400;
+/// The number of floats that `Head::predictor` makes of them.
 const PREDICTOR: usize = 18179;
 
-/// The buffers of everything after the textures, and a function for each kernel: a batch in each launch.
+/// The buffers of all kernels that take a batch, with a function that launches each kernel.
 struct Work<S: StreamTag> {
     layout: Layout,
     params: Params,
-    /// The most patches that can be selected, and tokens.
+    /// The most patches that can be selected, and the most tokens.
     capacity: [usize; 2],
     table: Owned<S, u32>,
     features: Owned<S, f32>,
@@ -243,7 +247,7 @@ impl<S: StreamTag> Work<S> {
         Ok(kernels::relevance_with_query(stream, &batch, &scores, out)?)
     }
 
-    /// The three of a query.
+    /// Runs the three kernels that compute relevance with a query.
     fn query_scores(&mut self, stream: &Stream<S>) -> Result {
         self.participatory(stream)?;
         self.balance(stream)?;
@@ -279,7 +283,7 @@ impl<S: StreamTag> Work<S> {
         Ok(kernels::compress_fused(stream, &batch, &pixels, &selection, out)?)
     }
 
-    /// Everything from images to their tokens, without a query.
+    /// Runs all kernels from images to their tokens, without a query.
     fn path(&mut self, stream: &Stream<S>, rgb: &DeviceSlice<S, u8>) -> Result {
         self.analyze(stream, rgb)?;
         self.relevance(stream)?;
@@ -287,8 +291,8 @@ impl<S: StreamTag> Work<S> {
         self.compress_fused(stream, rgb)
     }
 
-    /// Compares relevance with that of the CPU device from the same features; and the allocation, bit for bit, with that of each
-    /// image alone from the same relevance.
+    /// Compares relevance with the result of the CPU device for the same features. Compares the
+    /// allocation, bit for bit, with the allocation of each image alone for the same relevance.
     fn check(&self, stream: &Stream<S>) -> Result {
         let [features, entropy, relevance] =
             [&self.features, &self.entropy, &self.relevance].map(|map| stream.read_blocking(map));
@@ -315,7 +319,7 @@ impl<S: StreamTag> Work<S> {
         let same = stream.read_blocking(&self.sides)? == wanted.0
             && stream.read_blocking(&self.cu_seqlens)?.get(..=selected) == Some(&wanted.1)
             && stream.read_blocking(&self.patch_id)?.get(..selected) == Some(&wanted.2);
-        // Red, the first plane of a token, is a mean of channels.
+        // The first plane of a token is a mean of red values, so it is between 0 and 1.
         let values = stream.read_blocking(&self.tokens)?;
         let likely = values.chunks(13).take(tokens).all(|token| (0.0..=1.0001).contains(&token[0]));
         if !same || !likely {

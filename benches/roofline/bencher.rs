@@ -1,4 +1,5 @@
-//! How everything is timed: between two events around an operation, and many operations in a row between two events.
+//! Times operations in two ways: one operation between two events, and many operations in a row
+//! between two events.
 
 use std::collections::HashMap;
 
@@ -12,12 +13,13 @@ stream_tags!(pub Bench);
 
 pub(crate) type Buffer<T> = On<Bench, DeviceBuffer<T>>;
 
-/// Microseconds of an operation, medians.
+/// The time of an operation in microseconds.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Time {
-    /// Between two events around it.
+    /// The median time between two events around one operation.
     pub(crate) one: f64,
-    /// Of one among many without events between, which hides the start of one behind the end of the last.
+    /// The mean time of an operation in a row of operations without events between them. The start
+    /// of each overlaps the end of the one before.
     pub(crate) row: f64,
 }
 
@@ -25,15 +27,17 @@ pub(crate) struct Bencher {
     pub(crate) device: Device,
     pub(crate) stream: Stream<Bench>,
     pub(crate) record: Record,
-    /// Operations that count, after some that do not.
+    /// The number of operations that count.
     runs: usize,
+    /// The number of operations before them that do not count.
     warm: usize,
-    /// Bytes that must pass through the cache between two uses of a buffer.
+    /// The number of bytes that must pass through the cache between two uses of a buffer.
     cold: usize,
     only: Option<String>,
-    /// Run operations a few times for a profiler, and measure nothing.
+    /// Whether to run operations only a few times for a profiler, and measure nothing.
     profile: bool,
-    /// Work to queue behind, so that no launch waits for the host.
+    /// A buffer to zero before the measured operations. They queue behind this work, so the device
+    /// never waits for the host.
     ballast: Buffer<u32>,
     copies: HashMap<usize, Time>,
 }
@@ -52,7 +56,7 @@ impl Bencher {
         Ok(Self { device, stream, record, runs, warm, cold, only, profile, ballast, copies: HashMap::new() })
     }
 
-    /// Whether rows of this name were asked for.
+    /// Returns whether the command line asks for rows of this name.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
@@ -61,7 +65,8 @@ impl Bencher {
         self.device.kind() == DeviceKind::Cuda
     }
 
-    /// Times `op`, which enqueues so many launches and is told its number, to take buffers in turn.
+    /// Times `op`, which enqueues `launches` launches. `op` receives the number of its call, so
+    /// that it can take buffers in turn.
     pub(crate) fn time(&mut self, launches: usize, mut op: impl FnMut(usize) -> Result) -> Result<Time> {
         let (stream, runs, warm) = (self.stream, self.runs, self.warm);
         stream.synchronize()?;
@@ -98,7 +103,8 @@ impl Bencher {
         Ok(())
     }
 
-    /// The time of a copy that reads and writes `bytes` in all, measured once.
+    /// Returns the time of a copy that reads and writes `bytes` bytes in all. Measures each size
+    /// once.
     pub(crate) fn copy(&mut self, bytes: usize) -> Result<Time> {
         if let Some(time) = self.copies.get(&bytes) {
             return Ok(*time);
@@ -111,13 +117,14 @@ impl Bencher {
         Ok(time)
     }
 
-    /// So many buffers of `len` elements that the cache does not hold one until its next turn.
+    /// Allocates buffers of `len` elements, enough of them that the cache has lost a buffer before
+    /// its next turn.
     pub(crate) fn sets<T: Plain>(&self, len: usize) -> Result<Vec<Buffer<T>>> {
         let sets = (self.cold / (len * size_of::<T>())).clamp(1, 255) + 1;
         (0..sets).map(|_| Ok(self.stream.alloc(len)?)).collect()
     }
 
-    /// As many copies of `data`.
+    /// Returns the same number of buffers, each with a copy of `data`.
     pub(crate) fn copies_of(&self, data: &[u8]) -> Result<Vec<Buffer<u8>>> {
         let first = self.stream.upload_blocking(data)?;
         let mut all = self.sets(data.len())?;
@@ -127,12 +134,13 @@ impl Bencher {
         Ok(all)
     }
 
-    /// Puts down what this crate took, against a copy of as many bytes; none where bytes say little.
+    /// Records a time of this crate, and compares it with a copy of `bytes` bytes unless `bytes` is
+    /// 0.
     pub(crate) fn row(&mut self, name: &str, content: Content, size: &str, time: Time, bytes: usize) -> Result {
         self.row_by("thalweg", name, content, size, time, bytes)
     }
 
-    /// The same of someone else.
+    /// Records a time of the implementation `by`, in the same way.
     pub(crate) fn row_by(
         &mut self,
         by: &str,
@@ -177,12 +185,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Refuses arrays that differ by more than `bound` somewhere.
+/// Returns an error if the arrays differ by more than `bound` anywhere.
 pub(crate) fn compare(what: &str, got: &[f32], want: &[f32], bound: f32) -> Result {
     if got.len() != want.len() {
         return Err(format!("{what}: {} values instead of {}", got.len(), want.len()).into());
     }
-    let close = |(g, w): (&f32, &f32)| (g - w).abs() <= bound; // not so for NaN
+    let close = |(g, w): (&f32, &f32)| (g - w).abs() <= bound; // false for NaN
     match got.iter().zip(want).position(|pair| !close(pair)) {
         Some(i) => Err(format!("{what}[{i}] is {}, expected {}: nothing wrong is timed", got[i], want[i]).into()),
         None => Ok(()),

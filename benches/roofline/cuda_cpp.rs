@@ -1,4 +1,5 @@
-//! The texture array in CUDA C++: compiled by nvcc on the spot, loaded beside our kernels, timed in the same way.
+//! The texture array in CUDA C++. This module compiles it with nvcc, loads it and times it in the
+//! same way as this crate's kernels.
 
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::images::{Content, Photo, Size};
 use crate::kernels::CHECKED;
 use crate::serial;
 
-/// Bound on the planes' error; `-use_fast_math` has its share in it.
+/// The largest allowed error of the planes. It leaves room for the error of `-use_fast_math`.
 const BOUND: f32 = 2e-5;
 
 /// A kernel of `benches/peers/textures.cu`.
@@ -22,8 +23,9 @@ struct Version {
     by: &'static str,
     flags: &'static [&'static str],
     entry: &'static CStr,
-    /// Pixels of a block, and threads, across and down.
+    /// The pixels that a block computes, across and down.
     pixels: [u32; 2],
+    /// The threads of a block, across and down.
     threads: [u32; 2],
 }
 
@@ -47,13 +49,13 @@ const VERSIONS: [Version; 3] = [
     },
 ];
 
-/// What nvcc made of one.
+/// A compiled [`Version`].
 pub(crate) struct Kernel {
     function: sys::CUfunction,
     version: &'static Version,
 }
 
-/// Those that could be compiled and that are right; notes why the others are not there.
+/// Returns the kernels that compile and compute the right planes. Notes why the others are absent.
 pub(crate) fn kernels(bench: &mut Bencher, photo: &Photo, scratch: &Path) -> Vec<Kernel> {
     let mut kernels = vec![];
     for version in &VERSIONS {
@@ -70,7 +72,7 @@ pub(crate) fn kernels(bench: &mut Bencher, photo: &Photo, scratch: &Path) -> Vec
 }
 
 impl Kernel {
-    /// As nvcc makes it for this device.
+    /// Compiles the kernel for this device and loads it.
     fn new(bench: &Bencher, version: &'static Version, scratch: &Path) -> Result<Self> {
         let (major, minor) = bench.device.compute_capability().ok_or("this is no GPU")?;
         let (source, cubin) = (scratch.join("textures.cu"), scratch.join("textures.cubin"));
@@ -86,8 +88,9 @@ impl Kernel {
         }
         let cubin = std::fs::read(cubin)?;
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: `cubin` is a whole file of nvcc's, copied by the driver; the device's context is current; each call stores
-        // one handle. The module stays loaded.
+        // SAFETY: `cubin` is a complete file that nvcc wrote, and the driver copies it. The context
+        // of the device is current, because its buffers were made on this thread. Each call writes
+        // one handle to a local variable, and the module is never unloaded.
         unsafe {
             check(sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()), "loading what nvcc wrote")?;
             check(sys::cuModuleGetFunction(&mut function, module, version.entry.as_ptr()), "finding its entry")?;
@@ -95,7 +98,7 @@ impl Kernel {
         Ok(Self { function, version })
     }
 
-    /// Whose it is.
+    /// Returns the name of the version.
     pub(crate) fn by(&self) -> &'static str {
         self.version.by
     }
@@ -121,8 +124,10 @@ impl Kernel {
         ];
         let Version { pixels: [across, down], threads: [x, y], .. } = *self.version;
         let (columns, rows, raw) = (width.div_ceil(across), height.div_ceil(down), stream.raw().unwrap_or(null_mut()));
-        // SAFETY: the function takes these parameters; the buffers have the lengths of the image and its planes, as asserted,
-        // and are ordered by this stream. The device's context is current, since its buffers were made on this thread.
+        // SAFETY: The entries in `benches/peers/textures.cu` take these parameters. The assertion
+        // above checks that the buffers have the lengths of the image and its planes, and both
+        // belong to this stream. The context of the device is current, because its buffers were
+        // made on this thread.
         let code = unsafe {
             sys::cuLaunchKernel(
                 self.function,
@@ -159,7 +164,7 @@ fn check(code: sys::CUresult, what: &str) -> Result {
     }
 }
 
-/// The compiler in the path, where the toolkit usually is, or where `CUDA_HOME` says.
+/// Finds nvcc in `PATH`, in `CUDA_HOME` or in the usual folder of the toolkit, in this order.
 fn nvcc() -> Result<PathBuf> {
     let home = std::env::var_os("CUDA_HOME").map(PathBuf::from);
     let places = [Some(PathBuf::new()), home.map(|home| home.join("bin")), Some("/usr/local/cuda/bin".into())];

@@ -1,4 +1,5 @@
-//! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
+//! Measures the kernels of one image: textures, means and tokens. Images and planes take turns
+//! among buffers that together exceed the cache.
 
 use thalweg::{DeviceSlice, Stream, StreamTag};
 use thalweg_vision::kernels::{self, Layout, TokensMut};
@@ -10,16 +11,18 @@ use crate::cuda_cpp;
 use crate::images::{Content, Photo, Size};
 use crate::serial;
 
-/// Side of a patch, and tokens of a compression.
+/// The side of a patch.
 pub(crate) const PATCH: u32 = 32;
+/// The number of tokens of a compression.
 pub(crate) const TOKENS: usize = 4096;
-/// Where the gaze is: the centre.
+/// Both coordinates of the fixation point, which is the centre.
 pub(crate) const FIXATION: f32 = 0.5;
 
-/// What everything is checked on, before it is timed: partial patches, and columns that are no multiple of 8.
+/// The size on which everything is checked before it is timed. It has partial patches, and its
+/// width is no multiple of 8.
 pub(crate) const CHECKED: Size = Size { name: "301 x 452", images: 1, height: 301, width: 452 };
 
-/// Compares textures, features and entropy, by every kernel that makes them, with the plain version.
+/// Checks every kernel that computes textures, features or entropy against the plain version.
 pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
     let (stream, Size { height, width, .. }) = (bench.stream, CHECKED);
     let (h, w) = (height as usize, width as usize);
@@ -62,7 +65,7 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
     Ok(())
 }
 
-/// The value of an IEEE half.
+/// Returns the value of an IEEE half.
 fn from_f16(half: u16) -> f32 {
     let (sign, exponent, mantissa) = (u32::from(half >> 15), u32::from(half >> 10 & 31), u32::from(half & 1023));
     let magnitude = match exponent {
@@ -73,7 +76,7 @@ fn from_f16(half: u16) -> f32 {
     if sign == 1 { -magnitude } else { magnitude }
 }
 
-/// Images on the device, as often as it takes to come from memory each time.
+/// The images on the device, in so many copies that each launch reads its own from memory.
 pub(crate) struct Scene {
     pub(crate) size: Size,
     pub(crate) content: Content,
@@ -98,17 +101,17 @@ impl Scene {
         self.layout.patches() as usize
     }
 
-    /// All images.
+    /// Returns the `i`-th buffer in turn, which holds all images.
     pub(crate) fn batch(&self, i: usize) -> &Buffer<u8> {
         &self.rgb[i % self.rgb.len()]
     }
 
-    /// How many buffers of all images take turns.
+    /// Returns how many buffers take turns. Each holds all images.
     pub(crate) fn turns(&self) -> usize {
         self.rgb.len()
     }
 
-    /// The first.
+    /// Returns the first image of the `i`-th buffer in turn.
     fn image(&self, i: usize) -> Result<&DeviceSlice<Bench, u8>> {
         Ok(self.batch(i).slice(self.layout.byte_range(0))?)
     }
@@ -132,7 +135,8 @@ pub(crate) fn measure(
     batch::measure(bench, &scene)
 }
 
-/// The texture array, in f32, by others too, and in halves; returns planes, the first of which are those of the image.
+/// Times the texture array: this crate's and those of the peers in f32, and this crate's in halves.
+/// Returns buffers for planes. The first one holds the planes of the image.
 fn textures(bench: &mut Bencher, scene: &Scene, peers: &[cuda_cpp::Kernel]) -> Result<Vec<Buffer<f32>>> {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let (pixels, stream) = (scene.size.pixels(), bench.stream);
@@ -165,7 +169,7 @@ fn textures(bench: &mut Bencher, scene: &Scene, peers: &[cuda_cpp::Kernel]) -> R
     Ok(planes)
 }
 
-/// Features and entropy, the materialised way.
+/// Times features from planes in memory, entropy, and textures with features.
 fn means(bench: &mut Bencher, scene: &Scene, planes: &mut [Buffer<f32>]) -> Result {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let (pixels, sets, stream) = (scene.size.pixels(), planes.len(), bench.stream);
@@ -193,7 +197,8 @@ fn means(bench: &mut Bencher, scene: &Scene, planes: &mut [Buffer<f32>]) -> Resu
     Ok(())
 }
 
-/// Features and entropy, fused, of an image: checked against the materialised way.
+/// Times the fused kernel for features and entropy of an image. Checks it against the separate
+/// kernels.
 fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>) -> Result {
     if !bench.wants("analyze") {
         return Ok(());
@@ -204,7 +209,7 @@ fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>)
     kernels::features(&stream, *height, *width, PATCH, planes, &mut features)?;
     kernels::entropy(&stream, *height, *width, PATCH, scene.image(0)?, &mut entropy)?;
     let want = [stream.read_blocking(&features)?, stream.read_blocking(&entropy)?];
-    // One byte further no row starts on a word.
+    // These images start one byte later, so their first bytes are not aligned to a word.
     let mut odd = bench.sets(scene.batch(0).len() + 1)?;
     for odd in &mut odd {
         stream.copy(scene.batch(0), odd.slice_mut(1..)?)?;
@@ -236,7 +241,7 @@ pub(crate) fn analyze_into<S: StreamTag>(
     Ok(kernels::analyze(stream, &layout.batch(table), &pixels, features, entropy)?)
 }
 
-/// Selected patches, as `allocate` would leave them.
+/// A selection of patches, in the form in which `allocate` writes it.
 struct Selection {
     sides: Buffer<i32>,
     cu_seqlens: Buffer<i32>,
@@ -246,7 +251,7 @@ struct Selection {
 }
 
 impl Selection {
-    /// As many patches of side `side` as fit the tokens, spread over the image.
+    /// Selects as many patches of side `side` as fit into `TOKENS`, spread over the image.
     fn new(stream: Stream<Bench>, patches: usize, side: i32) -> Result<Self> {
         let k = (TOKENS as i32 / (side * side)).min(patches as i32) as usize;
         let (mut sides, mut cu_seqlens, mut patch_id) = (vec![0; patches], vec![0], vec![]);
@@ -266,7 +271,7 @@ impl Selection {
     }
 }
 
-/// Tokens of patches at side 8 and at side 20, from the image and from planes.
+/// Times tokens of patches at side 8 and at side 20, computed from the image and from planes.
 fn compress(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>) -> Result {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;

@@ -1,6 +1,7 @@
-//! The plain version: one thread, one pixel after another. A baseline, and what every other version is checked with.
+//! The plain version, which computes one pixel after another on one thread. It is a baseline, and
+//! every other version is checked against it.
 
-/// The texture array `[13, H, W]` of `rgb`, fixation in the centre.
+/// Computes the texture array `[13, H, W]` of `rgb`, with the fixation point in the centre.
 pub(crate) fn textures(height: usize, width: usize, rgb: &[u8]) -> Vec<f32> {
     let n = height * width;
     let linear: Vec<f32> = (0..256).map(|c| to_linear(c as f32 / 255.0)).collect();
@@ -39,7 +40,7 @@ fn to_linear(c: f32) -> f32 {
     if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) }
 }
 
-/// L* / 100, (a* + 128) / 255 and (b* + 128) / 255 of linear light.
+/// Computes L* / 100, (a* + 128) / 255 and (b* + 128) / 255 of linear light.
 fn lab([r, g, b]: [f32; 3]) -> [f32; 3] {
     let f = |t: f32| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
     let x = f((0.412_453 * r + 0.357_580 * g + 0.180_423 * b) / 0.950_47);
@@ -48,7 +49,7 @@ fn lab([r, g, b]: [f32; 3]) -> [f32; 3] {
     [(116.0 * y - 16.0) / 100.0, (500.0 * (x - y) + 128.0) / 255.0, (200.0 * (y - z) + 128.0) / 255.0]
 }
 
-/// Means over patches `[N, 13]` of the planes `[13, H, W]`.
+/// Computes the means `[N, 13]` of the planes `[13, H, W]` over patches.
 pub(crate) fn features(height: usize, width: usize, patch: usize, planes: &[f32]) -> Vec<f32> {
     let columns = width.div_ceil(patch);
     let mut features = vec![0.0; 13 * height.div_ceil(patch) * columns];
@@ -63,7 +64,8 @@ pub(crate) fn features(height: usize, width: usize, patch: usize, planes: &[f32]
     features
 }
 
-/// Entropy `[N]` of each patch's 256 bins of luma in bits, over 8.
+/// Computes the entropy `[N]` of each patch: the entropy of its 256 bins of luma in bits, divided
+/// by 8.
 pub(crate) fn entropy(height: usize, width: usize, patch: usize, rgb: &[u8]) -> Vec<f32> {
     let columns = width.div_ceil(patch);
     let of = |n: usize| {

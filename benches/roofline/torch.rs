@@ -1,7 +1,9 @@
-//! PyTorch: `benches/peers/torch_baseline.py` in a process of its own, a JSON object a line.
+//! Measures PyTorch: runs `benches/peers/torch_baseline.py` in its own process, which prints one
+//! JSON object per line.
 //!
-//! It measures the same bytes: the images are written to files for it. It writes what the measured functions computed, and
-//! a row counts only where that was right.
+//! The script measures the same bytes, because it reads the images from files that this module
+//! writes. It also writes what the measured functions compute, and a row counts only if that is
+//! right.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,12 +22,13 @@ use crate::pipeline::NAME as FRAMES;
 use crate::record::{Limit, Row};
 use crate::serial;
 
-/// `docs/spec.md` allows half of this to either side, on planes, features, scores and tokens.
+/// The largest allowed difference between two implementations, for planes, features, scores and
+/// tokens. `docs/spec.md` allows each of them half of it.
 const BOUND: f32 = 4e-5;
-/// The same for positions.
+/// The largest allowed difference for positions.
 const POSITION_BOUND: f32 = 4e-6;
 
-/// Runs it and takes over the rows of what it computes right, or notes why there are none.
+/// Runs the script and records the rows of what it computes right, or notes why there are none.
 pub(crate) fn measure(
     bench: &mut Bencher,
     limits: &Limits,
@@ -88,7 +91,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// The script, beside the module that it imports.
+/// Writes the script and the module that it imports, and returns the command that runs it.
 fn command(bench: &Bencher, quick: bool, scratch: &Path) -> Result<Command> {
     let script = scratch.join("torch_baseline.py");
     std::fs::write(&script, include_str!("../peers/torch_baseline.py"))?;
@@ -110,27 +113,28 @@ fn text<'a>(line: &'a Value, name: &str) -> &'a str {
     line[name].as_str().unwrap_or_default()
 }
 
-/// What PyTorch computed, beside what it should have.
+/// Checks of what PyTorch computes.
 struct Checks<'a> {
     sizes: &'a [Size],
     photo: &'a Photo,
-    /// This crate's tokens of the photograph at a size.
+    /// This crate's tokens of the photograph, by size.
     ours: HashMap<String, TokenSet>,
-    /// Who computed the right thing, and at which size.
+    /// The implementations whose results are right, and the size of these results.
     right: Vec<(String, String)>,
-    /// Patches with another side than this crate's run gives them, by who and size.
+    /// The number of patches with another side than in this crate's run, by implementation and
+    /// size.
     sides: serde_json::Map<String, Value>,
 }
 
 impl Checks<'_> {
-    /// Whether the function that the row is of computed the right thing.
+    /// Returns whether the results of the row's implementation are right.
     fn cover(&self, row: &Row) -> bool {
         let by = row.by.trim_end_matches(", three streams");
         let size = if row.name.starts_with("textures") { CHECKED.name } else { &row.size };
         self.right.iter().any(|right| (right.0.as_str(), right.1.as_str()) == (by, size))
     }
 
-    /// Checks a file of results, of which `line` says who computed them and at which size.
+    /// Checks a file of results. `line` names the file, the implementation and the size.
     fn check(&mut self, bench: &Bencher, line: &Value) -> Result {
         let (by, name) = (text(line, "by"), text(line, "size"));
         let bytes = std::fs::read(text(line, "results"))?;
@@ -156,10 +160,11 @@ impl Checks<'_> {
     }
 }
 
-/// Refuses results that this crate would not have computed either; returns how many patches have another side than in `ours`.
+/// Returns how many patches have another side than in `ours`, or an error if the results are wrong.
 ///
-/// Two runs in f32 may round a patch's relevance to different keys, so sides are compared, exactly, with this
-/// crate's allocation of PyTorch's relevance; and tokens of the patches that have the same side in both.
+/// Two runs in f32 may round the relevance of a patch to different keys. The sides must therefore
+/// be equal to this crate's allocation for PyTorch's relevance, and only tokens of patches that
+/// have the same side in both runs are compared.
 fn same_tokens(bench: &Bencher, theirs: &SafeTensors<'_>, ours: &TokenSet) -> Result<usize> {
     for (name, ours) in [("features", &ours.features), ("entropy", &ours.entropy), ("salience", &ours.salience)] {
         compare(name, &floats(theirs, name)?, ours, BOUND)?;
@@ -214,7 +219,8 @@ fn words<T>(file: &SafeTensors<'_>, name: &str, dtype: Dtype, from: fn([u8; 4]) 
     Ok(tensor.data().as_chunks::<4>().0.iter().copied().map(from).collect())
 }
 
-/// As our own rows: kernels against a copy, whole paths against the upload.
+/// Returns the limit of a row, as for this crate's rows: a copy for kernels, the upload for the
+/// pipeline.
 fn limit(bench: &mut Bencher, limits: &Limits, row: &Row) -> Result<Option<Limit>> {
     let Some(bytes) = row.bytes else { return Ok(None) };
     if row.section == "pipeline" {
