@@ -1,4 +1,4 @@
-//! What the command writes and prints when all is well.
+//! The command writes the results and prints the reports that its help promises.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 mod support;
 use support::{Bench, Run, Tokens, pattern, photo, png, repository, thalweg};
 
-/// The largest difference of two tensors of one shape.
+/// Returns the largest difference between two tensors of the same shape.
 #[track_caller]
 fn difference(name: &str, ours: &Tokens, theirs: &Tokens) -> f64 {
     let ((shape, a), (expected, b)) = (ours.f32(name), theirs.f32(name));
@@ -18,7 +18,8 @@ fn difference(name: &str, ours: &Tokens, theirs: &Tokens) -> f64 {
     a.iter().zip(&b).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
 }
 
-/// The sides that these relevances get by the definition of the allocation, with the parameters in a file's metadata.
+/// Computes the sides that the definition of the allocation gives to these relevances, with the
+/// parameters in the metadata of a file.
 fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> {
     let (lo, hi) = metadata["sides"].split_once("..").expect("LO..HI");
     let (lo, hi): (u64, u64) = (lo.parse().expect("LO"), hi.parse().expect("HI"));
@@ -34,7 +35,7 @@ fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> 
         relevance.iter().map(|&r| ((65535.0 * f64::from(r) + 0.5).floor() as u64).clamp(1, 65535)).collect();
     let side = |q: u64, t: u64| gains.iter().take_while(|&&g| q * g >= t).count() as u64;
     let tokens = |steps: u64| if steps == 0 { 0 } else { (lo + steps - 1).pow(2) };
-    // Thresholds that matter are the keys themselves, and one above each.
+    // Only the keys themselves, and the values one above each of them, matter as thresholds.
     let mut keys: Vec<u64> = weights.iter().flat_map(|q| gains.iter().map(move |g| q * g)).collect();
     keys.extend(keys.clone().iter().map(|key| key + 1));
     keys.push(1);
@@ -58,7 +59,7 @@ fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> 
     steps.iter().map(|&n| if n == 0 { 0 } else { (lo + n - 1) as i32 }).collect()
 }
 
-/// Halves are the floats, rounded; all else is the same.
+/// 16-bit tokens are the rounded 32-bit tokens. All other results are the same.
 #[test]
 fn tokens_in_half_precision() {
     let path = photo("eye.png");
@@ -75,7 +76,8 @@ fn tokens_in_half_precision() {
     for ((v, half), brain) in values.iter().zip(f16_bits).zip(bf16_bits) {
         let nearest = f32::from_bits(u32::from(brain) << 16);
         assert!((nearest - v).abs() <= v.abs() / 256.0, "{nearest} for {v}");
-        // Of a normal half the exponent is 112 less, and 13 bits fewer are kept.
+        // The exponent of a normal half is 112 less than that of a float, and its fraction has 13
+        // bits fewer.
         if v.abs() > 1e-4 {
             let nearest = f32::from_bits((u32::from(half & 0x7fff) << 13) + (112 << 23));
             assert!((nearest - v.abs()).abs() <= v.abs() / 2048.0, "{nearest} for {v}");
@@ -130,7 +132,7 @@ fn golden_files() {
         if theirs.names().contains(&"textures") {
             assert!(difference("textures", &ours, &theirs) <= 2e-5, "{golden}: textures");
         }
-        // Where the roundings of relevance agree, all that follows does.
+        // If the rounded relevances are equal, all later results are equal.
         if sides == theirs.i32("sides").1 {
             for name in ["cu_seqlens", "patch_id"] {
                 assert_eq!(ours.i32(name), theirs.i32(name), "{golden}: {name}");
@@ -333,7 +335,7 @@ fn devices_say_which_one_a_run_would_use() {
         assert_eq!(document["used"], document["auto"]);
     }
 
-    // What does not do for `tokens` does not do here, in the same words.
+    // `devices` refuses the same devices as `tokens`, with the same message.
     let bench = Bench::new();
     for (device, code) in [("banana", 2), ("cuda:-1", 2), ("cuda:99", 1)] {
         let listed = Run::of(&mut devices(device)).expect(code, &[device]);
@@ -344,7 +346,7 @@ fn devices_say_which_one_a_run_would_use() {
         assert_eq!(
             listed.out.contains("stream priorities"),
             code == 1,
-            "the list helps whoever named a device that is not there"
+            "the list is printed only if the name is valid but there is no such device"
         );
     }
     let nothing_used = document(Run::of(devices("cuda:99").arg("--json")).expect(1, &[]));
@@ -359,7 +361,7 @@ fn help_and_version() {
     for word in ["Examples:", "THALWEG_DEVICE", "--foveal-bias", "cu_seqlens", "EXIF", "Exit code"] {
         assert!(run.out.contains(word), "{word}");
     }
-    // The prose of the help is laid out for 80 columns.
+    // The examples and notes of the help fit 80 columns.
     let prose = run.out.split("Examples:").nth(1).unwrap();
     assert_eq!(prose.lines().find(|line| line.chars().count() > 80), None);
     Run::of(&mut thalweg()).expect(2, &["Usage: thalweg"]);
