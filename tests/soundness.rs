@@ -445,7 +445,7 @@ fn a_pool_in_a_host_function_does_not_deadlock() {
             let pool = PinnedPool::new(device, 1 << 20);
             let asked = pool.clone();
             stream.launch_host(move || assert!(asked.in_use() + asked.cached() <= 8192)).unwrap();
-            drop(stream.bind(pool.take::<u8>(100).unwrap()).unwrap()); // back after the host function
+            drop(stream.bind(pool.take::<u8>(100).unwrap()).unwrap()); // back after the function
             drop(pool.take::<u8>(100).unwrap());
             stream.synchronize().unwrap();
         }
