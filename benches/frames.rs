@@ -1,18 +1,19 @@
-//! How raw frames get from files to the device, and what each way makes of the page cache's and the
-//! bus's rates.
+//! Measures several ways to move raw frames from files to the device, and compares their rates with
+//! those of the page cache and the bus.
 //!
 //! ```text
 //! cargo bench --bench frames
 //! ```
 //!
-//! - `read` alone, and `copy` alone: the two limits.
-//! - `through large memory`: each frame is read into page-locked memory of its own, and copied.
-//! - `through slots`: pieces are read into a few slots that are used again at once, and copied. This
-//!   is what `Canvas::rgb_in_file` does, with pieces of 1 MiB.
-//! - `mapped`: the file is mapped, and the pages of the page cache are registered with the driver,
-//!   for each copy or once for all. Only on a CUDA device that can register read-only memory.
+//! - `read alone` and `copy alone` are the two limits.
+//! - `through large memory` reads whole frames into page-locked slots of their size, and copies
+//!   them.
+//! - `through slots` reads pieces into a few small slots, which it uses again at once, and copies
+//!   them. `Canvas::rgb_in_file` does the same with pieces of 4 MiB.
+//! - `mapped` maps the file and registers the pages of the page cache with the driver, for each
+//!   copy or once for all copies. It needs a CUDA device that can register read-only memory.
 //!
-//! Without a GPU it runs small, on the CPU device, to show that it runs.
+//! Without a GPU, the bench runs on the CPU device with small frames, to show that it works.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,12 +31,12 @@ use thalweg::{AnyStream, Device, DeviceBuffer, DeviceKind, Event, PinnedBuffer, 
 
 type Result<T> = std::result::Result<T, Box<dyn error::Error + Send + Sync>>;
 
-/// Files that go when the program ends.
+/// Files of frames. They are deleted when this value is dropped.
 struct Frames {
     folder: PathBuf,
     files: Vec<File>,
     bytes: usize,
-    /// Frames of a run, which goes through the files in turn.
+    /// The number of frames in a run. A run takes the files in turn.
     count: usize,
 }
 
@@ -64,7 +65,7 @@ impl Drop for Frames {
     }
 }
 
-/// The least time of three runs, after one that is not counted.
+/// Returns the least time of three runs, after one that does not count.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
     run()?;
     let mut least = Duration::MAX;
@@ -76,11 +77,11 @@ fn least(mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
     Ok(least)
 }
 
-/// What a thread writes and where that goes.
+/// The page-locked memory that a thread writes, and the device memory to which it is copied.
 type Slot = (PinnedBuffer<u8>, DeviceBuffer<u8>);
 
-/// Reads all frames on `threads` threads in pieces of `piece` bytes, each into the next of the
-/// thread's `slots`; and copies each piece to the device, or not.
+/// Reads all frames on `threads` threads, in pieces of `piece` bytes. A thread reads each piece
+/// into the next one of its `slots`, and copies it to the device if `copy` is set.
 fn through(
     frames: &Frames,
     device: Device,
@@ -126,7 +127,7 @@ fn through(
     })
 }
 
-/// Copies as many bytes from page-locked memory that nobody else uses.
+/// Copies the same number of bytes from page-locked memory that no other thread uses.
 fn copies(frames: &Frames, device: Device, piece: usize) -> Result<Duration> {
     let pieces = (frames.bytes * frames.count).div_ceil(piece);
     AnyStream::new(device)?.enter(|s| {
@@ -143,20 +144,23 @@ fn checked(what: &str, code: sys::CUresult) -> Result<()> {
     if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("{what}: {code:?}").into()) }
 }
 
-/// The file's pages, mapped to be read.
+/// A read-only mapping of a file.
 struct Mapped {
     at: *mut libc::c_void,
     bytes: usize,
 }
 
-// SAFETY: an address; what it points to is read only by the device.
+// SAFETY: The mapping is valid on every thread, and no Rust code reads or writes through its
+// address.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: The methods only pass the address to the driver, and no Rust code reads or writes through
+// it.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
     fn new(file: &File, bytes: usize) -> Result<Self> {
-        // SAFETY: a new mapping, where the kernel likes.
+        // SAFETY: The address is null, so the kernel chooses a free range and replaces no other
+        // mapping.
         let at = unsafe {
             let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
             libc::mmap(null_mut(), bytes, libc::PROT_READ, flags, file.as_raw_fd(), 0)
@@ -165,29 +169,31 @@ impl Mapped {
     }
 
     fn register(&self) -> Result<()> {
-        // SAFETY: the mapping lives until `drop`, which comes after `unregister`.
+        // SAFETY: `new` mapped these bytes, and they stay mapped until `drop`.
         let code = unsafe { sys::cuMemHostRegister_v2(self.at, self.bytes, sys::CU_MEMHOSTREGISTER_READ_ONLY) };
         checked("cuMemHostRegister", code)
     }
 
     fn unregister(&self) -> Result<()> {
-        // SAFETY: registered, and no copy of it is under way.
+        // SAFETY: The callers registered this range, and have waited for the copies from it.
         checked("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(self.at) })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing of it is registered any more.
+        // SAFETY: `new` mapped this range, and no Rust reference points into it. It is unregistered
+        // unless a call of the driver failed, after which the bench copies nothing from it.
         unsafe { libc::munmap(self.at, self.bytes) };
     }
 }
 
-/// Copies all frames from the page cache itself: each file is mapped and registered for each of its
-/// copies, or once for all. A thread has one frame under way.
+/// Copies all frames directly from the page cache. Maps and registers each file for each of its
+/// copies, or once for all copies. A thread copies one frame at a time.
 fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result<Duration> {
     let mut context = null_mut();
-    // SAFETY: opening the device has left its primary context current.
+    // SAFETY: The call writes one handle to a local variable. The driver is initialised, because
+    // the device is open.
     checked("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) })?;
     let context = context as usize;
     let kept: Vec<Mapped> = match once {
@@ -198,7 +204,8 @@ fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result
     let time = least(|| {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
-            // SAFETY: the primary context lives as long as the process.
+            // SAFETY: `context` is the primary context of the device, which lives as long as the
+            // process.
             checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
             device.per_thread(|s| {
                 let to = s.alloc::<u8>(frames.bytes)?;
@@ -217,7 +224,8 @@ fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result
                         own.register()?;
                         &own
                     };
-                    // SAFETY: both hold so many bytes, and stay until the stream is past the copy.
+                    // SAFETY: `from` and `to` hold `frames.bytes` bytes each, and the thread waits
+                    // for the copy below, before it drops either.
                     let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.device_ptr(), from.at, frames.bytes, stream) };
                     checked("cuMemcpyHtoDAsync", code)?;
                     s.synchronize()?;

@@ -1,11 +1,12 @@
-//! What observing costs: a span of the timeline, and the tally.
+//! Measures what observation costs: a span of the timeline, and the tally.
 //!
 //! ```text
 //! cargo bench --bench timeline
 //! ```
 //!
-//! Runs on every device. Batches with and without alternate, so that clocks and caches are the same for both; the table shows the median over
-//! batches of host time per operation.
+//! Runs on the first GPU, if there is one, and on the CPU device. Batches of spans with and without
+//! the timeline alternate, so that clocks and caches are the same for both. The table shows the
+//! host time per operation, as the median over batches.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use thalweg::{Activity, Device, DeviceBuffer, Error, On, Stream, StreamTag, Time
 
 stream_tags!(Gpu, Cpu);
 
-/// Batches of each kind; operations of a batch, few enough that the driver's queue never fills.
+/// The number of batches of each kind.
 const BATCHES: usize = 201;
+/// The number of operations in a batch, few enough that the driver's queue never fills.
 const OPERATIONS: usize = 100;
 
 fn median(mut times: Vec<Duration>) -> f64 {
@@ -22,7 +24,8 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6 / OPERATIONS as f64
 }
 
-/// Host time of an operation in us, of each kind; `settle` runs between batches, untimed.
+/// Returns the host time of an operation of each kind, in us. `settle` runs between batches and is
+/// not timed.
 fn compare<const N: usize>(settle: impl Fn(), mut kinds: [&mut dyn FnMut(); N]) -> [f64; N] {
     let mut times = [const { Vec::new() }; N];
     for batch in 0..BATCHES + 10 {
@@ -47,7 +50,7 @@ fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
     let mut x: On<S, DeviceBuffer<u32>> = stream.alloc_zeroed(64)?;
     let (on, off) = (Timeline::new(device)?, Timeline::off());
 
-    // Validate first: spans are as many as were recorded, and in order.
+    // Validate first: the trace holds all recorded spans, in order.
     for i in 0..10 {
         on.span(stream, Activity::Compute, "fill", || stream.fill(&mut x, i))?;
     }
@@ -57,7 +60,8 @@ fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
     println!("  host and device aligned to {:?}", trace.alignment());
 
     let settle = || stream.synchronize().expect("the device works");
-    // Spans around nothing, so that only they are measured. On the CPU device the queue's thread runs beside the host's.
+    // The spans are empty, so only the spans themselves are measured. On the CPU device, the
+    // queue's thread runs at the same time as the host's.
     let [nothing, span, same, host] = compare(
         settle,
         [
@@ -99,7 +103,7 @@ fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Times of batches of operations, with their end.
+/// Returns the times of batches of operations, each until its last operation is complete.
 fn kernel_times(settle: &impl Fn(), operation: &mut dyn FnMut(u32) -> Result<(), Error>) -> Vec<Duration> {
     let time = |_| {
         settle();
@@ -112,7 +116,7 @@ fn kernel_times(settle: &impl Fn(), operation: &mut dyn FnMut(u32) -> Result<(),
 }
 
 fn main() -> Result<(), Error> {
-    // `cargo bench` passes flags of its own; `cargo test --benches` asks for a list of tests.
+    // A test runner that asks for a list of tests, or runs them, gets no measurements.
     if std::env::args().any(|a| a == "--list" || a == "--test") {
         return Ok(());
     }

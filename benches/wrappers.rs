@@ -1,12 +1,14 @@
-//! What the typed layer costs: each operation against the same driver calls made by hand, in one run.
+//! Measures what the typed layer costs: compares each operation with the same driver calls made by
+//! hand, in one run.
 //!
 //! ```text
 //! cargo bench --bench wrappers
 //! ```
 //!
-//! Needs a CUDA device. Batches of both sides alternate, so that clocks and caches are the same for both; the
-//! table shows the median over batches of host time per operation, and how many heap allocations the typed side made.
-//! Results with machine and driver are in `benches/record/`.
+//! Needs a CUDA device. Batches of both sides alternate, so that clocks and caches are the same for
+//! both. The table shows the host time per operation, as the median over batches, and the number of
+//! heap allocations per operation on the typed side. `benches/record/` holds results with machine
+//! and driver.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
@@ -18,19 +20,22 @@ use cudarc::driver::sys;
 use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, Event, On, stream_tags};
 use thalweg_vision::kernels::{self, Batch, RelevanceMut};
 
-/// Counts allocations, so that "none on the steady path" is seen and not believed.
+/// Counts heap allocations, to show whether the steady path makes any.
 struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes every call on to the system's allocator.
+// SAFETY: Each method passes its arguments to `System` unchanged, and `System` is a valid
+// allocator. The default methods call these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller passes a layout of nonzero size, as the contract of
+        // `GlobalAlloc::alloc` says.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` came from `alloc` above with this layout, as the contract of
+        // `GlobalAlloc::dealloc` says, and `alloc` took it from `System`.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -40,8 +45,9 @@ static GLOBAL: Counting = Counting;
 
 stream_tags!(A, B);
 
-/// Batches of each side; operations of a batch, few enough that the driver's queue never fills.
+/// The number of batches of each side.
 const BATCHES: usize = 201;
+/// The number of operations in a batch, few enough that the driver's queue never fills.
 const OPERATIONS: usize = 200;
 
 struct Row {
@@ -51,7 +57,8 @@ struct Row {
     allocations: f64,
 }
 
-/// Times batches of `OPERATIONS` calls of `raw` and `typed` in turn; `settle` runs between batches, untimed.
+/// Times batches of `OPERATIONS` calls, of `raw` and `typed` in turn. `settle` runs between batches
+/// and is not timed.
 fn compare(name: &'static str, settle: impl Fn(), mut raw: impl FnMut(), mut typed: impl FnMut()) -> Row {
     let (mut raw_times, mut typed_times, mut allocations) = (vec![], vec![], 0);
     for batch in 0..BATCHES + 10 {
@@ -81,7 +88,7 @@ fn compare(name: &'static str, settle: impl Fn(), mut raw: impl FnMut(), mut typ
 }
 
 fn main() -> Result<(), Error> {
-    // `cargo bench` passes flags of its own; `cargo test --benches` asks for a list of tests.
+    // A test runner that asks for a list of tests, or runs them, gets no measurements.
     if std::env::args().any(|a| a == "--list" || a == "--test") {
         return Ok(());
     }
@@ -108,7 +115,9 @@ fn main() -> Result<(), Error> {
     let mut function: sys::CUfunction = null_mut();
     let mut pool: sys::CUmemoryPool = null_mut();
     let ptx = std::ffi::CString::new(include_str!("../kernels-gpu/ptx/vision.ptx")).expect("PTX is text");
-    // SAFETY: `Device::cuda` left its context current on this thread; each call stores one handle.
+    // SAFETY: `Device::cuda` made the context of the device current on this thread. Each pointer is
+    // to a local variable of the type that the call writes or reads; `ptx` and `entry` end with a
+    // zero byte. `CUmemPoolProps` is plain data, for which all zeros are valid.
     unsafe {
         check(sys::cuEventCreate(&mut event, sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32));
         check(sys::cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
@@ -124,7 +133,7 @@ fn main() -> Result<(), Error> {
     }
     let mut rows = Vec::new();
 
-    // Validate first: a value crosses both ways and comes back intact.
+    // Validate first: a value goes to the other stream and back unchanged.
     let mut x = a.alloc::<u32>(1024)?;
     a.fill(&mut x, 7)?;
     let x = a.hand(x, &b)?;
@@ -132,7 +141,8 @@ fn main() -> Result<(), Error> {
     let x = b.hand(x, &a)?;
 
     let there_and_back = || {
-        // SAFETY: event and streams of the current context.
+        // SAFETY: The event was created above in the current context, which is also that of both
+        // streams, and all three still exist.
         unsafe {
             check(sys::cuEventRecord(event, raw_a));
             check(sys::cuStreamWaitEvent(raw_b, event, 0));
@@ -141,14 +151,14 @@ fn main() -> Result<(), Error> {
         }
     };
 
-    // record + wait, by `hand`: there and back, so two of each an operation.
+    // `hand` records and waits. An operation goes there and back, so it does both twice.
     let mut x: Option<On<A, DeviceBuffer<u32>>> = Some(x);
     rows.push(compare("hand (record + wait) x 2", settle, there_and_back, || {
         let on_b = a.hand(x.take().expect("put back"), &b).expect("the device works");
         x = Some(b.hand(on_b, &a).expect("the device works"));
     }));
 
-    // The same through `Event`, which keeps an event of its own until the wait.
+    // The same through an `Event`, which owns a driver's event until the wait.
     rows.push(compare("record, wait by Event x 2", settle, there_and_back, || {
         let there: Event<_> = a.record(x.take().expect("put back")).expect("the device works");
         let on_b = b.wait(there).expect("the device works");
@@ -157,7 +167,7 @@ fn main() -> Result<(), Error> {
     }));
     drop(x);
 
-    // Launch: a kernel of eleven parameters that does next to nothing.
+    // Launch: the kernel has eleven parameters and does almost no work.
     let table = a.alloc_zeroed::<u32>(8)?;
     let features = a.alloc_zeroed::<f32>(13)?;
     let entropy = a.alloc_zeroed::<f32>(1)?;
@@ -186,7 +196,10 @@ fn main() -> Result<(), Error> {
             p((&raw const s).cast()),
             p((&raw const r).cast()),
         ];
-        // SAFETY: the function takes these parameters, and the buffers outlive the launch.
+        // SAFETY: `parameters` has the types and the order in the name of the entry, and points to
+        // locals that live until the call has copied them. The buffers have the lengths that the
+        // typed launch above checked, and live until `main` ends. Every comparison waits for its
+        // last launch.
         check(unsafe {
             sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 384, raw_a, parameters.as_mut_ptr(), null_mut())
         });
@@ -195,10 +208,11 @@ fn main() -> Result<(), Error> {
         launch(&mut salience, &mut relevance).expect("the device works");
     }));
 
-    // Replay: a graph of as many launches as a pipeline has.
+    // Replay: the graph has as many launches as a pipeline.
     const LAUNCHES: usize = 8;
     let mut raw_graph: sys::CUgraphExec = null_mut();
-    // SAFETY: a stream that nothing else uses meanwhile; each call stores one handle.
+    // SAFETY: `a` is a live stream that nothing else uses during the capture, and each call writes
+    // one handle to a local variable.
     unsafe {
         let mut captured: sys::CUgraph = null_mut();
         check(sys::cuStreamBeginCapture_v2(raw_a, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -218,12 +232,13 @@ fn main() -> Result<(), Error> {
     rows.push(compare(
         "replay, a graph of 8 launches",
         settle,
-        // SAFETY: the buffers outlive the graph.
+        // SAFETY: The graph was created above for this stream. `bundle` keeps the buffers that it
+        // uses, and `settle` waits for the last replay before they are dropped.
         || check(unsafe { sys::cuGraphLaunch(raw_graph, raw_a) }),
         || bundle = Some(a.replay(&mut graph, bundle.take().expect("put back")).expect("the device works")),
     ));
 
-    // Copy: 4 KiB from page-locked memory.
+    // Copy: 4 KiB come from page-locked memory.
     let host = a.bind(gpu.pinned_from(&[1u8; 4096])?)?;
     let mut device = a.alloc::<u8>(4096)?;
     a.copy_to_device(&host, &mut device)?;
@@ -232,18 +247,20 @@ fn main() -> Result<(), Error> {
     rows.push(compare(
         "copy to device, 4 KiB",
         settle,
-        // SAFETY: both buffers hold 4 KiB and outlive the copy.
+        // SAFETY: `host` and `device` hold 4 KiB each, and `settle` waits for the last copy before
+        // they are dropped.
         || check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, 4096, raw_a) }),
         || a.copy_to_device(&host, &mut device).expect("the device works"),
     ));
 
-    // Allocation and free in stream order.
+    // Allocation and free, both in stream order.
     rows.push(compare(
         "alloc + free, 1 MiB",
         settle,
         || {
             let mut p = 0;
-            // SAFETY: pool and stream of the current context; freed once.
+            // SAFETY: The pool was created above, and the stream belongs to the same device. The
+            // memory is freed once, after its allocation on the same stream.
             unsafe {
                 check(sys::cuMemAllocFromPoolAsync(&mut p, 1 << 20, pool, raw_a));
                 check(sys::cuMemFreeAsync(p, raw_a));

@@ -1,5 +1,6 @@
-//! A launcher reaches the kernel of its own declaration: not one of the same name and signature in another crate, whatever
-//! that crate is called and whatever its macros mean. `tests/forger` tries.
+//! A launcher reaches only the kernel of its own declaration. It never reaches a kernel with the
+//! same name and signature in another crate, whatever the crates are called and whatever their
+//! macros mean. The crate in `tests/forger` tries to break this.
 
 mod support;
 
@@ -7,7 +8,7 @@ use forged::{entropy, scale as tripling, shadowed};
 use support::devices::devices;
 use thalweg::{DeviceKind, Error, NotFound, kernel, ptx};
 
-/// `scale__u32_xf32` times two.
+/// PTX of a kernel `scale__u32_xf32` that multiplies by two.
 const TIMES_TWO: &str = "
 .version 6.3
 .target sm_75
@@ -39,7 +40,7 @@ const TIMES_TWO: &str = "
 ptx! { unsafe = TIMES_TWO }
 
 kernel! {
-    /// `x = 2 x`.
+    /// Computes `x = 2 x`.
     unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
     require { x.len() == n }
     grid(n.div_ceil(256)) block(256)
@@ -52,7 +53,7 @@ kernel! {
 }
 
 kernel! {
-    /// Not in the PTX.
+    /// The PTX does not contain this kernel.
     unsafe fn missing(cx: impl Simt, x: InOut<f32>)
     grid(1) block(1)
     {
@@ -70,7 +71,7 @@ fn kernels_of_one_name_in_two_crates_are_two_kernels() {
                 let from = s.bind(host)?;
                 let mut x = s.alloc::<f32>(1000)?;
                 s.copy_to_device(&from, &mut x)?;
-                // Each crate's kernel is the first that the device looks up in one of the rounds.
+                // Each crate's kernel comes first in one of the rounds.
                 if round == 0 {
                     scale(s, 1000, &mut x)?;
                     tripling::scale(s, 1000, &mut x)?;
@@ -83,7 +84,8 @@ fn kernels_of_one_name_in_two_crates_are_two_kernels() {
                 host = s.record(to)?.synchronize()?;
                 assert_eq!(*host, [factor; 1000], "{device}");
             }
-            // Its `require` is its own, too: the other crate's lets a longer buffer pass.
+            // Each kernel also keeps its own `require`: the one of the other crate accepts a longer
+            // buffer.
             let mut longer = s.alloc_zeroed::<f32>(1001)?;
             tripling::scale(s, 1000, &mut longer)?;
             assert!(matches!(scale(s, 1000, &mut longer), Err(Error::Launch(_))), "{device}");
@@ -109,7 +111,7 @@ fn a_forged_declaration_does_not_reach_the_other_crates_kernel() {
                         let Error::NoEntry { origin, found, .. } = &error else { panic!("{device}: {error}") };
                         assert_eq!((*origin, found), ("forger 0.1.0 thalweg_kernels::entropy", &NotFound::Absent));
                     }
-                    _ => launched?, // the body of the declaration, which does nothing
+                    _ => launched?, // runs the body of the declaration, which does nothing
                 }
                 s.synchronize()
             })

@@ -1,7 +1,9 @@
-//! Holes that were found in the crate's promises and closed: each test is a program, without `unsafe`, that once broke one.
+//! Safe programs that once broke a promise of the crate. Each test runs one of them, without
+//! `unsafe`, and checks that the promise now holds. The comment of a test says what went wrong
+//! before.
 //!
-//! A test whose hole was a deadlock runs under a [watchdog](guarded). Devices are a test's own, so that what it fails or fills
-//! concerns no other.
+//! If the fault was a deadlock, the test runs under a [watchdog](guarded). Each test creates its
+//! own devices, so a test that makes a device fail or fills its memory does not affect the others.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -22,15 +24,17 @@ use thalweg::{
 };
 use thalweg_loader::{Loader, Options, Sample, Source, Upload};
 
-// --- helpers ---------------------------------------------------------------------------------------------------
+// --- helpers -------------------------------------------------------------------------------------
 
-/// Runs a test that would hang if its hole opened again: after 20 s the process ends with a message.
+/// Runs a test that would hang if its fault came back. After 20 s, the process aborts with a
+/// message.
 fn guarded(test: impl FnOnce()) {
     let name = thread::current().name().unwrap_or_default().to_owned();
     let (running, ended) = mpsc::channel::<()>();
     thread::spawn(move || {
         if ended.recv_timeout(Duration::from_secs(20)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Past the test harness, which would keep it to itself.
+            // `eprintln!` would write to the test harness, which loses the message when the process
+            // aborts.
             let _ = writeln!(std::io::stderr(), "{name} hangs");
             std::process::abort();
         }
@@ -39,7 +43,7 @@ fn guarded(test: impl FnOnce()) {
     drop(running);
 }
 
-/// Holds a stream up until the gate is dropped.
+/// Stops a stream until the returned gate is dropped.
 fn gate<S: StreamTag>(stream: Stream<S>) -> mpsc::Sender<()> {
     let (open, opened) = mpsc::channel();
     stream.launch_host(move || _ = opened.recv()).unwrap();
@@ -62,9 +66,10 @@ kernel! {
     }
 }
 
-// --- memory in flight ------------------------------------------------------------------------------------------
+// --- memory in flight ----------------------------------------------------------------------------
 
-/// `split(usize::MAX)` panicked with page-locked memory in its hands, and lent it again while a copy went on writing.
+/// `split(usize::MAX)` panicked while it owned page-locked memory, and gave the memory back to its
+/// pool while a copy still wrote there.
 #[test]
 fn a_split_that_panics_keeps_pinned_memory_on_its_stream() {
     stream_tags!(Copies);
@@ -82,7 +87,8 @@ fn a_split_that_panics_keeps_pinned_memory_on_its_stream() {
     assert_eq!(mine[..], [5; 1024]);
 }
 
-/// `split(usize::MAX)` panicked with device memory in its hands, and freed it while a fill was still to write there.
+/// `split(usize::MAX)` panicked while it owned device memory, and freed the memory before a fill
+/// wrote there.
 #[test]
 fn a_split_that_panics_keeps_device_memory_on_its_stream() {
     stream_tags!(Fills);
@@ -100,8 +106,8 @@ fn a_split_that_panics_keeps_device_memory_on_its_stream() {
     assert_eq!(device.free_memory().unwrap(), BYTES);
 }
 
-/// Of two readings of one stream that two threads ended, the older record could replace the newer, and the next writer
-/// overtook the reader between them.
+/// When two threads ended two readings of one stream, the older record could replace the newer one,
+/// and the next writer did not wait for the reads between the two records.
 #[test]
 fn the_newest_reading_of_a_stream_counts() {
     stream_tags!(Produces, Reads, Writes);
@@ -133,7 +139,7 @@ fn the_newest_reading_of_a_stream_counts() {
                 drop(newer);
                 gate
             });
-            let mut x = w.unshare(shared).unwrap(); // stands behind the copy, which stands at the gate
+            let mut x = w.unshare(shared).unwrap(); // waits for the copy, which waits for the gate
             w.fill(&mut x, 2).unwrap();
             for _ in 0..20 {
                 assert!(!w.is_done().unwrap(), "a writer overtook a reader");
@@ -145,7 +151,8 @@ fn the_newest_reading_of_a_stream_counts() {
     });
 }
 
-/// A reading dropped where nothing can be recorded was forgotten, and the next writer did not wait for it.
+/// A reading that was dropped in a host function, where no event can be recorded, was forgotten,
+/// and the next writer did not wait for it.
 #[test]
 fn a_reading_dropped_in_a_host_function_is_lost() {
     stream_tags!(Shares, Reads);
@@ -161,13 +168,14 @@ fn a_reading_dropped_in_a_host_function_is_lost() {
     drop(refused);
     reads.synchronize().unwrap();
     shares.synchronize().unwrap();
-    drop(pool.take::<u8>(1)); // which looks for what has come back
-    assert_eq!(pool.in_use(), 4096, "nobody knows when it is done, so it leaks");
+    drop(pool.take::<u8>(1)); // makes the pool look for memory that came back
+    assert_eq!(pool.in_use(), 4096, "the pool cannot know when the reader is done, so it leaks the memory");
 }
 
-// --- names -----------------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------
 
-/// Fields named like the derive's own variables took their place: a plain function was handed memory in flight.
+/// Fields with the names of the derive macro's own variables replaced them, so a plain function
+/// received memory in flight.
 #[test]
 fn fields_may_have_any_name() {
     static STOLEN: AtomicUsize = AtomicUsize::new(0);
@@ -220,7 +228,7 @@ fn fields_may_have_any_name() {
     assert_eq!(STOLEN.load(Ordering::Relaxed), 0);
 }
 
-/// Names that declarations of kernels use beside the launcher's own.
+/// Kernels that use names which the launcher also uses inside.
 mod names {
     use thalweg::kernel;
 
@@ -238,7 +246,7 @@ mod names {
     }
 
     kernel! {
-        /// One record of each kind for each of `n`.
+        /// Writes one record of each kind for each of `n` threads.
         pub(super) unsafe fn records(cx: impl Simt, n: u32, x: Out<u8>)
         require { x.len() == n * (size_of::<S>() + size_of::<L>()) as u128 }
         grid(n.div_ceil(32)) block(32)
@@ -277,7 +285,8 @@ mod names {
     }
 }
 
-/// The launcher's own names stood before the user's: `size_of::<S>()` was that of a stream's tag, `body` called itself.
+/// The launcher's own names hid those of the user: `size_of::<S>()` was the size of a stream's tag,
+/// and `body` called itself.
 #[test]
 fn a_declaration_means_the_names_around_it() {
     stream_tags!(Names);
@@ -304,7 +313,7 @@ kernel! {
     {}
 }
 
-/// The number of threads in a block wrapped around: 2^128 and some passed for 64.
+/// The number of threads in a block wrapped around, so that sizes above 2^128 passed as small ones.
 #[test]
 fn the_size_of_a_block_does_not_overflow() {
     stream_tags!(Launches);
@@ -318,10 +327,11 @@ fn the_size_of_a_block_does_not_overflow() {
     stream.synchronize().unwrap();
 }
 
-// --- failed devices --------------------------------------------------------------------------------------------
+// --- failed devices ------------------------------------------------------------------------------
 
-/// A host function that a failed device drops instead of calling was dropped as if outside one: a call into the
-/// device from a captured value's destructor waited for itself.
+/// A failed device drops a host function instead of calling it. The drop did not count as part of
+/// the host function, so a call to the device in the destructor of a captured value waited for
+/// itself.
 #[test]
 fn a_host_function_dropped_unrun_is_still_one() {
     struct Flush<S: StreamTag>(Stream<S>, mpsc::Sender<Result<(), Error>>);
@@ -352,7 +362,8 @@ fn a_host_function_dropped_unrun_is_still_one() {
     });
 }
 
-/// A failed CPU device completes its events; another device went on with what they guard, though it was never written.
+/// A failed CPU device completes its events. Another device went on with the memory behind them,
+/// although the failed one never wrote it.
 #[test]
 fn events_of_a_failed_device_do_not_let_another_go_on() {
     stream_tags!(Fails, After, Later);
@@ -369,24 +380,25 @@ fn events_of_a_failed_device_do_not_let_another_go_on() {
             stream.copy_to_host(&x, host).unwrap();
         }
         let [early, late] = hosts.map(|host| stream.record(host).unwrap());
-        let early = after.wait(early).unwrap(); // before the failure
+        let early = after.wait(early).unwrap(); // waits before the failure
         drop(gate);
         stream.synchronize().unwrap_err();
         let unfinished = after.record(early).map_err(Error::from).and_then(|event| Ok(event.synchronize()?));
         assert!(unfinished.is_err(), "{unfinished:?}");
-        drop(later.wait(late).unwrap_err()); // after it
+        drop(later.wait(late).unwrap_err()); // waits after the failure
     });
 }
 
-// --- seeded devices --------------------------------------------------------------------------------------------
+// --- seeded devices ------------------------------------------------------------------------------
 
-/// A seeded schedule took another device's queue for one of its own: it ran the wrong one, or none for ever.
+/// A seeded schedule confused another device's queue with one of its own: it ran the wrong queue,
+/// or waited for ever.
 #[test]
 fn a_seeded_device_waits_for_itself_only() {
     stream_tags!(First, A, B, Threads);
     guarded(|| {
         let (a, b) = (Device::seeded_cpu(1).unwrap(), Device::seeded_cpu(2).unwrap());
-        a.stream::<First>().unwrap(); // so that equal indices mean different queues
+        a.stream::<First>().unwrap(); // so that the queue numbers of the two devices differ
         let (a, b) = (a.stream::<A>().unwrap(), b.stream::<B>().unwrap());
         let threads = Device::new_cpu().unwrap().stream::<Threads>().unwrap();
         refuses(a, b);
@@ -407,7 +419,8 @@ fn refuses<S: StreamTag, T: StreamTag>(from: Stream<S>, to: Stream<T>) {
     }
 }
 
-/// A host function on a seeded device runs under the schedule's lock, which `reseed` took again.
+/// A host function on a seeded device runs while the schedule is locked, and `reseed` locked it
+/// again.
 #[test]
 fn reseeding_in_a_host_function_does_not_deadlock() {
     stream_tags!(Reseeds);
@@ -419,7 +432,8 @@ fn reseeding_in_a_host_function_does_not_deadlock() {
     });
 }
 
-/// A pool asked for events under its lock; on a seeded device that ran a host function, which asked the pool.
+/// A pool queried events while it was locked. On a seeded device, the query ran a host function,
+/// which locked the pool again.
 #[test]
 fn a_pool_in_a_host_function_does_not_deadlock() {
     stream_tags!(Asks);
@@ -431,17 +445,18 @@ fn a_pool_in_a_host_function_does_not_deadlock() {
             let pool = PinnedPool::new(device, 1 << 20);
             let asked = pool.clone();
             stream.launch_host(move || assert!(asked.in_use() + asked.cached() <= 8192)).unwrap();
-            drop(stream.bind(pool.take::<u8>(100).unwrap()).unwrap()); // retired behind the host function
+            drop(stream.bind(pool.take::<u8>(100).unwrap()).unwrap()); // back after the function
             drop(pool.take::<u8>(100).unwrap());
             stream.synchronize().unwrap();
         }
     });
 }
 
-// --- graphs ----------------------------------------------------------------------------------------------------
+// --- graphs --------------------------------------------------------------------------------------
 
-/// A capture clones a bundle's metadata, which is the user's code: where that panicked with the bundle in its hands, page-locked memory
-/// would have been lent again while a copy was still to write there.
+/// A capture clones the metadata of its bundle, and `clone` is the user's code. If it panics while
+/// the capture owns the bundle, page-locked memory must not go back to its pool before a copy wrote
+/// there.
 #[test]
 fn metadata_that_panics_in_a_capture_keeps_its_bundle_on_the_stream() {
     struct Bomb;
@@ -471,14 +486,14 @@ fn metadata_that_panics_in_a_capture_keeps_its_bundle_on_the_stream() {
     drop(gate);
     stream.synchronize().unwrap();
     assert_eq!(mine[..], [5; 1024]);
-    // And the stream of the capture can be used for the next.
+    // The stream of the failed capture can also be used for the next capture.
     let (mut graph, mut x) = stream.capture(x, |s, x| s.fill(x, 2)).unwrap();
     x = stream.replay(&mut graph, x).unwrap();
     assert_eq!((graph.len(), stream.read_blocking(&x).unwrap()), (1, vec![2; 1024]));
 }
 
-/// Memory of a bundle that is gone, bound again by somebody else: a graph may not write there by way of a bundle
-/// that merely starts at the same place.
+/// A graph must not write to memory that left its bundle and was bound again elsewhere, even if it
+/// is replayed with a bundle whose memory starts at the same address.
 #[test]
 fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
     stream_tags!(Reaches);
@@ -491,7 +506,7 @@ fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
     let (mut graph, bundle) = stream.capture((x, host), |s, (x, host)| s.copy_to_host(x, host)).unwrap();
     let (x, host) = stream.record(bundle).unwrap().synchronize().unwrap();
     drop(host);
-    let mut pieces = pool.take::<u32>(1024).unwrap().split(2); // of the same block
+    let mut pieces = pool.take::<u32>(1024).unwrap().split(2); // pieces of the same block
     let mut mine = pieces.pop().unwrap();
     mine.fill(5);
     let bundle = stream.bind((x, pieces.pop().unwrap())).unwrap();
@@ -501,8 +516,8 @@ fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
     assert_eq!(mine[..], [5; 512]);
 }
 
-/// A graph owned by a host function would be destroyed inside a driver that forbids calls there; the same where a failed device
-/// drops the function unrun.
+/// The driver forbids calls in host functions, so a graph that is dropped in one must be destroyed
+/// elsewhere. The same holds if a failed device drops the function without calling it.
 #[test]
 fn a_graph_dropped_in_a_host_function_is_destroyed_elsewhere() {
     stream_tags!(Drops);
@@ -524,9 +539,10 @@ fn a_graph_dropped_in_a_host_function_is_destroyed_elsewhere() {
     });
 }
 
-// --- threads ---------------------------------------------------------------------------------------------------
+// --- threads -------------------------------------------------------------------------------------
 
-/// Metadata that panics where an upload fails and drops it: the loader waited for that batch for ever.
+/// If an upload fails, it drops the metadata of its batch. When that drop panicked, the loader
+/// waited for the batch for ever.
 #[test]
 fn metadata_that_panics_ends_a_loader() {
     struct Bomb(Arc<AtomicBool>);
@@ -562,7 +578,7 @@ fn metadata_that_panics_ends_a_loader() {
     });
 }
 
-/// A waker whose destructor panics ended the thread that wakes all others.
+/// A waker whose destructor panics ended the thread that calls all wakers.
 #[test]
 fn a_waker_that_panics_does_not_stop_others() {
     static DROPPED: AtomicBool = AtomicBool::new(false);
@@ -590,7 +606,7 @@ fn a_waker_that_panics_does_not_stop_others() {
             let gate = gate(stream);
             let mut future = pin!(stream.record(stream.alloc::<u8>(1).unwrap()).unwrap().into_future());
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            drop(waker); // before the gate, so that the last one is not ours
+            drop(waker); // before the gate opens, so that the other thread drops the last one
             drop(gate);
         };
         poll(Waker::from(Arc::new(Bomb)));
@@ -603,8 +619,8 @@ fn a_waker_that_panics_does_not_stop_others() {
     });
 }
 
-/// Events held by a thread-local are dropped after the thread's own state is gone: a seeded device that carried
-/// out launches then panicked in the destructor, which aborts.
+/// Events in a thread-local are dropped after the crate's own thread-locals. A seeded device that
+/// then ran launches panicked in the destructor, which aborts the process.
 #[test]
 fn a_thread_may_end_with_events() {
     thread_local! {
@@ -619,7 +635,7 @@ fn a_thread_may_end_with_events() {
         let thread = thread::spawn(move || {
             hold();
             nothing(&stream).unwrap();
-            stream.synchronize().unwrap(); // from here on this thread has stacks for launches
+            stream.synchronize().unwrap(); // from now on, this thread has stacks for launches
             for _ in 0..4 {
                 nothing(&stream).unwrap();
                 hold();
@@ -629,7 +645,8 @@ fn a_thread_may_end_with_events() {
     }
 }
 
-/// `per_thread` in a thread-local's destructor panicked, which aborts, where the thread's streams had been given back.
+/// `per_thread` in the destructor of a thread-local panicked, which aborts the process, if the
+/// thread had already given its streams back.
 #[test]
 fn per_thread_in_a_destructor_is_an_error_at_worst() {
     struct Late(Device, mpsc::Sender<Result<u64, Error>>);

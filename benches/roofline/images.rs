@@ -1,6 +1,6 @@
-//! What is measured on: sizes, and what fills the images.
+//! The images on which everything is measured: their sizes and their content.
 
-/// One image, or several of a size.
+/// The size of one image, or of several equal ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) name: &'static str,
@@ -14,7 +14,7 @@ impl Size {
         Self { name, images, height, width }
     }
 
-    /// Of all its images.
+    /// Returns the number of pixels of all images.
     pub(crate) fn pixels(self) -> usize {
         self.images * self.height as usize * self.width as usize
     }
@@ -29,7 +29,7 @@ pub(crate) const GPU: [Size; 4] = [
 pub(crate) const CPU: [Size; 1] = [Size::new("1080p", 1, 1080, 1920)];
 pub(crate) const QUICK: [Size; 2] = [Size::new("180p", 1, 180, 320), Size::new("3 x 180p", 3, 180, 320)];
 
-/// What fills an image.
+/// The content of an image.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Content {
     Noise,
@@ -48,7 +48,7 @@ impl Content {
         }
     }
 
-    /// The bytes of all images of a size.
+    /// Returns the bytes of all images of a size.
     pub(crate) fn pixels(self, size: Size, photo: &Photo) -> Vec<u8> {
         let (rows, width) = (size.images * size.height as usize, size.width as usize);
         match self {
@@ -74,7 +74,7 @@ impl Content {
     }
 }
 
-/// A photograph to tile images with.
+/// A photograph with which images are tiled.
 pub(crate) struct Photo {
     height: usize,
     width: usize,

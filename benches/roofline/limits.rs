@@ -1,4 +1,4 @@
-//! What the machine itself can do, measured first: everything else is a percentage of this.
+//! Measures what the machine itself can do. All other times are compared with these limits.
 
 use std::time::Instant;
 
@@ -12,18 +12,18 @@ use crate::record::{Limit, Row};
 
 stream_tags!(Back);
 
-/// Bytes of a transfer between host and device: those of a 4K frame.
+/// The bytes of a transfer between host and device, which are those of a 4K frame.
 const FRAME: usize = 3 * 2160 * 3840;
-/// Transfers, or launches, of a sample.
+/// The number of transfers or launches in a sample.
 const MANY: usize = 20;
 
-/// Upload, which the pipeline's rows are held against.
+/// The rate of an upload, with which the rows of the pipeline are compared.
 pub(crate) struct Limits {
     pub(crate) upload_us_per_byte: f64,
 }
 
 impl Limits {
-    /// The time of an upload of as many bytes.
+    /// Returns the time of an upload of `bytes` bytes.
     pub(crate) fn upload(&self, bytes: usize) -> Limit {
         Limit { name: "H2D".into(), us: self.upload_us_per_byte * bytes as f64, us_in_a_row: None }
     }
@@ -31,7 +31,8 @@ impl Limits {
 
 pub(crate) fn measure(bench: &mut Bencher, sizes: &[Size]) -> Result<Limits> {
     for size in sizes {
-        // As many bytes as textures, textures in halves, and an image have.
+        // These are the bytes per pixel that `textures` and `textures_f16` move, and those of an
+        // image.
         for bytes in [55, 29, 3].map(|bytes| bytes * size.pixels()) {
             let copy = bench.copy(bytes)?;
             row(bench, "copy (read + write)", size.name, copy, bytes);
@@ -58,7 +59,7 @@ pub(crate) fn measure(bench: &mut Bencher, sizes: &[Size]) -> Result<Limits> {
     let both = both_ways(bench, to, back)?;
     row(bench, "H2D and D2H at once", "", Time { one: both, row: both }, 2 * FRAME);
 
-    // A launch that does next to nothing.
+    // This launch does almost no work.
     let (rgb, mut planes) = (stream.alloc_zeroed(12)?, stream.alloc(52)?);
     let mut launch = || Ok(kernels::textures(&stream, 1, 4, 0.5, 0.5, &rgb, &mut planes)?);
     let device_time = bench.time(1, |_| launch())?;
@@ -91,7 +92,8 @@ fn row(bench: &mut Bencher, name: &str, size: &str, time: Time, bytes: usize) {
     });
 }
 
-/// Microseconds of an upload and a download at once, of many of each.
+/// Returns the microseconds of an upload and a download that run at once, as the mean of many of
+/// each.
 fn both_ways(
     bench: &Bencher,
     to: On<crate::bencher::Bench, DeviceBuffer<u8>>,
@@ -116,7 +118,7 @@ fn both_ways(
     Ok(longest / MANY as f64)
 }
 
-/// Microseconds in which so many threads together copy the bytes of a frame.
+/// Returns the microseconds in which `threads` threads together copy the bytes of a frame.
 fn memcpy(threads: usize) -> f64 {
     let (from, mut to) = (vec![1u8; FRAME], vec![0u8; FRAME]);
     let share = FRAME.div_ceil(threads);

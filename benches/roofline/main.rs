@@ -1,22 +1,26 @@
-//! How close everything comes to what the machine can do, and to what one would use instead.
+//! Compares all kernels and the pipeline with what the machine can do, and with the alternatives
+//! that a user could choose.
 //!
 //! ```text
-//! cargo bench --bench roofline                        a table
-//! ... -- --json record.json --svg picture.svg         a record to keep, and a picture of it
-//! ... -- --quick --device cpu                         small images: seconds, to see that it works
+//! cargo bench --bench roofline                        prints a table
+//! ... -- --json record.json --svg picture.svg         writes a record and a picture of it
+//! ... -- --quick --device cpu                         takes seconds, shows that it works
 //! ```
 //!
-//! In one run, so that ratios are of one machine in one state:
+//! One run measures all of these, so that ratios come from one machine in one state:
 //!
-//! 1. [`limits`]: copies of as many bytes as the kernels move, fills, transfers, launches;
-//! 2. [`kernels`] and [`batch`]: each kernel and chains of them, on noise, tiled photographs and constant images;
-//! 3. [`pipeline`]: from pinned images to tokens on the host;
-//! 4. peers, where they are installed: [`cuda_cpp`], [`torch`], [`serial`].
+//! 1. [`limits`]: copies of the bytes that kernels move, fills, transfers and launches;
+//! 2. [`kernels`] and [`batch`]: each kernel and chains of kernels, on noise, tiled photographs and
+//!    constant images;
+//! 3. [`pipeline`]: the way from pinned images to tokens on the host;
+//! 4. the peers [`cuda_cpp`] and [`torch`], if they are installed, and [`serial`].
 //!
-//! How to measure a kernel, as it is done in [`bencher`]: check what it computes first; take buffers in turn that
-//! together exceed the cache; queue work ahead, so that no launch waits for the host; take the median of many times between two
-//! events, and beside it the mean of many launches in a row, without events between; give both as a percentage of
-//! a copy of as many bytes, counted once each, read or written. `benches/record/` keeps results.
+//! A kernel is measured in these steps. The module that measures it checks first what it computes,
+//! and takes buffers in turn that together exceed the cache. [`bencher`] queues work ahead, so that
+//! the device never waits for the host. It takes the median of many times between two events, and
+//! the mean of many launches in a row without events between them. It gives both as a percentage of
+//! a copy of the same number of bytes, where each byte counts once when it is read or written.
+//! `benches/record/` holds results.
 
 mod batch;
 mod bencher;
@@ -71,7 +75,7 @@ struct Options {
 }
 
 impl Options {
-    /// Of the command line; `None` where there is nothing to do.
+    /// Reads the options from the command line. Returns `None` if there is nothing to measure.
     fn parse() -> Result<Option<Self>> {
         let mut options = Self::default();
         let mut arguments = std::env::args().skip(1);
@@ -90,7 +94,7 @@ impl Options {
                     print!("{HELP}");
                     return Ok(None);
                 }
-                // `cargo test --benches` asks for a list of tests; `cargo bench` passes a flag of its own.
+                // A test runner passes one of the first two. `cargo bench` passes the third.
                 "--list" | "--test" => return Ok(None),
                 "--bench" => {}
                 _ => return Err(format!("unknown option {argument}; see --help").into()),
@@ -183,7 +187,7 @@ fn measure(options: &Options) -> Result<Record> {
     Ok(bench.record)
 }
 
-/// The plain version, on one thread of the host.
+/// Times the plain version on one thread of the host.
 fn serial_version(bench: &mut Bencher, size: Size, photo: &Photo) -> Result {
     serial::check(photo)?;
     let (height, width) = (size.height as usize, size.width as usize);

@@ -1,4 +1,5 @@
-//! The record as a picture for a page: bars, percent of the limit, ours beside others'. Plain SVG, 900 wide.
+//! Draws the record as a picture for a page, in plain SVG that is 900 wide. Bars show the
+//! percentage of the limit, for this crate and its peers.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,18 +8,22 @@ use crate::Result;
 use crate::record::{Record, Row};
 
 const WIDTH: u32 = 900;
-/// Where bars begin if no label needs more room, where they may end, and the percentage that is there.
+/// The x where bars begin, unless a label needs more room.
 const LEFT: f64 = 330.0;
+/// The x where the longest bars end.
 const RIGHT: f64 = 690.0;
+/// The percentage at `RIGHT`.
 const FULL: f64 = 115.0;
-/// Where values stand.
+/// The x of the values.
 const VALUES: f64 = 706.0;
-/// Room for a character of a label: in the fonts named below, lower case takes 6.2 to 6.9 of 13 pixels on average.
+/// The room for a character of a label. In the fonts named below, lower case letters of 13 pixels
+/// are 6.2 to 6.9 pixels wide on average.
 const CHARACTER: f64 = 7.0;
-/// Between a label and its bar.
+/// The space between a label and its bar.
 const GAP: f64 = 10.0;
-/// Of a bar, and from one to the next.
+/// The height of a bar.
 const BAR: u32 = 17;
+/// The distance from one bar to the next.
 const STEP: u32 = 24;
 
 const OURS: &str = "#0f766e";
@@ -26,10 +31,10 @@ const THEIRS: &str = "#94a3b8";
 const INK: &str = "#1e293b";
 const FAINT: &str = "#64748b";
 
-/// Rows under one heading.
+/// The rows under one heading.
 struct Group<'a> {
     heading: String,
-    /// What a bar is called, and its row.
+    /// The label of each bar, and its row.
     bars: Vec<(String, &'a Row)>,
 }
 
@@ -43,7 +48,8 @@ pub(crate) fn save(record: &Record, path: &Path) -> Result {
     Ok(())
 }
 
-/// Textures of each size by everyone; the other kernels at the size in the middle; the pipeline.
+/// Groups the rows: textures by everyone, for each size; the other kernels at one size; the
+/// pipeline.
 fn groups(record: &Record) -> Vec<Group<'_>> {
     let kernels = || record.rows.iter().filter(|row| row.section == "kernels" && row.percent().is_some());
     let mut sizes: Vec<&str> = vec![];
@@ -56,7 +62,8 @@ fn groups(record: &Record) -> Vec<Group<'_>> {
     for size in &sizes {
         let mut bars: Vec<(String, &Row)> = vec![];
         for row in kernels().filter(|row| row.name == "textures" && row.size == *size) {
-            // One content each: the first, which is noise where there is a choice.
+            // Each gets one bar, for the content that comes first. If there are several, that is
+            // noise.
             if !bars.iter().any(|(by, _)| *by == row.by) {
                 bars.push((row.by.clone(), row));
             }

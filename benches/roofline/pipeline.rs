@@ -1,4 +1,5 @@
-//! The whole pipeline, from pinned images to tokens on the host, sustained: several images under way at once.
+//! Measures the sustained rate of the whole pipeline, from pinned images to tokens on the host,
+//! with several images in flight.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use crate::limits::Limits;
 use crate::record::Row;
 
 pub(crate) const NAME: &str = "pinned image to tokens, frames";
-/// Bytes of images that a run goes through.
+/// The bytes of images that a run on a GPU processes, within bounds on the number of images.
 const BYTES: usize = 8 << 30;
 
 pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, size: Size, content: Content, photo: &Photo) -> Result {
@@ -23,7 +24,8 @@ pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, size: Size, content:
     let data = content.pixels(Size { images: 1, ..size }, photo);
     let images = if bench.is_gpu() { (BYTES / data.len()).clamp(64, 1024) } else { 4 };
     let pipeline = Pipeline::new(bench.device, Params::default())?;
-    // The first round writes the image to each slot's page-locked memory, where it stays, and captures the graphs.
+    // The first round captures the graphs and writes the image into the page-locked memory of each
+    // frame. Later rounds find it there.
     let mut frames = (0..pipeline.depth())
         .map(|_| pipeline.frame(&[[size.height, size.width]]))
         .collect::<thalweg::Result<Vec<_>>>()?;

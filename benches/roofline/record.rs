@@ -1,4 +1,5 @@
-//! The record: what was measured, on what, when; as a table while it is made, and as JSON to keep.
+//! The record says what was measured, on which machine and when. It is printed as a table during
+//! the run, and saved as JSON.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use thalweg::Device;
 
 use crate::Result;
 
-/// One measurement. `benches/record/README.md` says what the fields are in JSON.
+/// One measurement. `benches/record/README.md` explains the fields in JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     /// `limits`, `kernels` or `pipeline`.
@@ -22,11 +23,11 @@ pub(crate) struct Row {
     pub(crate) us_in_a_row: Option<f64>,
     pub(crate) bytes: Option<f64>,
     pub(crate) limit: Option<Limit>,
-    /// Images in `us`.
+    /// The number of images that took `us`.
     pub(crate) images: Option<f64>,
 }
 
-/// What a row is a percentage of.
+/// The time of which a row is a percentage.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     pub(crate) name: String,
@@ -39,7 +40,7 @@ impl Row {
         Some(self.bytes? / self.us / 1e3)
     }
 
-    /// Of the limit.
+    /// Returns the percentage of the limit.
     pub(crate) fn percent(&self) -> Option<f64> {
         Some(100.0 * self.limit.as_ref()?.us / self.us)
     }
@@ -82,7 +83,8 @@ impl Row {
         Value::Object(fields)
     }
 
-    /// The row that [`to_json`](Self::to_json) wrote, or a peer; `None` without a name and a time.
+    /// Reads a row that [`to_json`](Self::to_json) or a peer wrote. Returns `None` if the name or
+    /// the time is missing.
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let number = |name: &str| value[name].as_f64();
@@ -124,9 +126,9 @@ impl Row {
 }
 
 pub(crate) struct Record {
-    /// Device, driver, clocks, date, number of runs.
+    /// The device, the driver, the clocks, the date, the number of runs and more.
     pub(crate) machine: Map<String, Value>,
-    /// What was not measured, and why.
+    /// Says what was not measured, and why.
     pub(crate) absent: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
@@ -146,7 +148,8 @@ impl Record {
         Self { machine, absent: vec![], rows: vec![] }
     }
 
-    /// The driver's version and the clocks, under the load that went before, as far as `nvidia-smi` says.
+    /// Adds the version of the driver and the clocks under the load before this call, as
+    /// `nvidia-smi` reports them.
     pub(crate) fn ask_driver(&mut self, ordinal: usize) {
         let fields = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit"];
         let output = Command::new("nvidia-smi")
@@ -188,12 +191,12 @@ impl Record {
         println!("{}", facts.join("; "));
     }
 
-    /// How many times as long everyone else took for the same.
+    /// Prints how many times longer than this crate each peer took for the same work.
     pub(crate) fn print_ratios(&self) {
         let (ours, theirs): (Vec<&Row>, Vec<&Row>) =
             self.rows.iter().filter(|row| row.section != "limits").partition(|row| row.by == "thalweg");
         for row in &theirs {
-            // What we launch as a graph; others say in `by` how they launch it.
+            // This crate's graphs have names of their own. Peers say in `by` how they launch.
             let graph = format!("{}, graph", row.name);
             let same = |other: &&&Row| other.size == row.size && (other.name == row.name || other.name == graph);
             let exact = ours.iter().filter(same).find(|other| other.content == row.content);
@@ -205,7 +208,7 @@ impl Record {
 
     pub(crate) fn save(&self, path: &Path) -> Result {
         let rows: Vec<Value> = self.rows.iter().map(Row::to_json).collect();
-        // A row a line, so that records can be compared line by line.
+        // Each row has its own line, so that records can be compared line by line.
         let rows: Vec<String> = rows.iter().map(|row| format!("    {row}")).collect();
         let machine = Value::Object(self.machine.clone());
         let text = format!(
@@ -228,7 +231,7 @@ impl Record {
         Ok(Self { machine: value["machine"].as_object().cloned().unwrap_or_default(), absent, rows })
     }
 
-    /// The table again, of a record that was loaded.
+    /// Prints the table of a record that was loaded.
     pub(crate) fn print(&self) {
         self.print_machine();
         let mut section = "";
@@ -250,11 +253,12 @@ fn heading(section: &str) {
     );
 }
 
-/// The date in UTC, year-month-day.
+/// Returns the date in UTC as year-month-day.
 fn today() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let days = since.as_secs() / 86400;
-    // Years from March on, so that a leap day ends its year; 400 of them have 146097 days, 0000-03-01 was 719468 days before 1970.
+    // Years start in March here, so that a leap day is the last day of its year. 400 years have
+    // 146097 days, and 0000-03-01 is 719468 days before 1970-01-01.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
     let year = (day - day / 1460 + day / 36524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);

@@ -1,5 +1,5 @@
-//! The command line. What can be checked without opening a file or a device is checked here, and
-//! is a usage error (exit code 2).
+//! The command line. This module checks everything that needs no file and no device; a violation is
+//! a usage error (exit code 2).
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,26 +13,27 @@ use thalweg_vision::Params;
 const EXAMPLES: &str = "\
 Examples:
   thalweg tokens photo.jpg --out tokens
-      writes tokens/photo.safetensors: up to 4096 tokens, where the photograph
-      has most to say
+      writes tokens/photo.safetensors: up to 4096 tokens, most of them where
+      the photograph holds most information
 
   thalweg tokens holiday/ extra.png --out tokens --heatmap
-      a folder and one more; beside each result a picture of where tokens went
+      reads a folder and one more file, and writes a picture beside each result
+      that shows where the tokens are
 
   thalweg tokens photo.jpg --out tokens --budget 1024 --sides 4..12 \\
       --fixation 0.3,0.7 --foveal-bias 0.5
-      fewer and smaller lattices, less of them away from a point 30% down and
-      70% across
+      makes fewer and smaller lattices, and fewer of them far from a point 30%
+      down and 70% across
 
   thalweg tokens photo.jpg --out tokens --weights head.safetensors \\
       --query question.safetensors
-      more of them where the photograph meets a question
+      gives more tokens to the parts of the photograph that match a query
 
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
-      on the second GPU, with a report for programs
+      runs on the second GPU and prints a report for programs
 
   thalweg devices
-      what there is to run on";
+      lists the devices";
 
 const NOTES: &str = "\
 Results:
@@ -45,55 +46,59 @@ Results:
   cu_seqlens  i32 [K + 1]     where in tokens each selected patch starts
   patch_id    i32 [K]         raster index of each selected patch
   position    f32 [T, 2]      centre of each cell, (y, x) from 0 to 1
-  sides       i32 [gh, gw]    n, where a patch has n x n tokens; 0 for none
-  relevance   f32 [gh, gw]    what decided; entropy and salience, of the same
-                              shape, are the scores it was made of; with a
-                              query also participatory
-  mix         f32 [3]         with a query: what entropy, salience and
-                              participatory weighed
+  sides       i32 [gh, gw]    n, if a patch has n x n tokens; 0 if it has none
+  relevance   f32 [gh, gw]    the score that decides the allocation
+  entropy     f32 [gh, gw]    a score that is part of relevance
+  salience    f32 [gh, gw]    a score that is part of relevance
+  participatory
+              f32 [gh, gw]    with a query: the third score
+  mix         f32 [3]         with a query: the weights of entropy, salience and
+                              participatory in relevance
   features    f32 [N, 13]     means over whole patches
-  textures    f32 [13, H, W]  the planes themselves, with --textures
+  textures    f32 [13, H, W]  with --textures: the planes at full size
 
-  With --profile arr-coc-0-1, of a fixed grid of 32 x 32 patches:
+  With --profile arr-coc-0-1, the grid is always 32 x 32 patches:
 
-  textures    f32 [13, 32, 32]    its planes, edges scaled over the image
-  information, perspectival, participatory
-              f32 [32, 32]        the three scores, and relevance made of them
+  textures    f32 [13, 32, 32]    the planes of the profile; edges are scaled
+                                  over the image
+  information, perspectival, participatory, relevance
+              f32 [32, 32]        the three scores, and what is made of them
   topk        i32 [200]           the most relevant patches, in order
 
   The metadata holds every parameter, the size and name of the image, the
-  device and the versions. Existing results are replaced in one step. A result
-  is whole or absent, whatever happens.
+  device and the versions. A new result replaces an existing one in one step.
+  A result is always whole or absent.
 
 Weights and query:
   Safetensors of F32, F16 or BF16. The weights are a PyTorch state dict:
-  participatory_scorer.texture_proj.{0,2}.{weight,bias}, for features to 64
-  hidden units to D, and if it has a balancer
-  balancer.weight_predictor.{0,2,4}.{weight,bias}. The query is a tensor
-  `query` [D]. The scores are weighed by --mix if given, else by the balancer
-  if there is one, else equally.
+  participatory_scorer.texture_proj.{0,2}.{weight,bias} are required: a layer
+  from the features to 64 hidden units and one from these to D.
+  balancer.weight_predictor.{0,2,4}.{weight,bias} are optional. The query is a
+  tensor `query` [D]. The weights of the scores come from --mix if it is given,
+  else from the balancer if there is one, else they are equal.
 
 Images:
-  PNG and JPEG, told by content, of 1 to 16384 pixels a side. Gray is
-  replicated to RGB. Alpha is dropped, not blended. 16-bit samples are rounded
-  to 8 bits: (v * 255 + 32767) / 65535 in whole numbers. CMYK is converted by
-  the JPEG decoder; ICC profiles and gamma are ignored. The EXIF orientation is
-  applied: results are those of the upright photograph. Of a folder, *.png,
-  *.jpg and *.jpeg are taken in order of name, but no subfolders, no hidden
-  files and no *.heatmap.png.
+  PNG and JPEG with sides of 1 to 16384 pixels. The content of a file decides
+  which of the two it is. Gray is replicated to RGB. Alpha is dropped, not
+  blended. 16-bit samples are rounded to 8 bits: (v * 255 + 32767) / 65535 in
+  whole numbers. CMYK is converted by the JPEG decoder; ICC profiles and gamma
+  are ignored. The EXIF orientation is applied: results are those of the
+  upright photograph. From a folder, a run takes *.png, *.jpg and *.jpeg in
+  order of name, but no subfolders, no hidden files and no *.heatmap.png.
 
 Exit code:
-  0  all done
-  1  something failed; all other images are done, the failed ones listed
+  0  all images are done
+  1  something failed; the failed inputs are listed, and all others are done
+     unless an error stopped the run
   2  wrong usage
-  128 and a signal's number, such as 130 after Ctrl-C and 143 after SIGTERM:
-     the signal ended the run; the files there are whole";
+  128 plus a signal's number, such as 130 after Ctrl-C and 143 after SIGTERM:
+     the signal ended the run; the files that it wrote are whole";
 
-/// Photographs to adaptive visual tokens.
+/// Turn photographs into adaptive visual tokens
 ///
-/// Cuts a photograph into patches, scores each one, and spends a budget of tokens where the scores
-/// are high: none, or from 8 x 8 to 20 x 20 tokens a patch. Runs on an NVIDIA GPU through its driver
-/// alone, and on the CPU where there is none.
+/// Cuts a photograph into patches, scores each one, and spends a budget of tokens on the patches
+/// with the highest scores. By default, a patch gets no tokens or 8 x 8 to 20 x 20. Runs on an
+/// NVIDIA GPU and needs only its driver there, or runs on the CPU if there is no GPU.
 #[derive(Debug, Parser)]
 #[command(name = "thalweg", version, after_long_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -104,19 +109,20 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Turn photographs into tokens, one safetensors file each
-    // Written out, because clap takes what the environment sets for required.
+    // The usage is written by hand, because clap lists a flag as required if the environment sets
+    // it.
     #[command(
         after_long_help = format!("{EXAMPLES}\n\n{NOTES}"),
         override_usage = "thalweg tokens [OPTIONS] --out <DIR> <image|folder>..."
     )]
     Tokens(TokensArgs),
-    /// List the devices there are and what they can do, and say which one a run would use
+    /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArg {
-    /// Where to run; auto is the best GPU, or the CPU where there is none to use
+    /// Device to run on; auto is the best GPU, or the CPU if no GPU can be used
     #[arg(
         id = "device",
         long = "device",
@@ -129,7 +135,8 @@ pub(crate) struct DeviceArg {
 }
 
 impl DeviceArg {
-    /// The device, with a line that says why it is the CPU where `auto` found no GPU.
+    /// Opens the device. If `auto` found no GPU and chose the CPU, also returns a line that says
+    /// why.
     pub(crate) fn open(&self) -> Result<(Device, Option<String>), String> {
         Device::from_spec(&self.name)
             .map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))
@@ -157,7 +164,7 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "TOKENS", default_value = "4096", allow_hyphen_values = true, value_parser = budget)]
     budget: u64,
 
-    /// Towards 1 tokens gather in few patches, towards 0 they spread
+    /// How much the tokens concentrate: near 1 on few patches, near 0 over many
     #[arg(long, default_value = "0.8", allow_hyphen_values = true, value_parser = focus)]
     focus: f64,
 
@@ -169,7 +176,7 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "BIAS", default_value = "0", allow_hyphen_values = true, value_parser = unit)]
     foveal_bias: f32,
 
-    /// The point looked at, as fractions of height and width
+    /// The fixation point, as fractions of height and width
     #[arg(long, value_name = "Y,X", default_value = "0.5,0.5", allow_hyphen_values = true, value_parser = fixation)]
     fixation: [f32; 2],
 
@@ -177,7 +184,8 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub(crate) precision: Precision,
 
-    /// Weights of a head, in safetensors: with --query, how well a patch meets it becomes part of its relevance
+    /// Weights of a head, in safetensors; how well a patch matches --query becomes part of its
+    /// relevance
     #[arg(long, value_name = "FILE", requires = "query")]
     pub(crate) weights: Option<PathBuf>,
 
@@ -185,11 +193,12 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "FILE", requires = "weights")]
     pub(crate) query: Option<PathBuf>,
 
-    /// What entropy, salience and (with --query) the participatory score weigh, instead of equally or as the balancer says
+    /// Weights of entropy, salience and (with --query) the participatory score; they replace equal
+    /// weights or the balancer's
     #[arg(long, value_name = "A,B[,C]", allow_hyphen_values = true, value_parser = mix)]
     pub(crate) mix: Option<Mix>,
 
-    /// Compute what another project does: `arr-coc-0-1` is the published PyTorch ARR-COC 0.1
+    /// Compute what another project computes: `arr-coc-0-1` is the published PyTorch ARR-COC 0.1
     #[arg(long, value_name = "NAME", requires = "query", conflicts_with_all = [
         "patch", "budget", "focus", "sides", "foveal_bias", "fixation", "precision", "mix", "textures", "heatmap",
     ])]
@@ -208,7 +217,7 @@ pub(crate) struct TokensArgs {
     pub(crate) json: bool,
 }
 
-/// Weights of two scores, or of three.
+/// The weights of two or three scores.
 #[derive(Clone, Debug)]
 pub(crate) struct Mix(Vec<f32>);
 
@@ -247,7 +256,7 @@ impl From<Precision> for thalweg_vision::Precision {
     }
 }
 
-/// What other projects compute.
+/// Another project whose results a run can compute.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Profile {
     #[value(name = "arr-coc-0-1", help = "The published PyTorch ARR-COC 0.1")]
@@ -265,7 +274,7 @@ pub(crate) struct DevicesArgs {
 }
 
 impl TokensArgs {
-    /// The parameters of the pipeline.
+    /// Returns the parameters of the pipeline.
     pub(crate) fn params(&self) -> Params {
         Params {
             patch: self.patch,
@@ -278,7 +287,7 @@ impl TokensArgs {
         }
     }
 
-    /// What no single flag can be blamed for by its own value parser.
+    /// Checks what depends on several flags, so that no value parser of one flag can check it.
     fn check(&self) -> Result<(), String> {
         let lo = u64::from(*self.sides.start());
         if self.budget < lo * lo {
@@ -298,7 +307,8 @@ impl TokensArgs {
     }
 }
 
-/// Parses the process's arguments; prints help, version or a usage error and exits where they ask for it.
+/// Parses the arguments of the process. If they ask for help or the version, or are wrong, prints
+/// that text and exits.
 pub(crate) fn parse() -> Command {
     let command = Cli::parse().command;
     if let Command::Tokens(args) = &command
@@ -315,7 +325,7 @@ fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -
 }
 
 fn device(text: &str) -> Result<String, String> {
-    let text = if text.is_empty() { "auto" } else { text }; // an empty THALWEG_DEVICE
+    let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DEVICE may be set but empty
     let known = matches!(text, "auto" | "cpu") || text.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
     known
         .then(|| text.to_owned())

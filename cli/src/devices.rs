@@ -1,4 +1,4 @@
-//! `thalweg devices`.
+//! The subcommand `thalweg devices`.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use thalweg::{Device, DeviceKind};
 use crate::args::DevicesArgs;
 use crate::output;
 
-/// Lists the devices, and says which one a run would use. Where that cannot be used, the list comes
-/// before the error.
+/// Lists the devices, and says which one a run would use. If that device cannot be used, prints the
+/// list before it returns the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     let devices = Device::all();
     let (best, note) = Device::from_spec("auto").map_err(|e| e.to_string())?;

@@ -1,4 +1,5 @@
-//! What turns photographs into results: the pipeline, or a profile that computes what another project does.
+//! The engine that turns photographs into results: the pipeline, or a profile that computes what
+//! another project computes.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,7 @@ use crate::args::{Precision, TokensArgs};
 use crate::output::Data::{F32, Half, I32};
 use crate::output::Tensor;
 
-/// The head and the query that the flags name, if they name any.
+/// Reads the head and the query that the flags name, if they name any.
 pub(crate) fn query(args: &TokensArgs) -> Result<Option<(Head, Query)>, String> {
     let (Some(weights), Some(query)) = (&args.weights, &args.query) else {
         return Ok(None);
@@ -24,19 +25,19 @@ pub(crate) fn query(args: &TokensArgs) -> Result<Option<(Head, Query)>, String> 
     let head = read("--weights", weights, Head::from_safetensors)?;
     let query = read("--query", query, |bytes| {
         let query = Query::from_safetensors(bytes)?;
-        head.coupling(&query)?; // whether they fit together
+        head.coupling(&query)?; // fails if the two do not fit together
         Ok(query)
     })?;
     Ok(Some((head, query)))
 }
 
-/// One of the two, on a device.
+/// The pipeline or a profile, on a device.
 pub(crate) enum Engine {
     Pipeline(Box<Pipeline>),
     Profile(arr_coc_0_1::Profile, Duration),
 }
 
-/// What it makes of an image.
+/// The result of an [`Engine`] for one image.
 pub(crate) enum Outcome {
     Tokens(Box<TokenSet>),
     Maps(arr_coc_0_1::Maps),
@@ -61,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// A result, or an error, for each image.
+    /// Returns a result or an error for each image.
     pub(crate) fn run(&mut self, images: &[Image]) -> Vec<Result<Outcome>> {
         match self {
             Self::Pipeline(pipeline) => {
@@ -73,7 +74,8 @@ impl Engine {
                 let done = match profile.run(images) {
                     Ok(maps) => maps.into_iter().map(|maps| Ok(Outcome::Maps(maps))).collect(),
                     Err(error) if images.len() < 2 => vec![Err(error)],
-                    // What not all have room for together, one may have alone.
+                    // There may be too little memory for all images together, but enough for each
+                    // one alone.
                     Err(_) => {
                         let alone = |image| profile.run(std::slice::from_ref(image));
                         images.iter().map(|image| Ok(Outcome::Maps(alone(image)?.remove(0)))).collect()
@@ -85,7 +87,8 @@ impl Engine {
         }
     }
 
-    /// Time spent so far: on the device, a stage at a time; or on the clock.
+    /// Returns the time spent so far: for the pipeline, the device time of each stage; for a
+    /// profile, wall time.
     pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {
         match self {
             Self::Pipeline(pipeline) => pipeline.stages().named().to_vec(),
@@ -95,7 +98,7 @@ impl Engine {
 }
 
 impl Outcome {
-    /// What is written, in order of name.
+    /// Returns the tensors of the file, in order of name.
     pub(crate) fn tensors(&self, image: &Image, precision: Precision) -> Vec<Tensor<'_>> {
         match self {
             Self::Tokens(set) => {
@@ -142,7 +145,8 @@ impl Outcome {
         }
     }
 
-    /// Rows and columns of patches, how many are selected, and their tokens.
+    /// Returns the rows and columns of patches, the number of selected patches and the number of
+    /// tokens.
     pub(crate) fn counts(&self) -> ([u32; 2], usize, usize) {
         match self {
             Self::Tokens(set) => (set.grid, set.patch_id.len(), set.len()),
@@ -150,7 +154,7 @@ impl Outcome {
         }
     }
 
-    /// The weights of the three scores, where there is a query.
+    /// Returns the weights of the three scores, if there is a query.
     pub(crate) fn mix(&self) -> Option<[f32; 3]> {
         match self {
             Self::Tokens(set) => set.mix,

@@ -1,8 +1,9 @@
-//! A photograph with its allocation drawn over it.
+//! A picture of a photograph with its allocation drawn over it.
 //!
-//! A patch without tokens is dimmed and gray. A patch with n x n of them keeps its colours and carries the lattice of
-//! its cells and a frame, whose colour says n; the bar below is the scale. Small photographs are enlarged until cells
-//! can be told apart, large ones reduced to fit a page.
+//! A patch without tokens is dim and almost gray. A patch with n x n tokens keeps its colours and
+//! shows the lattice of its cells and a frame. The colour of both says n, and the bar below is the
+//! scale. Small photographs are enlarged until their cells are visible, and large ones are reduced
+//! to fit a page.
 
 use std::ops::RangeInclusive;
 
@@ -13,20 +14,21 @@ use thalweg_vision::{Image, TokenSet};
 
 mod lettering;
 
-/// The longest side of the drawn photograph, in pixels; reached by whole factors when enlarging.
+/// The longest side of the drawn photograph, in pixels. Photographs are enlarged only by whole
+/// factors, so they may stay below it.
 const LONG_SIDE: f64 = 1536.0;
-/// Enlarging stops where the smallest cells have this side.
+/// A photograph is enlarged only until its smallest cells have this side, in pixels of the picture.
 const CELL: f64 = 10.0;
-/// The narrowest picture that holds the scale.
+/// The least width of a picture. The scale needs it.
 const NARROWEST: u32 = 640;
 
 const PAGE: [f32; 3] = [0.055, 0.06, 0.075];
 const INK: [f32; 3] = [0.86, 0.87, 0.89];
 const MUTED: [f32; 3] = [0.56, 0.58, 0.61];
-/// Brightness of a patch without tokens.
+/// The brightness of a patch without tokens, as a factor.
 const DIMMED: f32 = 0.4;
 
-/// Draws and encodes as PNG.
+/// Draws the picture and encodes it as PNG.
 pub(crate) fn png(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Result<Vec<u8>, String> {
     let picture = draw(image, set, sides).ok_or("the heatmap does not fit in memory")?;
     let mut bytes = Vec::new();
@@ -51,7 +53,8 @@ fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Option<Rg
     let page = w.max(NARROWEST);
     let legend = Legend::new(page);
     let mut picture = RgbImage::from_pixel(page, h + legend.height(), byte(PAGE));
-    // The colours span the sides that occur: by default most patches get the smallest few.
+    // The colours span only the sides up to the largest in use: by default, most patches get one of
+    // the smallest few.
     let most = set.sides.iter().max().map_or(0, |&side| side as u32);
     let used = *sides.start()..=most.max(*sides.start());
     let left = (page - w) / 2;
@@ -67,7 +70,7 @@ fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Option<Rg
     Some(picture)
 }
 
-/// Canvas pixels per pixel of the photograph.
+/// Returns the number of picture pixels per pixel of the photograph.
 fn scale(height: u32, width: u32, patch: u32, hi: u32) -> f64 {
     let fits = LONG_SIDE / f64::from(height.max(width));
     if fits < 1.0 {
@@ -78,16 +81,16 @@ fn scale(height: u32, width: u32, patch: u32, hi: u32) -> f64 {
     fits.min(enough).floor().max(1.0)
 }
 
-/// The colour of a point of the photograph, `at` (y, x) in its pixels.
+/// Returns the colour of the picture at the point `at` (y, x), in pixels of the photograph.
 fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &RangeInclusive<u32>) -> [f32; 3] {
     let patch = f64::from(set.patch);
     let [row, column] = at.map(|v| (v / patch) as usize);
     let side = set.sides[row * set.grid[1] as usize + column];
     let extent = [f64::from(set.height), f64::from(set.width)];
-    // Of the patch, which is cut at the lower and the right edge: start and length.
+    // The patch's start and length. The lower and the right edge of the photograph cut patches.
     let start = [row, column].map(|i| i as f64 * patch);
     let length = [0, 1].map(|axis| patch.min(extent[axis] - start[axis]));
-    // Distance to the nearest of the lines that cut the patch into n parts, in canvas pixels.
+    // The distance to the nearest line that cuts the patch into n parts, in pixels of the picture.
     let to_line = |n: f64| {
         [0, 1].map(|axis| {
             let cell = length[axis] / n;
@@ -97,7 +100,7 @@ fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &Range
     };
     let line =
         |distance: [f64; 2], width: f64| (width / 2.0 + 0.5 - distance[0].min(distance[1])).clamp(0.0, 1.0) as f32;
-    // Lines closer than a few pixels would be a veil, not a lattice.
+    // Lines that are only a few pixels apart fade, because they would hide the photograph.
     let room = |pitch: f64| ((pitch - 2.0) / 4.0).clamp(0.0, 1.0) as f32;
     let pitch = length[0].max(length[1]) * scale;
 
@@ -112,13 +115,15 @@ fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &Range
     mix(ruled, hue, 0.95 * line(to_line(1.0), if scale < 1.0 { 1.0 } else { 3.0 }) * room(pitch))
 }
 
-/// The colour of n on the scale. The dark end of the map is left out: it would not show on a dark photograph.
+/// Returns the colour of n on the scale. The scale leaves out the dark end of the colour map, which
+/// would be invisible on a dark photograph.
 fn scale_color(side: u32, used: &RangeInclusive<u32>) -> [f32; 3] {
     let span = (used.end() - used.start()).max(1);
     viridis(0.45 + 0.55 * (side - used.start()) as f32 / span as f32)
 }
 
-/// Matplotlib's viridis, as the polynomial fitted by Matt Zucker (public domain, CC0).
+/// Computes Matplotlib's colour map viridis with a polynomial that Matt Zucker fitted (public
+/// domain, CC0).
 fn viridis(t: f32) -> [f32; 3] {
     const C: [[f32; 3]; 7] = [
         [0.277_73, 0.005_41, 0.334_10],
@@ -140,9 +145,10 @@ fn byte(color: [f32; 3]) -> Rgb<u8> {
     Rgb(color.map(|v| (v * 255.0).round() as u8))
 }
 
-/// The bar below the photograph: how many tokens there are, and the colour of each count per patch.
+/// The bar below the photograph. It says how many tokens there are, and shows the colour of each
+/// number of tokens per patch.
 struct Legend {
-    /// Height of a digit in pixels, from which all else follows.
+    /// The height of a digit in pixels. All other sizes are multiples of it.
     size: f64,
     page: u32,
 }
@@ -162,7 +168,8 @@ impl Legend {
         let text = format!("{} tokens in {} of {} patches", set.tokens.len() / 13, set.patch_id.len(), set.sides.len());
         lettering::write(picture, [upper, margin], size, &text, INK);
 
-        // One field for none and one for each side in use; a label wherever there is room for one.
+        // There is one field for no tokens and one for each side in use. A field gets a label only
+        // if there is room for it.
         let fields = used.end() - used.start() + 2;
         let free = f64::from(self.page) - 2.0 * margin - 2.0 * size - lettering::width(&text, size);
         let field = (2.6 * size).min(free / f64::from(fields)).max(1.0);

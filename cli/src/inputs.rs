@@ -14,7 +14,8 @@ pub(crate) struct Input {
     stem: OsString,
 }
 
-/// The photographs named, and those of the folders named, each once. Those whose results would collide are failures.
+/// Lists the photographs that the command line names and those in the folders that it names, each
+/// once. A photograph fails if its results would replace those of another one, or an input.
 pub(crate) fn gather(args: &TokensArgs) -> (Vec<Input>, Vec<Failure>) {
     let mut paths = Vec::new();
     let mut failures = Vec::new();
@@ -67,7 +68,7 @@ pub(crate) fn gather(args: &TokensArgs) -> (Vec<Input>, Vec<Failure>) {
     (inputs, failures)
 }
 
-/// The photographs of a folder in order of name.
+/// Lists the photographs of a folder in order of name.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -92,18 +93,18 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 impl Input {
-    /// `DIR/<stem>.safetensors`.
+    /// Returns the path of the tokens, `DIR/<stem>.safetensors`.
     pub(crate) fn tokens(&self, args: &TokensArgs) -> PathBuf {
         self.result(args, ".safetensors")
     }
 
-    /// `DIR/<stem>.heatmap.png`, if asked for.
+    /// Returns the path of the heatmap, `DIR/<stem>.heatmap.png`, if the run draws heatmaps.
     pub(crate) fn heatmap(&self, args: &TokensArgs) -> Option<PathBuf> {
         args.heatmap.then(|| self.result(args, ".heatmap.png"))
     }
 
     fn result(&self, args: &TokensArgs, ending: &str) -> PathBuf {
-        let mut name = self.stem.clone(); // not `with_extension`: a stem may contain dots
+        let mut name = self.stem.clone(); // `with_extension` would cut a stem that contains dots
         name.push(ending);
         args.out.join(name)
     }

@@ -1,8 +1,9 @@
-//! The command `thalweg`: photographs to adaptive visual tokens.
+//! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` is the command line; `tokens` and `devices` are the two subcommands. A run of the first finds photographs
-//! (`inputs`), reads them (`decode`), computes (`engine`), writes files that are either whole or absent (`output`), draws what was chosen
-//! (`heatmap`) and says what it did (`report`).
+//! `args` parses the command line. `tokens` and `devices` are the two subcommands. `tokens` finds
+//! the photographs (`inputs`), decodes them with `thalweg_loader`, computes the results (`engine`),
+//! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
+//! (`output`) and reports what it did (`report`). `devices` lists the devices.
 
 mod args;
 mod devices;

@@ -1,7 +1,8 @@
 //! Files that are either whole or absent.
 //!
-//! A file is written under a random name beside its destination and renamed once complete, so that no reader, full disk
-//! or Ctrl-C ever meets half of one, and two runs into one folder cannot mix.
+//! A file is written under a random name in the folder of its destination, and renamed when it is
+//! complete. No reader therefore sees an incomplete file, a full disk or Ctrl-C leaves none, and
+//! two runs that write into one folder do not mix their files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,7 +19,8 @@ fn writing() -> MutexGuard<'static, ()> {
     WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes Ctrl-C, SIGTERM and SIGHUP wait for the file being written, then end the process.
+/// Makes Ctrl-C, SIGTERM and SIGHUP end the process only after the result that is being written is
+/// complete.
 pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
     #[cfg(unix)]
     let handled = {
@@ -33,14 +35,14 @@ pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
     handled.map_err(|e| format!("cannot handle Ctrl-C: {e}"))
 }
 
-/// Ends the process, with the exit code by which shells report the signal.
+/// Ends the process with the exit code that shells report for the signal.
 fn interrupted(signal: i32) {
     let _whole = writing();
-    eprintln!("thalweg: interrupted; the files there are whole");
+    eprintln!("thalweg: interrupted; the files that were written are whole");
     std::process::exit(128 + signal)
 }
 
-/// Writes the tensors, and a heatmap if there is one: both or none.
+/// Writes the tensors, and a heatmap if there is one. Neither is published before both are written.
 pub(crate) fn write(
     tensors: (&Path, &[Tensor<'_>], Map<String, Value>),
     heatmap: Option<(&Path, &[u8])>,
@@ -53,7 +55,7 @@ pub(crate) fn write(
     second.map_or(Ok(()), publish)
 }
 
-/// Prints to standard output; a full disk or a closed pipe there is an error, not a panic.
+/// Prints to standard output. A full disk or a closed pipe is an error and does not panic.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -70,7 +72,8 @@ fn stage<'a>(
     let folder = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".thalweg-").suffix(".tmp");
-    // As an ordinary new file: the umask decides. The default is readable by the owner alone.
+    // The umask decides who may read the file, as for any other new file. By default, only the
+    // owner could read it.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let written = builder.tempfile_in(folder).and_then(|temp| {
@@ -95,15 +98,16 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 pub(crate) enum Data<'a> {
     F32(&'a [f32]),
     I32(&'a [i32]),
-    /// The bits of halves, of the format of this name.
+    /// The name of a 16-bit format, and the bits of its numbers.
     Half(&'static str, &'a [u16]),
 }
 
-/// A tensor's name, elements and shape.
+/// The name, elements and shape of a tensor.
 pub(crate) type Tensor<'a> = (&'static str, Data<'a>, Vec<usize>);
 
-/// Writes the safetensors format: the header's length (u64), the header in JSON, the tensors back to back, all
-/// little-endian. Keys are sorted, so equal inputs give equal bytes.
+/// Writes the safetensors format: the length of the header (u64), the header in JSON, and the
+/// tensors without gaps, all in little-endian order. Keys are sorted, so equal inputs give equal
+/// bytes.
 fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String, Value>) -> io::Result<()> {
     use Data::{F32, Half, I32};
     let mut header = Map::new();

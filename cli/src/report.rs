@@ -1,4 +1,4 @@
-//! What a run did: for people a table, for programs a JSON document.
+//! Reports what a run did: to people as a table, to programs as a JSON document.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::args::{Profile, TokensArgs};
 /// The version of the files' layout: their names, types and metadata.
 pub(crate) const FORMAT_VERSION: &str = "1";
 
-/// The summary lists no more images than this.
+/// The most images that the table lists.
 const ROWS: usize = 20;
 
-/// What could not be done, and why.
+/// An input that failed, and why.
 pub(crate) struct Failure {
     pub(crate) path: PathBuf,
     pub(crate) error: String,
 }
 
-/// What the summary says of an image that was done.
+/// What the report says about an image that is done.
 pub(crate) struct Done {
     pub(crate) device: Device,
     pub(crate) source: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Done {
     pub(crate) tokens: usize,
 }
 
-/// A whole run.
+/// The report of a run.
 pub(crate) struct Report {
     pub(crate) device: Device,
     pub(crate) note: Option<String>,
@@ -44,7 +44,8 @@ pub(crate) struct Report {
     pub(crate) wall: Duration,
 }
 
-/// The parameters, named and written as their flags are; those that do not count are left out.
+/// Returns the parameters with the names and values of their flags, but without those that do not
+/// affect this run.
 pub(crate) fn parameters(args: &TokensArgs) -> Vec<(&'static str, String)> {
     let params = args.params();
     let mut named = match args.profile {
@@ -67,7 +68,7 @@ pub(crate) fn parameters(args: &TokensArgs) -> Vec<(&'static str, String)> {
 }
 
 impl Report {
-    /// The JSON document.
+    /// Returns the JSON document.
     pub(crate) fn json(&self, args: &TokensArgs) -> Value {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let images: Vec<Value> = self
@@ -90,7 +91,7 @@ impl Report {
             .collect();
         let failed: Vec<Value> =
             self.failures.iter().map(|f| json!({ "source": text(&f.path), "error": f.error })).collect();
-        // As in the metadata of the files, but numbers are numbers.
+        // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers.
         let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
         let parameters: Map<_, _> =
             parameters(args).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
@@ -110,7 +111,7 @@ impl Report {
         })
     }
 
-    /// The table.
+    /// Returns the table.
     pub(crate) fn table(&self, args: &TokensArgs) -> String {
         let mut text = String::new();
         let name = |done: &Done| done.source.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,7 +1,7 @@
-//! `thalweg tokens`.
+//! The subcommand `thalweg tokens`.
 //!
 //! The threads of a loader decode the next photographs while this thread runs the pipeline on a
-//! chunk of them and writes the results.
+//! chunk of photographs and writes the results.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -30,9 +30,9 @@ const AHEAD_BYTES: usize = 1 << 30;
 
 /// The most page-locked memory of all photographs.
 ///
-/// A chunk keeps the loader's memory until it is written. So there must always be enough to complete
-/// it: before its last photograph, it has fewer than `CHUNK_BYTES` bytes, in blocks of up to twice as
-/// many, and the last one takes at most 768 MiB.
+/// A chunk keeps the loader's memory until its results are written, so the memory must always
+/// suffice to complete a chunk. Without its last photograph, a chunk holds fewer than `CHUNK_BYTES`
+/// bytes, in blocks of up to twice that size. The last photograph takes at most 768 MiB.
 const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
 
 /// Decoded photographs, and their places in the list of inputs.
@@ -97,7 +97,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
         batch: 1,
         prefetch: CHUNK_IMAGES,
         pinned_budget: PINNED_BYTES,
-        upload: Upload::Off, // the pipeline does that
+        upload: Upload::Off, // the pipeline uploads the photographs
         ..Options::default()
     };
     let photos = Source::files(inputs.iter().map(|input| &input.path), read_photo);
@@ -131,8 +131,8 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     Ok(())
 }
 
-/// The engine. If `auto` chose a GPU, there may be a second engine on the CPU device, which is made
-/// when an image first does not fit into the GPU's memory.
+/// The engine. If `auto` chose a GPU, there may be a second engine on the CPU device. It is created
+/// when the first image does not fit into the GPU's memory.
 struct Runner<'a> {
     args: &'a TokensArgs,
     query: Option<&'a (Head, Query)>,
@@ -188,7 +188,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The time of each stage, of both engines together.
+    /// Returns the time of each stage, summed over both engines.
     fn stages(&self) -> Vec<(&'static str, Duration)> {
         let mut stages = self.engine.stages();
         if let Some((_, spare)) = &self.spare {
@@ -214,7 +214,7 @@ fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chu
                 let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
                 let [height, width] = batch.sizes[0];
                 let image = if batch.images[0].is_empty() {
-                    // Its memory could not be page-locked.
+                    // The loader could not page-lock the memory of this photograph.
                     Image::new(height, width, batch.pixels(0).to_vec())
                 } else {
                     Image::from_pinned(height, width, batch.images.swap_remove(0))
@@ -258,7 +258,7 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
     })
 }
 
-/// The metadata of an output file. The format allows only strings.
+/// Returns the metadata of an output file. The format allows only strings.
 fn metadata(args: &TokensArgs, device: Device, source: &Path, image: &Image, outcome: &Outcome) -> Map<String, Value> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
     let format = match args.profile {

@@ -1,4 +1,4 @@
-//! A disk that becomes full while results are written.
+//! A disk that becomes full while the command writes results leaves no incomplete file.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -38,7 +38,7 @@ fn a_full_disk_leaves_no_half_file() {
     run(128 << 10).expect(1, &["1 of 2 inputs failed", "eye.png: cannot write", "No space left on device"]);
     assert_eq!(bench.results(), ["row.heatmap.png", "row.safetensors"]);
     bench.read("row");
-    // The same disk with room enough takes everything.
+    // A disk with enough room holds all results.
     run(16 << 20).expect(0, &[]);
     assert_eq!(bench.results(), ["eye.heatmap.png", "eye.safetensors", "row.heatmap.png", "row.safetensors"]);
 }

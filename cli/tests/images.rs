@@ -1,16 +1,16 @@
-//! Every kind of PNG and JPEG becomes the pixels that the help promises.
+//! The command turns every kind of PNG and JPEG into the pixels that its help promises.
 
 use image::{DynamicImage, ImageBuffer, Luma, LumaA, Rgb, Rgba};
 
 mod support;
 use support::{Bench, jpeg, pattern, png, thalweg};
 
-/// The promised rounding of a 16-bit sample.
+/// Rounds a 16-bit sample as the help says.
 fn narrow(v: u16) -> u8 {
     ((u32::from(v) * 255 + 32767) / 65535) as u8
 }
 
-/// 16-bit values around the points where the rounding steps, and the ends.
+/// Returns 16-bit values around the steps of the rounding, and the smallest and largest value.
 fn wide(i: u32) -> u16 {
     [0, 127, 128, 129, 256, 257, 385, 386, 32639, 32640, 32767, 32768, 65406, 65407, 65535][i as usize % 15]
 }
@@ -67,7 +67,8 @@ fn sixteen_bits_are_rounded_to_eight() {
     assert_eq!(bench.pixels(&bench.file("la.png", png(DynamicImage::ImageLumaA16(la)))).2, expected);
 }
 
-/// A baseline JPEG of one colour, with four components and Adobe's marker for CMYK, which stores 255 minus the ink.
+/// Makes a baseline JPEG of one colour, with four components and Adobe's marker for CMYK. With this
+/// marker, a component is 255 minus the ink.
 fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
     let mut bytes = vec![0xFF, 0xD8];
     let mut segment = |marker: u8, body: &[u8]| {
@@ -80,7 +81,8 @@ fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
     let [h, w] = [height, width].map(u16::to_be_bytes);
     let components = (1..=4).flat_map(|id| [id, 0x11, 0]);
     segment(0xC0, &[8, h[0], h[1], w[0], w[1], 4].into_iter().chain(components).collect::<Vec<_>>());
-    // DC: 12 codes of 4 bits for the 12 sizes. AC: one code of 1 bit, for the end of the block.
+    // The DC table has 12 codes of 4 bits, for 12 sizes. The AC table has one code of 1 bit, for
+    // the end of the block.
     let lengths = |at: usize, count: u8| (1..=16).map(move |length| if length == at { count } else { 0 });
     segment(0xC4, &[0].into_iter().chain(lengths(4, 12)).chain(0..12).collect::<Vec<_>>());
     segment(0xC4, &[0x10].into_iter().chain(lengths(1, 1)).chain([0]).collect::<Vec<_>>());
@@ -90,7 +92,8 @@ fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
     let mut push = |value: u32, count: u32| bits.extend((0..count).rev().map(|i| value >> i & 1 == 1));
     for block in 0..width.div_ceil(8) * height.div_ceil(8) {
         for level in stored {
-            // The DC term of a flat block is 8 (level - 128) and the table divides it by 8; then only differences.
+            // The DC term of a flat block is 8 (level - 128), and the quantisation table divides it
+            // by 8. The following blocks store the difference, which is zero.
             let difference = if block == 0 { i32::from(level) - 128 } else { 0 };
             let size = difference.unsigned_abs().checked_ilog2().map_or(0, |log| log + 1);
             push(size, 4);
@@ -127,7 +130,7 @@ fn cmyk_is_converted() {
     }
 }
 
-/// Puts an EXIF block with an orientation behind the first marker of a JPEG.
+/// Inserts an EXIF block with an orientation after the first marker of a JPEG.
 fn oriented(jpeg: &[u8], orientation: u8) -> Vec<u8> {
     let tiff = [b"MM\0\x2A\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".as_slice(), &[orientation], &[0; 6]].concat();
     let length = (2 + 6 + tiff.len() as u16).to_be_bytes();
@@ -137,7 +140,8 @@ fn oriented(jpeg: &[u8], orientation: u8) -> Vec<u8> {
 #[test]
 fn the_exif_orientation_is_applied() {
     let bench = Bench::new();
-    // Four quadrants of 16 x 8 pixels, whole blocks of the JPEG: gray levels a b over c d.
+    // The image has four gray quadrants, a b above c d. Each has 16 x 8 pixels, which are whole
+    // blocks of the JPEG.
     let [a, b, c, d] = [40, 100, 160, 220];
     let image = ImageBuffer::from_fn(32, 16, |x, y| Luma([[[a, b], [c, d]][(y / 8) as usize][(x / 16) as usize]]));
     let plain = jpeg(image);
@@ -147,9 +151,9 @@ fn the_exif_orientation_is_applied() {
         (3, [d, c, b, a]), // upside down
         (4, [c, d, a, b]), // mirrored top to bottom
         (5, [a, c, b, d]), // transposed
-        (6, [c, a, d, b]), // to be turned clockwise
+        (6, [c, a, d, b]), // must be turned clockwise
         (7, [d, b, c, a]), // transposed along the other diagonal
-        (8, [b, d, a, c]), // to be turned counter-clockwise
+        (8, [b, d, a, c]), // must be turned counter-clockwise
     ];
     for (orientation, expected) in upright {
         let path = bench.file(&format!("o{orientation}.jpg"), oriented(&plain, orientation));
@@ -210,7 +214,7 @@ fn sizes_up_to_the_limit() {
             "too-tall.jpg: 1 x 16385 pixels; expected 1 to 16384 a side",
         ],
     );
-    // A few bytes that claim to be 2^31 - 1 pixels wide.
+    // These few bytes claim to be an image that is 2^31 - 1 pixels wide.
     let mut bomb = gray(1, 1);
     bomb[16..24].copy_from_slice(&[0x7F, 0xFF, 0xFF, 0xFF, 0x7F, 0xFF, 0xFF, 0xFF]);
     let crc = crc32(&bomb[12..29]);

@@ -1,4 +1,4 @@
-//! Weights, a query, the mix and the reference profile on the command line.
+//! The flags for weights, a query, the mix and the reference profile.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn golden(name: &str) -> PathBuf {
     repository("tests/golden").join(format!("{name}.safetensors"))
 }
 
-/// `--weights` and `--query` with the golden ones.
+/// Returns `--weights` and `--query` with the golden files.
 fn query() -> Vec<OsString> {
     vec!["--weights".into(), golden("head-weights").into(), "--query".into(), golden("query").into()]
 }

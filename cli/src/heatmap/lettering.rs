@@ -1,18 +1,20 @@
-//! The few characters a legend needs, as strokes: lines and elliptic arcs, drawn with round ends and smooth edges at any
-//! size.
+//! Draws the few characters that a legend needs. A character consists of strokes, which are lines
+//! and elliptic arcs with round ends and smooth edges, so it can have any size.
 
 use image::{Rgb, RgbImage};
 
-/// A piece of a glyph. Units: a digit is 10 high, y grows downwards from its top, the baseline is at 10.
+/// A stroke of a character. A digit is 10 units high, y grows downwards from its top, and the
+/// baseline is at 10.
 enum Stroke {
-    /// Through these points (x, y).
+    /// A line through these points (x, y).
     Line(&'static [[f64; 2]]),
-    /// Centre, radii, and from one angle to another in degrees; 0 is to the right, 90 is down.
+    /// An arc: its centre, its radii, and the angles of its ends in degrees. The angle 0 points
+    /// right, and 90 points down.
     Arc([f64; 2], [f64; 2], [f64; 2]),
 }
 use Stroke::{Arc, Line};
 
-/// Width and strokes of a character.
+/// Returns the width and the strokes of a character.
 fn glyph(c: char) -> (f64, &'static [Stroke]) {
     match c {
         '0' => (5.6, &[Arc([2.8, 5.0], [2.8, 5.0], [0.0, 360.0])]),
@@ -73,16 +75,16 @@ fn glyph(c: char) -> (f64, &'static [Stroke]) {
     }
 }
 
-/// Between two characters.
+/// The space between two characters.
 const GAP: f64 = 2.4;
 
-/// The width of a text whose digits are `size` high.
+/// Returns the width of a text whose digits are `size` high.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let units: f64 = text.chars().map(|c| glyph(c).0 + GAP).sum();
     (units - GAP).max(0.0) * size / 10.0
 }
 
-/// Writes a text with its digits' upper left corner at (y, x).
+/// Writes a text. `(y, x)` is the upper left corner of its first digit.
 pub(super) fn write(picture: &mut RgbImage, [y, x]: [f64; 2], size: f64, text: &str, ink: [f32; 3]) {
     let unit = size / 10.0;
     let weight = size / 9.0;
@@ -119,7 +121,7 @@ fn segments(stroke: &Stroke) -> Vec<[[f64; 2]; 2]> {
     points.windows(2).map(|pair| [pair[0], pair[1]]).collect()
 }
 
-/// From a point to a line segment.
+/// Returns the distance from a point to a line segment.
 fn distance(p: [f64; 2], [a, b]: &[[f64; 2]; 2]) -> f64 {
     let (ab, ap) = ([b[0] - a[0], b[1] - a[1]], [p[0] - a[0], p[1] - a[1]]);
     let along = ((ap[0] * ab[0] + ap[1] * ab[1]) / (ab[0] * ab[0] + ab[1] * ab[1])).clamp(0.0, 1.0);

@@ -1,9 +1,10 @@
-//! What the tests of the command share: running it, reading its results, making files for it.
+//! Helpers for the tests of the command: they run it, read its results and make files for it.
 //!
-//! The tests run the binary that cargo built, or the one that `THALWEG_BIN` names, and find photographs and golden files from the package's
-//! folder or from the repository's, so they also run from a bundle without cargo.
+//! The tests run the binary that cargo built, or the one that `THALWEG_BIN` names. They find
+//! photographs and golden files from the folder of the package or of the repository, so they also
+//! run from a bundle without cargo.
 
-#![allow(dead_code)] // no test file uses all of it
+#![allow(dead_code)] // no test file uses all helpers
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,7 +16,7 @@ use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
 
-/// The command, not yet run.
+/// Returns the command, ready for arguments.
 pub(crate) fn thalweg() -> Command {
     Command::new(binary())
 }
@@ -24,7 +25,7 @@ pub(crate) fn binary() -> PathBuf {
     std::env::var_os("THALWEG_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_thalweg")), PathBuf::from)
 }
 
-/// A file of the repository.
+/// Returns the path of a file of the repository.
 pub(crate) fn repository(path: &str) -> PathBuf {
     let found = [Path::new("..").join(path), PathBuf::from(path)].into_iter().find(|path| path.exists());
     found.unwrap_or_else(|| panic!("{path} is neither in .. nor in the current folder"))
@@ -34,7 +35,7 @@ pub(crate) fn photo(name: &str) -> PathBuf {
     repository("assets/photos").join(name)
 }
 
-/// What a run printed and how it ended.
+/// The output and the exit code of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -44,8 +45,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn of(command: &mut Command) -> Self {
-        // A program that was just copied is "busy" while a child that another test forked at that moment still holds the
-        // copy's descriptor, until it execs.
+        // A test may have just copied the program. If another test forked a child meanwhile, the
+        // child holds the descriptor of the copy until it calls `exec`, and the copy is busy until
+        // then.
         let output = (0..500).find_map(|_| match command.output() {
             Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
@@ -56,7 +58,7 @@ impl Run {
         Self::from(output.expect("the command is not busy").expect("the command starts"))
     }
 
-    /// Checks the exit code and that the messages hold all of `words`.
+    /// Checks the exit code, and that standard error contains each of `words`.
     #[track_caller]
     pub(crate) fn expect(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -75,7 +77,8 @@ impl From<Output> for Run {
     }
 }
 
-/// `thalweg tokens` with a folder for inputs and one for results, both deleted at the end.
+/// A folder for inputs and one for results of `thalweg tokens`. Both are deleted when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) folder: TempDir,
@@ -107,7 +110,7 @@ impl Bench {
         Run::of(thalweg().arg("tokens").args(arguments).arg("--out").arg(self.out()))
     }
 
-    /// The names in the folder of results, sorted.
+    /// Returns the names of the files in the folder of results, sorted.
     pub(crate) fn results(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.out()) else { return Vec::new() };
         let mut names: Vec<_> =
@@ -120,7 +123,7 @@ impl Bench {
         Tokens::read(&self.out().join(format!("{stem}.safetensors")))
     }
 
-    /// The 8-bit pixels that the command saw in an image, height and width.
+    /// Returns the height and width of an image, and the 8-bit pixels that the command saw.
     pub(crate) fn pixels(&self, path: &Path) -> (usize, usize, Vec<[u8; 3]>) {
         self.tokens([path.as_os_str(), "--textures".as_ref(), "--budget=64".as_ref()]).expect(0, &[]);
         let tokens = self.read(path.file_stem().and_then(OsStr::to_str).expect("a stem"));
@@ -131,7 +134,7 @@ impl Bench {
     }
 }
 
-/// A file of tensors, read by the safetensors crate.
+/// The tensors of a file, as the safetensors crate reads them.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     pub(crate) metadata: BTreeMap<String, String>,
@@ -164,7 +167,7 @@ impl Tokens {
         (shape, bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
-    /// The bits of halves.
+    /// Returns the shape and the bits of a tensor of 16-bit floats.
     #[track_caller]
     pub(crate) fn halves(&self, name: &str, format: Dtype) -> (&[usize], Vec<u16>) {
         let (dtype, shape, bytes) = &self.tensors[name];
@@ -180,7 +183,7 @@ impl Tokens {
     }
 }
 
-/// An image in which every pixel differs from its neighbours.
+/// Makes an image in which every pixel differs from its neighbours.
 pub(crate) fn pattern(width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         Rgb([(x * 37 + y * 11) as u8, (x * 5 + y * 71) as u8, (x * 13 + y * 29) as u8])

@@ -1,10 +1,10 @@
-//! Does what a crate can do, in code whose `unsafe` promises all hold, to get at another crate's kernels: it takes
-//! the other's name, version and module path, replaces the macros and names that `kernel!` might use, and declares kernels of
-//! the same names and signatures.
+//! This crate tries to reach the kernels of another crate, although every promise of its `unsafe`
+//! code holds. It takes the other crate's name and module path, replaces the macros and names that
+//! `kernel!` might use, and declares kernels with the same names and signatures.
 
 use thalweg_simt::ptx;
 
-/// `scale__u32_xf32` times three.
+/// PTX of a kernel `scale__u32_xf32` that multiplies by three.
 const TIMES_THREE: &str = "
 .version 6.3
 .target sm_75
@@ -60,25 +60,25 @@ macro_rules! env {
     };
 }
 
-/// The module where thalweg's crate of kernels declares `entropy`.
+/// A module with the name of the one in which `thalweg-kernels` declares `entropy`.
 pub mod entropy {
     use thalweg_simt::kernel;
 
     kernel! {
-        /// Its body does nothing, so it is sound for every argument. The kernel of this signature in `thalweg-kernels` reads
-        /// `height * width * 3` bytes.
+        /// This body does nothing, so it is sound for every argument. The kernel of the same
+        /// signature in `thalweg-kernels` reads `height * width * 3` bytes.
         pub unsafe fn entropy(cx: impl Simt, height: u32, width: u32, patch: u32, rgb: In<u8>, entropy: Out<f32>)
         grid(1024) block(32)
         {}
     }
 }
 
-/// The same name and signature as a kernel of the test.
+/// Declares a kernel with the name and signature of one in the test.
 pub mod scale {
     use thalweg_simt::kernel;
 
     kernel! {
-        /// `x = 3 x`.
+        /// Computes `x = 3 x`.
         pub unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
         require { x.len() >= n }
         grid(n.div_ceil(256)) block(256)
@@ -91,18 +91,18 @@ pub mod scale {
     }
 }
 
-/// Names that `kernel!` needs, with other meanings.
+/// Gives other meanings to names that `kernel!` uses.
 pub mod shadowed {
     use thalweg_simt::kernel;
 
-    /// Never something.
+    /// Always returns `None`.
     #[allow(non_snake_case, dead_code)]
     fn Some<T>(_: T) -> Option<T> {
         Option::None
     }
 
     kernel! {
-        /// `x = 3 x`, if every name above means what it means elsewhere.
+        /// Computes `x = 3 x`, if `kernel!` does not use the names declared above.
         pub unsafe fn scale(cx: impl Simt, n: u32, x: InOut<f32>)
         require { x.len() >= n }
         grid(n.div_ceil(256)) block(256)
