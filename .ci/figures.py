@@ -18,6 +18,10 @@ MEASURED = re.compile(r"\d (?:ns|us|ms|GB/s|images/s|frames/s|TFLOP/s)\b")
 NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?: \d{3})+(?![\w.]*\w)|(?<![\w.])\d+(?:\.\d+)?(?![\w]|\.\d)")
 
 
+# In a record a unit may follow at once: 1.03x, 495.00ns.
+RECORDED = re.compile(r"\d+(?:\.\d+)?")
+
+
 def numbers(text):
     return {n.replace(" ", "") for n in NUMBER.findall(text)}
 
@@ -34,8 +38,7 @@ def main():
         if found := re.match(r"<!-- figures: (.*) -->", line):
             names = found[1].split()
             texts = [open(os.path.join(ROOT, "benches/record", name)).read() for name in names]
-            # Every way in which a record may write a group of digits.
-            record = (names, set().union(*map(numbers, texts)))
+            record = (names, set().union(*(set(RECORDED.findall(text)) for text in texts)))
         elif line.startswith("|"):
             table.append((at, line))
         elif table:
