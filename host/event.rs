@@ -86,6 +86,9 @@ impl<R: Resource> Event<R> {
     /// Takes the resource and the event apart. The caller must keep the order that the event gave.
     #[inline]
     pub(crate) fn into_parts(mut self) -> (R, Option<Lease>) {
+        // First, because its captures are a user's, and their destructors may panic: then the resource is
+        // still behind its event, and `drop` keeps the order.
+        drop(self.on_drop.take());
         let Some(value) = self.value.take() else { unreachable!("only a transition takes it, by value") };
         (value, self.event.take())
     }

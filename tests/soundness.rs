@@ -676,3 +676,35 @@ fn per_thread_in_a_destructor_is_an_error_at_worst() {
         assert!(matches!(told, Ok(_) | Err(Error::Thread { .. })), "{told:?}");
     }
 }
+
+/// Whatever an event was to do when dropped is forgotten by a transition. Its captures belong to the
+/// program, and one whose destructor panics leaves the resource behind its event.
+#[test]
+fn a_capture_that_panics_in_a_transition_leaves_the_memory_in_order() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let device = Device::new_cpu().unwrap();
+    let pool = PinnedPool::new(device, 1 << 16);
+    let (work, other) = (thalweg::AnyStream::new(device).unwrap(), thalweg::AnyStream::new(device).unwrap());
+    let (open, opened) = mpsc::channel::<()>();
+    let event = work.enter(|s| {
+        s.launch_host(move || _ = opened.recv()).unwrap();
+        let panics = Panics;
+        s.record(s.bind(pool.take::<u8>(100).unwrap()).unwrap()).unwrap().on_drop(move |_| drop(panics))
+    });
+    let waited = catch_unwind(AssertUnwindSafe(|| other.enter(|s| drop(s.wait(event).unwrap()))));
+    assert!(waited.is_err(), "the capture panicked");
+    assert!(pool.in_use() > 0, "work on the memory is pending");
+    drop(open);
+    work.enter(|s| s.synchronize()).unwrap();
+    guarded(|| {
+        // The block comes back after its work, and not before.
+        while pool.take::<u8>(1 << 16).is_err() {
+            thread::yield_now();
+        }
+    });
+}

@@ -25,22 +25,24 @@
 #[macro_export]
 macro_rules! ptx {
     () => {
-        $crate::ptx! { @ }
+        #[cfg(not(target_arch = "nvptx64"))]
+        #[allow(dead_code)]
+        pub(crate) static PTX: $crate::host::Ptx = $crate::host::Ptx::NONE;
     };
     (unsafe = $text:expr) => {
-        $crate::ptx! { @ [] $text, }
+        $crate::ptx! { unsafe @ [] $text, }
     };
     (unsafe $($(#[$attribute:meta])* $file:literal),+ $(,)?) => {
-        $crate::ptx! { @ $(
+        $crate::ptx! { unsafe @ $(
             [$(#[$attribute])*] $crate::__core::include_str!($crate::__core::concat!($crate::__core::env!("OUT_DIR"), "/", $file, ".ptx")),
         )+ }
     };
-    (@ $([$(#[$attribute:meta])*] $text:expr,)*) => {
+    (unsafe @ $([$(#[$attribute:meta])*] $text:expr,)*) => {
         #[cfg(not(target_arch = "nvptx64"))]
         #[allow(dead_code)]
         pub(crate) static PTX: $crate::host::Ptx = {
-            // SAFETY: The author of the crate wrote `unsafe` in `ptx!`, or there are no files. With
-            // it they promise that the entries do what the crate's declarations promise.
+            // SAFETY: The author of the crate wrote `unsafe` in `ptx!`. With it they promise that the
+            // entries do what the crate's declarations promise.
             #[allow(unused_unsafe)]
             unsafe { $crate::host::Ptx::new(&[$($(#[$attribute])* $text),*]) }
         };

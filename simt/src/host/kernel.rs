@@ -22,6 +22,10 @@ pub struct Ptx {
 }
 
 impl Ptx {
+    /// No PTX: what `ptx! {}` declares.
+    #[doc(hidden)]
+    pub const NONE: Self = Self { texts: &[] };
+
     /// Makes the PTX for the kernels that a crate declares.
     ///
     /// # Safety
