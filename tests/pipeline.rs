@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -628,13 +628,27 @@ fn another_pipeline_can_wait() {
     }
 }
 
+/// Takes every parked stream of a device, and a new one. Any of them is parked again when it is dropped.
+fn take_parked(device: Device) -> Vec<AnyStream> {
+    // No stream of this device is ever parked, so each is new, and newer than all that are parked.
+    static NEVER_PARKED: LazyLock<Device> = LazyLock::new(|| Device::new_cpu().unwrap());
+    let newest = AnyStream::new(*NEVER_PARKED).unwrap();
+    let serial = newest.enter(|s| s.serial());
+    std::mem::forget(newest);
+    let mut taken = vec![AnyStream::new(device).unwrap()];
+    while taken.last().unwrap().enter(|s| s.serial()) < serial {
+        taken.push(AnyStream::new(device).unwrap());
+    }
+    taken
+}
+
 /// A pipeline, and frames of it for an image, whose streams stand at gates.
 fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
     // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread of
     // another test that ends may still park its own in between. Then a gated stream is left over, and
     // all of it is done again.
     for _ in 0..100 {
-        let _parked: Vec<_> = (0..32).map(|_| AnyStream::new(device).unwrap()).collect();
+        let _parked = take_parked(device);
         let streams = [(); N].map(|()| AnyStream::new(device).unwrap());
         let gates = [(); N].map(|()| Gate::closed(device));
         for (stream, gate) in streams.iter().zip(&gates) {
@@ -644,8 +658,7 @@ fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>
         drop(streams);
         let pipeline = pipeline(device, small_params()).with_depth(N);
         let frames = (0..N).map(|_| frame(&pipeline, std::slice::from_ref(image)).unwrap()).collect();
-        let rest: Vec<_> = (0..32).map(|_| AnyStream::new(device).unwrap()).collect();
-        if !rest.iter().any(|stream| serials.contains(&stream.enter(|s| s.serial()))) {
+        if !take_parked(device).iter().any(|stream| serials.contains(&stream.enter(|s| s.serial()))) {
             return (pipeline, frames, gates);
         }
     }

@@ -62,7 +62,7 @@ impl<'c> Canvas<'c> {
     /// Says how large the image is, and that `file` holds its pixels from byte `at` on, in the
     /// order in which [`rgb`](Self::rgb) would hold them.
     ///
-    /// They are read when the batch is uploaded. Threads read pieces of 1 MiB into a few
+    /// They are read when the batch is uploaded. Threads read pieces of 4 MiB into a few
     /// page-locked slots, which stay in the processor's caches, and each piece goes to the device
     /// at once. So a large frame crosses host memory once; a frame that is read into memory of its
     /// own crosses it four times. The batch has no copy on the host
