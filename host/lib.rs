@@ -9,7 +9,6 @@
 //! ```
 //! use thalweg::{Device, kernel, ptx, stream_tags};
 //!
-//! # fn main() -> Result<(), thalweg::Error> {
 //! ptx! {} // this crate has no PTX, so its kernels run on the CPU device only
 //!
 //! kernel! {
@@ -27,6 +26,7 @@
 //! }
 //!
 //! stream_tags!(Upload, Compute, Download);
+//! # fn main() -> Result<(), thalweg::Error> {
 //! let gpu = Device::cpu()?;
 //! let (up, compute, down) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
 //!
