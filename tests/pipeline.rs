@@ -642,23 +642,38 @@ fn take_parked(device: Device) -> Vec<AnyStream> {
     taken
 }
 
+/// Page-locked memory, loaded kernels and streams for what a test has under way behind gates: to get
+/// any of them may wait for the device.
+fn warm_up(device: Device, image: &Image) {
+    let warm = pipeline(device, small_params()).with_depth(4);
+    for _ in 0..3 {
+        let under_way: Vec<_> = (0..4).map(|_| submit(&warm, image).unwrap()).collect();
+        under_way.into_iter().for_each(|submitted| drop(finish(&warm, submitted)));
+    }
+}
+
 /// A pipeline, and frames of it for an image, whose streams stand at gates.
 fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
     // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread of
-    // another test that ends may still park its own in between. Then a gated stream is left over, and
-    // all of it is done again.
+    // another test that ends may still park its own in between. Then a gated stream may be left over,
+    // and all of it is done again.
     for _ in 0..100 {
-        let _parked = take_parked(device);
-        let streams = [(); N].map(|()| AnyStream::new(device).unwrap());
         let gates = [(); N].map(|()| Gate::closed(device));
+        warm_up(device, image);
+        let mut kept = take_parked(device);
+        let streams = [(); N].map(|()| AnyStream::new(device).unwrap());
         for (stream, gate) in streams.iter().zip(&gates) {
             stream.enter(|s| gate.hold(s));
         }
-        let serials = streams.each_ref().map(|stream| stream.enter(|s| s.serial()));
         drop(streams);
         let pipeline = pipeline(device, small_params()).with_depth(N);
         let frames = (0..N).map(|_| frame(&pipeline, std::slice::from_ref(image)).unwrap()).collect();
-        if !take_parked(device).iter().any(|stream| serials.contains(&stream.enter(|s| s.serial()))) {
+        // No stream is left over if one that is parked now is the next. To make a stream could wait
+        // for the gates, and here one is parked, so none is made.
+        let last = kept.pop().expect("`take_parked` makes a stream");
+        let serial = last.enter(|s| s.serial());
+        drop(last);
+        if AnyStream::new(device).unwrap().enter(|s| s.serial()) == serial {
             return (pipeline, frames, gates);
         }
     }
@@ -686,17 +701,8 @@ fn submitting_and_dropping_wait_for_nothing() {
     let _alone = alone();
     let image = given(&noise(64, 80));
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-    let gpus = devices().iter().copied().filter(|device| device.kind() == DeviceKind::Cuda);
-    for device in gpus.chain([Device::new_cpu().unwrap()]) {
-        // Page-locked memory for all that is under way below, and loaded kernels: either may wait for the device.
-        let warm = pipeline(device, small_params()).with_depth(16);
-        let want = warm.run(std::slice::from_ref(&image)).remove(0).unwrap();
-        let under_way: Vec<_> = (0..16).map(|_| submit(&warm, &image).unwrap()).collect();
-        for submitted in under_way {
-            finish(&warm, submitted);
-        }
-        drop(warm);
-
+    for device in gpus_and_a_cpu() {
+        let want = pipeline(device, small_params()).run(std::slice::from_ref(&image)).remove(0).unwrap();
         for order in orders {
             for opened in 0..=3 {
                 let (pipeline, frames, gates) = gated::<3>(device, &image);
@@ -721,16 +727,6 @@ fn submitting_and_dropping_wait_for_nothing() {
                 }
             }
         }
-    }
-}
-
-/// Page-locked memory and loaded kernels for what a test has under way behind gates: to get either
-/// may wait for the device.
-fn warm_up(device: Device, image: &Image) {
-    let warm = pipeline(device, small_params()).with_depth(4);
-    for _ in 0..3 {
-        let under_way: Vec<_> = (0..4).map(|_| submit(&warm, image).unwrap()).collect();
-        under_way.into_iter().for_each(|submitted| drop(finish(&warm, submitted)));
     }
 }
 
@@ -761,7 +757,6 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
     let image = given(&noise(64, 80));
     let sizes = [[64, 80]];
     for device in gpus_and_a_cpu() {
-        warm_up(device, &image);
         let (pipeline, frames, [first, second]) = gated::<2>(device, &image);
         let mut submitted = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap());
         drop(submitted.next().unwrap());
@@ -823,7 +818,6 @@ fn a_thread_waits_for_a_dropped_batch() {
     let _alone = alone();
     let image = given(&noise(64, 80));
     for device in gpus_and_a_cpu() {
-        warm_up(device, &image);
         let (pipeline, mut frames, [gate]) = gated::<1>(device, &image);
         let submitted = pipeline.submit(frames.remove(0)).unwrap();
         thread::scope(|threads| {
@@ -893,7 +887,6 @@ fn tasks_wait_for_frames_in_order() {
     let image = given(&noise(64, 80));
     let sizes = [[64, 80]];
     for device in gpus_and_a_cpu() {
-        warm_up(device, &image);
         let (pipeline, frames, [first, second, third]) = gated::<3>(device, &image);
         for frame in frames {
             drop(pipeline.submit(frame).unwrap());
@@ -1012,7 +1005,6 @@ fn a_failed_device_ends_the_wait() {
     let _alone = alone();
     let image = given(&noise(64, 80));
     let device = Device::new_cpu().unwrap();
-    warm_up(device, &image);
     let (pipeline, frames, _gates) = gated::<2>(device, &image);
     for frame in frames {
         drop(pipeline.submit(frame).unwrap());
