@@ -51,10 +51,6 @@ struct Maps {
     halves: Vec<u16>,
 }
 
-impl Fence for u16 {
-    const FENCE: Self = 0xabcd;
-}
-
 /// The images of a layout in one buffer, with bytes between them that would show.
 fn bytes_of(layout: &Layout, images: &[Image]) -> Vec<u8> {
     let mut rgb = vec![u8::FENCE; layout.bytes() as usize];

@@ -4,7 +4,7 @@
 
 mod support;
 
-use forged::{entropy, scale as tripling, shadowed};
+use forged::{scale as tripling, shadowed, vision::entropy};
 use support::devices::devices;
 use thalweg::{DeviceKind, Error, NotFound, kernel, ptx};
 
@@ -97,6 +97,13 @@ fn kernels_of_one_name_in_two_crates_are_two_kernels() {
 
 #[test]
 fn a_forged_declaration_does_not_reach_the_other_crates_kernel() {
+    // The forger has the names of a kernel that there is.
+    let there = include_str!("../kernels-gpu/ptx/vision.ptx").lines().any(|line| {
+        line.starts_with("// entry: entropy__u32_u32_u32_ru8_wf32 ")
+            && line.ends_with(" thalweg_kernels::vision::entropy")
+    });
+    assert!(there, "`thalweg-kernels` has no such entry: give the forger the names of another");
+
     for &device in devices() {
         thalweg::AnyStream::new(device)
             .unwrap()
@@ -109,7 +116,10 @@ fn a_forged_declaration_does_not_reach_the_other_crates_kernel() {
                     DeviceKind::Cuda => {
                         let error = launched.unwrap_err();
                         let Error::NoEntry { origin, found, .. } = &error else { panic!("{device}: {error}") };
-                        assert_eq!((*origin, found), ("forger 0.1.0 thalweg_kernels::entropy", &NotFound::Absent));
+                        assert_eq!(
+                            (*origin, found),
+                            ("forger 0.1.0 thalweg_kernels::vision::entropy", &NotFound::Absent)
+                        );
                     }
                     _ => launched?, // runs the body of the declaration, which does nothing
                 }

@@ -65,12 +65,20 @@ element! {
     f64 => AtomicU64, f64::to_bits, f64::from_bits;
 }
 
-/// A 32-bit value that the lanes of a warp can exchange: `u32`, `i32` or `f32`.
-pub trait Word: Element {
+/// A 32-bit value that the lanes of a warp can exchange: `u32`, `i32` or `f32`. No other type can be
+/// one: vector loads rely on four bytes.
+pub trait Word: Element + sealed::Sealed {
     /// Returns the bits of the value.
     fn to_word(self) -> u32;
     /// Returns the value with these bits.
     fn from_word(bits: u32) -> Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u32 {}
+    impl Sealed for i32 {}
+    impl Sealed for f32 {}
 }
 
 impl Word for u32 {

@@ -50,8 +50,9 @@
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
 //! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
 //! | `gpu` | the context on `nvptx64` |
+//! | [`host::counted`] | numbers with their nouns |
 //! | [`cpu`], without `run` | the context on the host |
-//! | [`host`] | what a launcher takes and what it gives to a stream |
+//! | the rest of [`host`] | what a launcher takes and what it gives to a stream |
 //! | `cpu::run` | [`cpu::run_block`], which runs a block of a declared kernel |
 //! | `kernel`, `ptx` | the macros |
 #![cfg_attr(target_arch = "nvptx64", no_std)]

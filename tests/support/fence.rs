@@ -15,6 +15,9 @@ pub trait Fence: Plain + Debug {
 impl Fence for u8 {
     const FENCE: Self = 0xcd;
 }
+impl Fence for u16 {
+    const FENCE: Self = 0xabcd;
+}
 impl Fence for u32 {
     const FENCE: Self = 0xdead_beef;
 }

@@ -1,3 +1,3 @@
-//! Parts that kernels of several families share.
+//! Parts that kernels share, whatever family they are of.
 
 pub(crate) mod block;

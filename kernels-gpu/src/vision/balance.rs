@@ -82,8 +82,8 @@ kernel! {
         if warp < 3 {
             let span = Span::of_image(cx, table, images, patches, image);
             let (n, blocks, stride) = (span.len(), span.len().div_ceil(PIECE), patches / PIECE + images);
-            // Those of four pieces at once. Past the last piece they are the last one's, which the
-            // loops below leave out.
+            // The summaries of four pieces at once. Past the last piece they are the last one's
+            // again. The sums below leave these out, and they do not change a maximum.
             let summaries = |map: u32, k: u32, b: u32| -> [f32; 4] {
                 let of = |b: u32| ((map * 3 + k) * stride + span.piece() + b.min(blocks - 1)) as usize;
                 core::array::from_fn(|i| summaries.get(cx, of(b + 32 * i as u32)))

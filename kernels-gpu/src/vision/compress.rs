@@ -14,9 +14,9 @@
 //! Memory: 52 bytes read for each pixel of a selected patch, more where cells overlap because the
 //! side does not divide the patch; 60 written for each token.
 //!
-//! - **A token finds its patch**, by bisection of `cu_seqlens`, instead of a patch its tokens: each
-//!   row of the output has one owner whatever `cu_seqlens` holds, so wrong offsets give wrong
-//!   tokens and never a race. It also spreads a few large patches evenly over the threads.
+//! - **A token finds its patch**, by bisection of `cu_seqlens`. If each patch wrote its own tokens
+//!   instead, wrong offsets could make two patches write one row. Here each row has one owner, so
+//!   wrong offsets give wrong tokens and never a race. The threads also share large patches evenly.
 //! - **Each lane has a token**: neighbouring cells are neighbouring columns, and a warp stays in
 //!   one plane.
 //! - **Sums are compensated**, as in `features`.

@@ -20,7 +20,7 @@
 //! - **There is one barrier**: partial sums go to shared memory plane by plane, and 13 threads add
 //!   them in order. The result rounds the same way everywhere and needs no atomics. On the CPU
 //!   device a barrier costs each thread one switch, a warp reduction many. Rows are one word longer
-//!   than the number of threads, so that the 13 readers meet in no bank.
+//!   than the number of threads, so that the 13 readers have no bank conflicts.
 
 use thalweg_simt::kernel;
 

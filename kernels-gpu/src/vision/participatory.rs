@@ -21,9 +21,9 @@
 //!   (W2^T W2) h would cancel where z is small.
 //! - **Weights go through shared memory**: all lanes read the same 16 bytes at a time, and use them
 //!   twice because a lane has two patches. All loads are issued before the first is needed.
-//! - **Features go through shared memory, too**: the rows of a block are one run of memory, and 13
-//!   is odd, so lanes that read a row each meet in no bank. If every warp loaded the rows itself,
-//!   their lines of 52 bytes would keep the load units busy for longer than the weights do.
+//! - **Features go through shared memory, too**: the rows of a block are one run of memory. A row
+//!   has 13 words, an odd number, so 32 lanes that read a row each have no bank conflicts. If every
+//!   warp loaded the rows from memory, that would take longer than the weights do.
 //! - **Rows of R are in groups of 8**, each from its first column that is not zero, stored column
 //!   by column: a hidden unit is loaded once for 4 rows. Two warps share groups g and 7 - g, which
 //!   makes 74 columns for every warp.
@@ -104,7 +104,7 @@ kernel! {
             let at = (k as u32 * THREADS + rank) * 4;
             if at < COUPLING { cx.load4(coupling.as_ptr().add(at as usize)) } else { [0.0; 4] }
         });
-        // What lies past the last patch is loaded from the last one.
+        // Past the last patch, the last one is loaded again.
         let values: [f32; 4] = core::array::from_fn(|k| {
             features.get(cx, (first * PLANES + (k as u32 * THREADS + rank).min(count * PLANES - 1)) as usize)
         });

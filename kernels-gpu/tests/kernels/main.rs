@@ -58,9 +58,11 @@ fn fixation(random: &mut SplitMix) -> [f32; 2] {
     if below(random, 2) == 0 { [0.5, 0.5] } else { [random.unit() as f32, random.unit() as f32] }
 }
 
-/// The table of one image.
-fn single(height: u32, width: u32, patch: u32) -> Buffer<u32> {
-    Buffer::new(Layout::new(&[[height, width]], patch).unwrap().table(), 0, 0xdead_beef)
+/// The layout of one image, and its table.
+fn single(height: u32, width: u32, patch: u32) -> (Layout, Buffer<u32>) {
+    let layout = Layout::new(&[[height, width]], patch).unwrap();
+    let table = Buffer::new(layout.table(), 0, 0xdead_beef);
+    (layout, table)
 }
 
 /// [`analyze`] of one image, of which `rgb` holds no more.
@@ -73,8 +75,7 @@ fn run_analyze(
     out: &mut Buffer<f32>,
     bits: &mut Buffer<f32>,
 ) -> Result<(), Error> {
-    let layout = Layout::new(&[[height, width]], patch).unwrap();
-    let table = single(height, width, patch);
+    let (layout, table) = single(height, width, patch);
     let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [fy, fx]) };
     analyze(cpu, &layout.batch(table.slice()), &pixels, out.slice_mut(), bits.slice_mut())
 }
@@ -236,7 +237,7 @@ fn fused_tokens_are_those_of_planes() {
             let out = TokensMut { tokens: twin.slice_mut(), position: twin_position.slice_mut(), capacity };
             compress(&cpu, height, width, patch, planes.slice(), &selection, out).unwrap();
             let (mut tokens, mut position) = (Buffer::floats(numbers), Buffer::floats(2 * rows));
-            let (layout, table) = (Layout::new(&[[height, width]], patch).unwrap(), single(height, width, patch));
+            let (layout, table) = single(height, width, patch);
             let batch = layout.batch(table.slice());
             let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [fy, fx]) };
             let out = TokensMut { tokens: tokens.slice_mut(), position: position.slice_mut(), capacity };
@@ -280,7 +281,7 @@ fn fused_compression_survives_any_contents() {
         let (cu_seqlens, patch_id) = (Buffer::new(&noise(8), 0, 1), Buffer::new(&noise(7), 0, 1));
         let counts: Vec<u32> = noise(2).iter().map(|v| *v as u32).collect();
         let (mut tokens, mut position) = (Buffer::floats(13 * 40), Buffer::floats(2 * 40));
-        let (layout, table) = (Layout::new(&[[height, width]], patch).unwrap(), single(height, width, patch));
+        let (layout, table) = single(height, width, patch);
         let pixels = Pixels { bytes: 3 * height * width, ..layout.pixels(rgb.slice(), [0.5; 2]) };
         let counts = Buffer::new(&counts, 0, 1);
         let selection = Selection {

@@ -1,8 +1,8 @@
 //! The arguments of a launch: the slots that carry them, and what predicates see of them.
 
-use super::counted::counted;
 use std::fmt::{self, Debug};
 
+use super::counted::counted;
 use super::slice::DeviceSlice;
 use crate::{Element, In, InOut, Out};
 
@@ -28,14 +28,14 @@ pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
 pub trait Argument {
     /// The type by which predicates and extents see the argument.
     type Wide: Debug;
-    /// Returns the argument's bits. The low bytes, as many as the argument has, are the argument.
+    /// Returns the argument's bits, in the low bytes of the slot.
     fn slot(&self) -> u64;
     /// Returns the argument as predicates and extents see it.
     fn widen(&self) -> Self::Wide;
 }
 
-macro_rules! integer {
-    ($($t:ty)*) => {$(
+macro_rules! integers {
+    ($wide:ty: $($t:ty)*) => {$(
         impl Parameter for $t {
             #[inline(always)]
             unsafe fn from_slot(slot: u64) -> Self {
@@ -43,38 +43,18 @@ macro_rules! integer {
             }
         }
         impl Argument for $t {
-            type Wide = i128;
+            type Wide = $wide;
             fn slot(&self) -> u64 {
                 *self as u64
             }
-            fn widen(&self) -> i128 {
-                i128::from(*self)
+            fn widen(&self) -> $wide {
+                <$wide>::from(*self)
             }
         }
     )*};
 }
-integer!(i8 i16 i32 i64);
-
-macro_rules! natural {
-    ($($t:ty)*) => {$(
-        impl Parameter for $t {
-            #[inline(always)]
-            unsafe fn from_slot(slot: u64) -> Self {
-                slot as $t
-            }
-        }
-        impl Argument for $t {
-            type Wide = u128;
-            fn slot(&self) -> u64 {
-                u64::from(*self)
-            }
-            fn widen(&self) -> u128 {
-                u128::from(*self)
-            }
-        }
-    )*};
-}
-natural!(u8 u16 u32 u64);
+integers!(i128: i8 i16 i32 i64);
+integers!(u128: u8 u16 u32 u64);
 
 impl Parameter for f32 {
     #[inline(always)]

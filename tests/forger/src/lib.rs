@@ -38,7 +38,7 @@ ptx! { unsafe = TIMES_THREE }
 #[allow(unused_macros)]
 macro_rules! module_path {
     () => {
-        "thalweg_kernels::entropy"
+        "thalweg_kernels::vision::entropy"
     };
 }
 #[allow(unused_macros)]
@@ -60,16 +60,18 @@ macro_rules! env {
     };
 }
 
-/// A module with the name of the one in which `thalweg-kernels` declares `entropy`.
-pub mod entropy {
-    use thalweg_simt::kernel;
+/// Modules with the names of those in which `thalweg-kernels` declares `entropy`.
+pub mod vision {
+    pub mod entropy {
+        use thalweg_simt::kernel;
 
-    kernel! {
-        /// This body does nothing, so it is sound for every argument. The kernel of the same
-        /// signature in `thalweg-kernels` reads `height * width * 3` bytes.
-        pub unsafe fn entropy(cx: impl Simt, height: u32, width: u32, patch: u32, rgb: In<u8>, entropy: Out<f32>)
-        grid(1024) block(32)
-        {}
+        kernel! {
+            /// This body does nothing, so it is sound for every argument. The kernel of the same
+            /// signature in `thalweg-kernels` reads `height * width * 3` bytes.
+            pub unsafe fn entropy(cx: impl Simt, height: u32, width: u32, patch: u32, rgb: In<u8>, entropy: Out<f32>)
+            grid(1024) block(32)
+            {}
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The plain f64 reference of everything that the kernels compute.
 //!
 //! It consists of scalar loops in the order of the definitions in `docs/spec.md`, and it shares nothing with the
-//! kernels. A file holds one section of that page. Arrays are row-major; planes are `[13, H, W]`; there are `N` patches
+//! kernels. A file with definitions begins with the numbers of its
+//! sections. Arrays are row-major; planes are `[13, H, W]`; there are `N` patches
 //! in raster order. [`allocate`] takes the `f32` relevance that a run computed, because the allocation is an exact function
 //! of it.
 //!

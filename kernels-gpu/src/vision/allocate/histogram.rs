@@ -45,8 +45,8 @@ impl Histogram {
         }
     }
 
-    /// Adds a cost and a count to a bin. If `large`, the costs of a bin may pass 2^31: an addition
-    /// to a bin that is there already takes itself back.
+    /// Adds a cost and a count to a bin. If `large`, the costs of a bin may pass 2^31. An addition
+    /// to a bin that has passed 2^31 before is undone.
     ///
     /// # Safety
     /// Both have [`BINS`] words, `bin` is one of them, and the block accesses them only by this

