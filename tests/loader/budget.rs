@@ -1,0 +1,126 @@
+//! Tests of loaders that run out of page-locked memory or of device memory.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thalweg::{Device, Error};
+use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+
+use crate::support::devices::devices;
+use crate::{PAGE, check, draw, options, source};
+
+#[test]
+fn a_spent_pinned_budget_is_waited_for() {
+    for &device in devices() {
+        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+            // One batch of four images, and a half.
+            let options = Options { pinned_budget: 6 * PAGE, prefetch: 3, ..options(4, 6, upload) };
+            let mut loader = Loader::new(device, source(41), options).unwrap();
+            let pool = loader.pinned_pool();
+            let mut seen = Vec::new();
+            for batch in loader.by_ref() {
+                assert!(pool.in_use() + pool.cached() <= 6 * PAGE);
+                let batch = batch.unwrap();
+                seen.extend(if upload == Upload::Off {
+                    batch.synchronize().unwrap().indices
+                } else {
+                    check(device, batch)
+                });
+            }
+            assert_eq!(seen, (0..41).collect::<Vec<_>>(), "{upload:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pinned_budget_that_cannot_suffice_is_an_error() {
+    for &device in devices() {
+        let spent = |item: Option<Result<_, Error>>| match item {
+            Some(Err(Error::Sample { index, cause, .. })) => match cause.downcast_ref() {
+                Some(Error::PinnedBudget { budget, .. }) => (index, *budget),
+                _ => panic!("{cause}"),
+            },
+            Some(Ok(_)) => panic!("a batch came"),
+            Some(Err(error)) => panic!("{error}"),
+            None => panic!("the end came"),
+        };
+        // One image is too large, however long one waits; the others go on.
+        let samples = Source::indexed(6, |index| {
+            Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                if index == 3 { canvas.rgb(100, 100).map(drop).map_err(Into::into) } else { draw(index, canvas) }
+            })
+        });
+        let options = Options { pinned_budget: 2 * PAGE, ..options(2, 3, Upload::Auto) };
+        let mut loader = Loader::new(device, samples, options.clone()).unwrap();
+        assert_eq!(check(device, loader.next().unwrap().unwrap()), [0, 1]);
+        assert_eq!(spent(loader.next()), (3, 2 * PAGE));
+        assert_eq!(check(device, loader.next().unwrap().unwrap()), [2]);
+        assert_eq!(check(device, loader.next().unwrap().unwrap()), [4, 5]);
+
+        // A consumer that keeps what it got. Waiting for it would never end.
+        let mut loader = Loader::new(device, source(8), options).unwrap();
+        let kept = loader.next().unwrap().unwrap();
+        assert_eq!(spent(loader.next()).0, 2);
+        assert_eq!(spent(loader.next()).0, 3);
+        drop(kept);
+        let rest: Vec<_> = loader.map(|batch| check(device, batch.unwrap())).collect();
+        assert_eq!(rest, [[4, 5], [6, 7]]);
+    }
+}
+
+#[test]
+fn a_batch_without_device_memory_is_tried_again() {
+    for upload in [Upload::Streams, Upload::Sequential] {
+        let cpu = Device::new_cpu().unwrap();
+        cpu.limit_memory(Some(100_000));
+        let samples = |side: fn(u64) -> u32| {
+            Source::indexed(6, move |index| {
+                Sample::new(index.to_string(), index, move |canvas| {
+                    canvas.rgb(side(index), 100)?.fill(index as u8);
+                    Ok(())
+                })
+            })
+        };
+        // Two batches of 30 000 bytes fit and a third does, but not a fourth.
+        let mut loader = Loader::new(cpu, samples(|_| 100), options(1, 2, upload)).unwrap();
+        let mut kept: Vec<_> = loader.by_ref().take(3).map(Result::unwrap).collect();
+        let error = loader.next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { wanted: 30_000, .. }), "{error}");
+        let first = kept.remove(0).synchronize().unwrap();
+        assert_eq!(first.meta, [0]);
+        drop(first);
+        kept.into_iter().for_each(|batch| drop(batch.synchronize().unwrap()));
+        let begin = Instant::now();
+        while cpu.free_memory().unwrap() < 90_000 {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            thread::yield_now();
+        }
+        let mut rest = Vec::new();
+        for batch in loader.by_ref() {
+            rest.extend(batch.unwrap().synchronize().unwrap().meta);
+        }
+        assert_eq!(rest, [3, 4, 5], "none is lost");
+
+        // One that can never fit is given up after the second error, and what follows still comes;
+        // with `drop_last`, what is left of it comes too.
+        for drop_last in [false, true] {
+            let options = Options { drop_last, ..options(1, 2, upload) };
+            let mut loader = Loader::new(cpu, samples(|i| if i == 1 { 1000 } else { 10 }), options).unwrap();
+            let (mut seen, mut lost, mut errors) = (Vec::new(), Vec::new(), 0);
+            for batch in loader.by_ref() {
+                match batch {
+                    Ok(batch) => {
+                        let batch = batch.synchronize().unwrap();
+                        seen.push(batch.meta);
+                        lost.extend(batch.failed);
+                    }
+                    Err(Error::OutOfMemory { wanted: 300_000, .. }) => errors += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let (second, failed) = if drop_last { (vec![vec![]], vec![1]) } else { (vec![], vec![]) };
+            assert_eq!(seen, [vec![vec![0]], second, (2..6).map(|i| vec![i]).collect()].concat());
+            assert_eq!((lost, errors, loader.stats().failed), (failed, 2, 1));
+        }
+    }
+}
