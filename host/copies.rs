@@ -46,8 +46,8 @@ impl<S: Brand> Stream<S> {
             _ => unreachable!("asserted above"),
         };
         // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
-        // the slice has `len` elements and this stream orders all uses of them. The match above
-        // gave the pattern the size of one element.
+        // the slice has `len` elements, its address is a multiple of their size, and this stream
+        // orders all uses of them. The match above gave the pattern the size of one element.
         self.call(|s| unsafe { s.fill(slice.device_ptr(), pattern, slice.len()) })
     }
 

@@ -1,10 +1,8 @@
 //! Events, which guard resources in transit.
 
 use std::fmt;
-
 use std::pin::Pin;
-
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::brand::{Brand, StreamTag};
@@ -86,8 +84,8 @@ impl<R: Resource> Event<R> {
     /// Takes the resource and the event apart. The caller must keep the order that the event gave.
     #[inline]
     pub(crate) fn into_parts(mut self) -> (R, Option<Lease>) {
-        // First, because its captures are a user's, and their destructors may panic: then the resource is
-        // still behind its event, and `drop` keeps the order.
+        // Drop the closure first. Its captures are a user's values, whose destructors may panic. If
+        // one does, the resource is still behind its event.
         drop(self.on_drop.take());
         let Some(value) = self.value.take() else { unreachable!("only a transition takes it, by value") };
         (value, self.event.take())
@@ -101,16 +99,18 @@ impl<R: Resource> Event<R> {
         self.event.as_ref().map_or(Ok(true), Lease::query)
     }
 
-    /// Whether the work before the record is certainly done. It asks nothing that could run code, so it may be called under a
-    /// lock; it is `false` if that cannot be known, such as in a host function of a stream.
+    /// Whether the work before the record is certainly done. If nobody can know that, for example
+    /// in a host function of a stream, it is `false`. The call runs no work of a seeded device, so
+    /// it may be made under a lock.
     pub fn has_passed(&self) -> bool {
-        self.event.as_ref().is_none_or(|event| !guard::forked() && event.is_done())
+        self.event.as_ref().is_none_or(Lease::has_passed)
     }
 
     /// Whether the work before the record is done. If it is not, the task is woken once the work is
     /// done or the device has failed. Does not wait.
     ///
-    /// Unlike `.await`, this call does not consume the event.
+    /// Unlike `.await`, this call does not consume the event. Each call that returns `Pending`
+    /// registers the waker once more, so poll again only after a wake.
     ///
     /// # Errors
     /// The device has failed.
@@ -339,7 +339,7 @@ impl<R: Resource> IntoFuture for Event<R> {
     type Output = Result<R>;
     type IntoFuture = EventFuture<R>;
     fn into_future(self) -> EventFuture<R> {
-        EventFuture(Some(self))
+        EventFuture { event: Some(self), registered: None }
     }
 }
 
@@ -347,7 +347,12 @@ impl<R: Resource> IntoFuture for Event<R> {
 /// and works on every executor.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
-pub struct EventFuture<R: Resource>(Option<Event<R>>);
+pub struct EventFuture<R: Resource> {
+    event: Option<Event<R>>,
+    /// The waker that the background thread has. It keeps it until the event is complete, so it
+    /// gets each waker once, however often a pending future is polled.
+    registered: Option<Waker>,
+}
 
 // The resource is moved out by value and never pinned.
 impl<R: Resource> Unpin for EventFuture<R> {}
@@ -356,19 +361,23 @@ impl<R: Resource> Future for EventFuture<R> {
     type Output = Result<R>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(event) = self.0.take() else {
+        let Some(event) = self.event.take() else {
             return Poll::Pending; // it was polled again after it was ready
         };
-        match event.query() {
-            Ok(Query::Ready(value)) => Poll::Ready(Ok(value)),
-            Ok(Query::Pending(event)) => {
-                if let Some(lease) = event.lease() {
-                    lease.wake(cx.waker());
+        match event.is_ready() {
+            Ok(true) => Poll::Ready(Ok(event.into_parts().0)),
+            // A host function may not ask the device, but the background thread may.
+            Ok(false) | Err(Error::InHostFunction) => {
+                if !self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    if let Some(lease) = event.lease() {
+                        lease.wake(cx.waker());
+                    }
+                    self.registered = Some(cx.waker().clone());
                 }
-                self.0 = Some(event);
+                self.event = Some(event);
                 Poll::Pending
             }
-            Err(returned) => Poll::Ready(Err(returned.error)),
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 }
@@ -403,10 +412,8 @@ impl TimedEvent {
     /// The device has failed.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
-        let device = self.0.device();
-        let _stall = device.stall(Stall::Synchronize);
-        device.usable()?;
-        device.seen(self.0.handle().synchronize())
+        let _stall = self.0.device().stall(Stall::Synchronize);
+        self.0.synchronize()
     }
 
     /// The device time from `start` to this point, or `None` while one of them is not complete.

@@ -87,7 +87,7 @@ impl fmt::Debug for Capture<'_> {
 ///
 /// Graphs pay when many short kernels follow one another. The example `graph_replay` measured on an
 /// H200, including the copies and hand-over of each frame, 2.73 us per kernel in a graph of 128
-/// kernels and 3.59 us by launches. For 2 kernels it measured 10.37 us in a graph and 9.82 us by
+/// kernels and 3.60 us by launches. For 2 kernels it measured 12.21 us in a graph and 9.76 us by
 /// launches.
 pub struct Graph<R: Resource> {
     device: Device,

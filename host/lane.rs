@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::brand::{Brand, StreamTag, sealed};
+use crate::driver::guard;
 use crate::error::{Error, Result};
 use crate::lock;
 use crate::runtime::device::Device;
@@ -103,7 +104,9 @@ impl AnyStream {
 
 impl Drop for AnyStream {
     fn drop(&mut self) {
-        self.0.device().park(self.0);
+        if !guard::forked() {
+            self.0.device().park(self.0);
+        }
     }
 }
 

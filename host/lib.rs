@@ -143,9 +143,9 @@ pub use thalweg_derive::Resource;
 ptx! {}
 
 /// Locks a mutex, also after a panic poisoned it. No user code runs under a lock that guards data
-/// and is taken here, so a user's panic cannot leave that data half changed. The one lock with user
-/// code under it is `resolving` of the timeline, where the seeded CPU device may carry out work. It
-/// guards no data.
+/// and is taken here, so a user's panic cannot leave that data half changed. Two locks have user
+/// code under them, on a seeded CPU device only: that of its scheduler, and `resolving` of the
+/// timeline, which guards no data.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

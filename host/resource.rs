@@ -26,8 +26,7 @@ use thalweg_simt::host::counted;
 
 use crate::brand::Brand;
 use crate::runtime::device::Device;
-use crate::runtime::memory::Memory;
-use crate::runtime::memory::{When, give_back};
+use crate::runtime::memory::{Memory, When, give_back};
 use crate::stream::Stream;
 
 /// Proof that a change of state is justified. Only this crate makes one.
@@ -168,7 +167,7 @@ pub unsafe trait Bundle<S: Brand>: Sized {
 /// A buffer: what [`On`] can hold.
 ///
 /// # Safety
-/// Sealed: implemented for the buffers of this crate.
+/// Only this crate implements it.
 pub unsafe trait LeafResource: Resource {
     /// What the buffer dereferences to while a stream orders it.
     #[doc(hidden)]

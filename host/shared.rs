@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::brand::Brand;
-use crate::brand::StreamTag;
+use crate::brand::{Brand, StreamTag};
+use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::lock;
 use crate::memory::{PinnedBuffer, Plain};
@@ -149,6 +149,10 @@ impl<R: Resource> fmt::Debug for Shared<R> {
 impl<R: Resource> Drop for Inner<R> {
     fn drop(&mut self) {
         let Some(mut value) = self.value.take() else { return };
+        if guard::forked() {
+            std::mem::forget(value); // another thread may have held the lock at the fork
+            return;
+        }
         let readers = std::mem::take(&mut *lock(&self.readers));
         if readers.lost {
             std::mem::forget(value);
@@ -186,6 +190,9 @@ impl<S: StreamTag, R: Resource> Deref for Reading<S, R> {
 
 impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
+        if guard::forked() {
+            return; // another thread may have held the lock at the fork
+        }
         // Record the event first. The fields, and with them the handle on the resource, are dropped
         // after this.
         static TURN: AtomicU64 = AtomicU64::new(0);

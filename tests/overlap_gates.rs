@@ -544,7 +544,7 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
             )
         })
         .unwrap();
-        assert_eq!(found.with.is_none(), one);
+        assert_eq!(found.with_priority.is_none(), one);
         let mut want = vec![0];
         want.extend((!one).then_some(first));
         want.extend([0; 2 * SAMPLES]);

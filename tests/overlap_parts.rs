@@ -479,9 +479,9 @@ fn the_probe_compares_what_the_device_offers() {
         )
         .unwrap();
         let one = device.priorities().count() == 1;
-        assert_eq!(found.with.is_none(), one);
+        assert_eq!(found.with_priority.is_none(), one);
         assert_eq!(urgent, if one { 1 + 2 * samples } else { 2 + 3 * samples });
-        for latency in [found.alone, found.without].into_iter().chain(found.with) {
+        for latency in [found.alone, found.without_priority].into_iter().chain(found.with_priority) {
             assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.p999 && !latency.p999.is_zero());
         }
     });

@@ -578,6 +578,38 @@ fn metadata_that_panics_ends_a_loader() {
     });
 }
 
+/// A pending future registered its waker once more at every poll.
+#[test]
+fn a_future_that_is_polled_often_is_woken_once() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    stream_tags!(Polled);
+    guarded(|| {
+        let stream = Device::new_cpu().unwrap().stream::<Polled>().unwrap();
+        let gate = gate(stream);
+        let mut future = pin!(stream.record(()).unwrap().into_future());
+        let wakes = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(wakes.clone());
+        let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!((0..100).all(|_| poll().is_pending()));
+        // One is held by this test, one by its waker, one by the future, one by the thread that
+        // wakes.
+        assert_eq!(Arc::strong_count(&wakes), 4);
+        drop(gate);
+        stream.synchronize().unwrap();
+        while wakes.0.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        assert!(poll().is_ready());
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    });
+}
+
 /// A waker whose destructor panics ended the thread that calls all wakers.
 #[test]
 fn a_waker_that_panics_does_not_stop_others() {

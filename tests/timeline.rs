@@ -176,6 +176,24 @@ fn a_span_that_fails_is_not_recorded() {
     }
 }
 
+/// The spans are still there for a later call.
+#[test]
+fn finish_in_a_host_function_is_refused() {
+    let _alone = alone();
+    for &device in devices() {
+        let timeline = Timeline::new(device).unwrap();
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut x = s.alloc::<u32>(64).unwrap();
+            timeline.span(s, Activity::Compute, "fill", || s.fill(&mut x, 1)).unwrap();
+            let (inside, (tell, told)) = (timeline.clone(), std::sync::mpsc::channel());
+            s.launch_host(move || tell.send(inside.finish().map(drop)).unwrap()).unwrap();
+            s.synchronize().unwrap();
+            assert!(matches!(told.recv().unwrap(), Err(Error::InHostFunction)), "{device}");
+        });
+        assert_eq!(timeline.finish().unwrap().spans().len(), 1, "{device}");
+    }
+}
+
 #[test]
 fn off_runs_and_records_nothing() {
     let _alone = alone();
@@ -336,9 +354,9 @@ fn metrics_of_traces_with_known_answers() {
 
     // At 50 GB/s, 100 ms carry 5 GB.
     let near = metrics.clone().against_upload_limit(4_850_000_000, 50e9).advice;
-    assert_eq!(near, "upload-bound: 97 % of the H2D limit, 48.5 of 50.0 GB/s");
+    assert_eq!(near, "upload-bound: 97 % of the upload limit, 48.5 of 50.0 GB/s");
     let far = metrics.clone().against_upload_limit(1_000_000_000, 50e9).advice;
-    assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the H2D limit, 10.0 of 50.0 GB/s"), "{far}");
+    assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the upload limit, 10.0 of 50.0 GB/s"), "{far}");
     assert_eq!(Trace::default().metrics().against_upload_limit(1, 1.0), Trace::default().metrics());
 
     // There are only kernels, and the host waits between them.

@@ -2,17 +2,16 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use thalweg_simt::host::DeviceSlice;
 
 use super::{Plain, byte_len, element, split};
 use crate::brand::{Brand, StreamTag};
 use crate::error::{Result, Returned};
-use crate::resource::LeafKind;
-use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
-use crate::runtime::memory::{DeviceBlock, Memory, Owned, next_allocation};
-use crate::runtime::memory::{When, give_back};
+use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
 
@@ -52,9 +51,9 @@ impl<T: Plain> DeviceBuffer<T> {
     /// not own the memory and frees nothing.
     ///
     /// # Safety
-    /// `addr` is such an allocation of at least `len` elements on `device`. It is aligned to the
-    /// size of `T`, or to 16 bytes if that is less. No work on it is pending, and nobody else uses
-    /// or frees it.
+    /// `addr` is such an allocation of at least `len` elements on `device`. It is aligned to 256
+    /// bytes, as CUDA aligns every allocation. No work on it is pending, and nobody else uses or
+    /// frees it.
     ///
     /// # Errors
     /// The elements need more bytes than an allocation can hold.
@@ -93,12 +92,7 @@ impl<T: Plain> DeviceBuffer<T> {
         pieces
     }
 
-    fn part(
-        &self,
-        start: usize,
-        len: usize,
-        owner: Option<std::sync::Arc<crate::runtime::memory::Split<DeviceBlock>>>,
-    ) -> Self {
+    fn part(&self, start: usize, len: usize, owner: Option<Arc<Split<DeviceBlock>>>) -> Self {
         Self {
             addr: self.addr + (start * size_of::<T>()) as u64,
             len,

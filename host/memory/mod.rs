@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 pub trait Plain: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Plain for T {}
 
-/// Alignment of every allocation that this crate makes, in bytes.
+/// Alignment of the memory of every buffer, in bytes.
 pub(crate) const ALIGNMENT: usize = 256;
 
 /// The address of buffers without elements.

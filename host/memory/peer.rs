@@ -6,8 +6,7 @@ use thalweg_simt::host::DeviceSlice;
 
 use super::{DeviceBuffer, Plain};
 use crate::brand::Brand;
-use crate::resource::LeafKind;
-use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 

@@ -10,11 +10,9 @@ use thalweg_simt::host::HostSlice;
 use super::{EMPTY, Plain, byte_len, split};
 use crate::brand::{Brand, StreamTag};
 use crate::error::{Result, Returned};
-use crate::resource::LeafKind;
-use crate::resource::{Leaf, LeafInfo, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
-use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool};
-use crate::runtime::memory::{When, give_back};
+use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool, When, give_back};
 use crate::stream::Stream;
 
 /// `len` elements of `T` in page-locked host memory. The buffer is idle: it is an ordinary slice.

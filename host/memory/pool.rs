@@ -44,8 +44,8 @@ impl PinnedPool {
     /// waits for them.
     ///
     /// # Errors
-    /// The budget is spent ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), the system cannot lock so many pages, or the
-    /// device has failed.
+    /// The budget is spent ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), the system cannot
+    /// lock so many pages, or the device has failed.
     #[track_caller]
     pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }

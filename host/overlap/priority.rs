@@ -67,10 +67,10 @@ pub struct PriorityGain {
     /// The latency with nothing else on the device.
     pub alone: Latency,
     /// The latency beside the background, at the same priority.
-    pub without: Latency,
+    pub without_priority: Latency,
     /// The latency beside the background, at the most urgent priority. `None` if the device has
     /// only one priority.
-    pub with: Option<Latency>,
+    pub with_priority: Option<Latency>,
 }
 
 /// Writes microseconds, with a line for each case.
@@ -78,8 +78,8 @@ impl fmt::Display for PriorityGain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "us                       p50       p99     p99.9")?;
         writeln!(f, "alone              {}", self.alone)?;
-        writeln!(f, "without priority   {}", self.without)?;
-        match self.with {
+        writeln!(f, "without priority   {}", self.without_priority)?;
+        match self.with_priority {
             Some(with) => write!(f, "with priority      {with}"),
             None => write!(f, "with priority      the device has one priority only"),
         }
@@ -112,7 +112,7 @@ impl fmt::Display for PriorityGain {
 ///     },
 /// )?;
 /// println!("{found}");
-/// assert!(found.without.p50 <= found.without.p999);
+/// assert!(found.without_priority.p50 <= found.without_priority.p999);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 ///
@@ -170,9 +170,9 @@ pub fn measure_priority<B: Resource, U: Resource>(
         queues.into_iter().flatten().try_for_each(|event| event.synchronize().map(drop))?;
         Ok::<_, Error>(Latency::of(taken))
     };
-    let without = beside(&equal)?;
-    let with = ahead.as_ref().map(&mut beside).transpose()?;
-    Ok(PriorityGain { background: piece, alone, without, with })
+    let without_priority = beside(&equal)?;
+    let with_priority = ahead.as_ref().map(&mut beside).transpose()?;
+    Ok(PriorityGain { background: piece, alone, without_priority, with_priority })
 }
 
 /// Multiples of the golden ratio, modulo 1. They have no period, so work cannot fall into step with

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{Chunks, Stage, join};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::lane::AnyStream;
 use crate::memory::{PinnedBuffer, Plain};
@@ -59,9 +59,11 @@ pub fn pageable<T: Plain, U: Plain>(
 ) -> Result<Vec<U>> {
     let items = chunks.items(input.len())?;
     let longest = items.div_ceil(chunks.count);
-    let mut output = Vec::with_capacity(chunks.output(items)?);
+    let n = chunks.output(items)?;
+    let mut output = Vec::new();
     stream.enter(|s| {
         let (mut x, mut y) = (s.alloc(longest * chunks.input)?, s.alloc(chunks.output(longest)?)?);
+        output.try_reserve_exact(n).map_err(|_| Error::TooLarge { elements: n, size: size_of::<U>() })?;
         for (i, input) in input.chunks((longest * chunks.input).max(1)).enumerate() {
             let x = x.slice_mut(..input.len())?;
             let y = y.slice_mut(..chunks.output(input.len() / chunks.input)?)?;

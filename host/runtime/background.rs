@@ -9,7 +9,8 @@ use crate::lock;
 
 /// A job of the background thread.
 pub(crate) enum Job {
-    /// Finishes what a destructor inside a host function could not do. It runs no user code.
+    /// Finishes what a destructor inside a host function could not do. It runs no user code, but a
+    /// seeded device may run what its streams hold.
     Finish(Box<dyn FnOnce() + Send>),
     /// Wakes a task as soon as the condition holds, for example that an event is complete.
     Wake(Box<dyn Fn() -> bool + Send>, Waker),
@@ -17,11 +18,9 @@ pub(crate) enum Job {
 
 /// Wakes a task. A waker and its destructor are the executor's code. If they panic, the panic stops
 /// here, so that it ends neither a destructor of this crate nor the background thread.
-pub(crate) fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
-        std::mem::forget(woken.err());
-    }
+fn wake(waker: Waker) {
+    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+    std::mem::forget(woken.err());
 }
 
 struct Background {
@@ -36,7 +35,7 @@ pub(crate) fn background(job: Job) {
         let shared: &'static Background =
             Box::leak(Box::new(Background { jobs: Mutex::default(), some: Condvar::new() }));
         // If the thread cannot start, memory leaks, and nothing wakes the tasks.
-        let _ = std::thread::Builder::new().name("thalweg-reclaim".into()).spawn(|| shared.run());
+        let _ = std::thread::Builder::new().name("thalweg jobs".into()).spawn(|| shared.run());
         shared
     });
     lock(&background.jobs).push(job);
@@ -75,7 +74,7 @@ impl Background {
             let before = waiting.len();
             for (is_due, waker) in waiting.extract_if(.., |(is_due, _)| is_due()) {
                 drop(is_due);
-                wake(Some(waker));
+                wake(waker);
             }
             let progress = waiting.len() < before;
             pause = if progress { Duration::ZERO } else { (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };

@@ -36,6 +36,12 @@ impl EventCell {
     pub(crate) fn device(&self) -> Device {
         self.device
     }
+
+    /// Waits on the host for the latest record.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.device.usable()?;
+        self.device.seen(self.handle.synchronize())
+    }
 }
 
 impl Drop for EventCell {
@@ -54,7 +60,8 @@ impl Drop for EventCell {
 }
 
 /// An event that is recorded on a stream. The last holder gives it back to the device's pool, so it
-/// is recorded again only when nobody can ask about the old record.
+/// is recorded again only when nobody can ask about the old record. (If the last two holders drop it
+/// at the same moment, it is destroyed instead.)
 #[derive(Debug)]
 pub(crate) struct Lease(Option<Arc<EventCell>>);
 
@@ -91,7 +98,7 @@ impl Lease {
     }
 
     /// Whether the work before the record is done; false if that cannot be known.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(crate) fn has_passed(&self) -> bool {
         self.handle().passed()
     }
 
@@ -104,10 +111,8 @@ impl Lease {
     /// Waits on the host.
     #[track_caller]
     pub(crate) fn synchronize(&self) -> Result<()> {
-        let device = self.device();
-        let _stall = device.stall(Stall::Synchronize);
-        device.usable()?;
-        device.seen(self.handle().synchronize())
+        let _stall = self.device().stall(Stall::Synchronize);
+        self.cell().synchronize()
     }
 }
 
@@ -186,6 +191,10 @@ impl EventPool {
     }
 
     fn recycle_locked(&self, cell: Arc<EventCell>) {
+        if guard::forked() {
+            std::mem::forget(cell); // another thread may have held the lock at the fork
+            return;
+        }
         let mut events = lock(&self.rest);
         if events.len() < EVENTS_KEPT {
             events.push(cell);

@@ -189,7 +189,7 @@ impl Metrics {
         }
         let rate = bytes as f64 / self.wall.as_secs_f64();
         let share =
-            format!("{:.0} % of the H2D limit, {:.1} of {:.1} GB/s", 100.0 * rate / limit, rate / 1e9, limit / 1e9);
+            format!("{:.0} % of the upload limit, {:.1} of {:.1} GB/s", 100.0 * rate / limit, rate / 1e9, limit / 1e9);
         if rate >= 0.9 * limit {
             self.advice = format!("upload-bound: {share}");
         } else {

@@ -224,20 +224,24 @@ impl Recorder {
 
     /// Waits on the host until every pending span is complete, and takes all spans.
     pub(super) fn finish(&self) -> Result<Trace> {
+        // Before the lock: its holder may wait for the host function that this call is made in.
+        self.device().usable()?;
         let _resolving = lock(&self.resolving);
         let (pending, bases) = {
             let mut state = lock(&self.state);
             (std::mem::take(&mut state.pending), state.bases.clone())
         };
-        bases.iter().try_for_each(|base| base.synchronize(&self.clock))?;
-        pending.iter().try_for_each(|p| self.clock.synchronize(&p.span.end))?;
-        let rate = self.clock.rate(&bases)?;
+        let waited = (bases.iter().try_for_each(|base| base.synchronize(&self.clock)))
+            .and_then(|()| pending.iter().try_for_each(|p| self.clock.synchronize(&p.span.end)))
+            .and_then(|()| self.clock.rate(&bases));
 
+        // The spans go back before an error is returned, so that a later call finds them.
         let mut state = lock(&self.state);
         let all = pending.len();
         let newer = std::mem::replace(&mut state.pending, pending);
-        self.resolve(&mut state, all)?;
+        let resolved = waited.and_then(|rate| self.resolve(&mut state, all).map(|()| rate));
         state.pending.extend(newer);
+        let rate = resolved?;
         state.labels.clear();
         let done = std::mem::take(&mut state.done);
         let spans = done.into_iter().map(|span| {

@@ -71,6 +71,26 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
     healthy.check().unwrap();
 }
 
+/// The device that was to wait has not failed: it can be used as before.
+#[test]
+fn a_refused_wait_for_a_failed_device_harms_no_other() {
+    let (healthy, failed) = (Device::new_cpu().unwrap(), Device::new_cpu().unwrap());
+    lanes(healthy, |a, _, _| {
+        lanes(failed, |b, _, _| {
+            // Page-locked memory may go to any of these devices.
+            let event = b.record(b.bind(failed.pinned_from(&[1u32; 10]).unwrap()).unwrap()).unwrap();
+            b.synchronize().unwrap();
+            panics(&b).unwrap();
+            soon("the failure", || failed.check().is_err());
+            let refused = a.wait(event).unwrap_err();
+            assert!(refused.error.to_string().contains("on purpose"), "{refused}");
+            drop(refused);
+        });
+        healthy.check().unwrap();
+        assert_eq!(a.read_blocking(&filled(a, 3, 3)).unwrap(), [3; 3]);
+    });
+}
+
 #[test]
 fn a_device_refuses_what_is_anothers_and_gives_it_back() {
     let (here, there) = (Device::cpu().unwrap(), Device::new_cpu().unwrap());

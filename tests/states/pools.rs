@@ -146,6 +146,14 @@ fn page_locked_memory_keeps_to_its_limit() {
     device.limit_pinned(Some(4096));
     assert_eq!((pool.in_use(), pool.cached()), (4096, 0), "what is kept beyond the limit goes");
     assert!(device.pinned::<u8>(1).is_err());
+    // A block that comes back while the limit is lower is not lent beyond the limit.
+    device.limit_pinned(None);
+    let large = device.pinned::<u8>(16384).unwrap();
+    device.limit_pinned(Some(12288));
+    drop(large);
+    let error = device.pinned::<u8>(16384).unwrap_err();
+    assert!(matches!(error, Error::PinnedBudget { wanted: 16384, budget: 12288, .. }), "{error}");
+    device.limit_pinned(Some(4096));
     drop(b);
     drop(device.pinned::<u8>(4096).unwrap());
     assert!(matches!(device.pinned::<u8>(4097), Err(Error::PinnedBudget { .. })));

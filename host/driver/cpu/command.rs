@@ -6,13 +6,10 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use thalweg_simt::host::{Kernel, LaunchShape, counted};
+use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS, counted};
 
 use super::rng::Rng;
 use super::{Cpu, CpuError, Event, grid};
-
-/// The most parameters a kernel can have.
-pub(super) const MAX_SLOTS: usize = 32;
 
 /// The value that a fill repeats.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +36,7 @@ impl Pattern {
 pub(super) enum Work {
     Copy { dst: u64, src: u64, bytes: usize },
     Fill { dst: u64, pattern: Pattern, count: usize },
-    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_SLOTS], start: usize },
+    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_PARAMETERS], start: usize },
 }
 
 #[allow(clippy::large_enum_variant)]
@@ -222,7 +219,7 @@ impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Work(work) => work.fmt(f),
-            Self::Host(_) | Self::Spent => f.write_str("host callback"),
+            Self::Host(_) | Self::Spent => f.write_str("host function"),
             Self::Free { bytes, .. } => write!(f, "free of {}", counted(*bytes, "byte")),
             Self::Record(..) => f.write_str("record"),
             Self::Wait(..) => f.write_str("wait for an event"),

@@ -32,11 +32,11 @@
 //! for ever.
 //!
 //! **Locks.** They are taken in the order scheduler, queue, event, and a thread never holds two
-//! queues or two events. User code (kernels, host callbacks and their drops) runs under none of
+//! queues or two events. User code (kernels, host functions and their drops) runs under none of
 //! these locks, except that a seeded schedule holds the scheduler's.
 //!
 //! **Poison.** A kernel that panics, diverges or accesses memory outside its shared memory poisons
-//! the device. From then on, copies, fills, launches and host callbacks are skipped and gates are
+//! the device. From then on, copies, fills, launches and host functions are skipped and gates are
 //! open, but records, waits and frees run as before. So every queue ends, and all who wait wake up
 //! and get the error. Still no memory is freed and no event completes before the work that ran at
 //! the time of the error has ended. The flag is set before the failing command counts as completed,
@@ -169,7 +169,7 @@ impl Cpu {
         Event::new(self)
     }
 
-    /// Reports the error that poisons the device, or else a panic of a host callback, once.
+    /// Reports the error that poisons the device, or else a panic of a host function, once.
     ///
     /// # Errors
     /// One of these has happened.
@@ -263,8 +263,10 @@ fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
 pub(crate) enum CpuError {
     /// A kernel failed; the device is poisoned.
     Block(BlockError),
-    /// A host callback panicked.
+    /// A host function panicked.
     HostPanicked { message: String },
+    /// A stream was to wait for work of another device, which has failed. This device has not.
+    Behind { reason: String },
     /// A kernel was declared without a body.
     NoBody { kernel: &'static str },
     /// There is not enough memory.
@@ -288,7 +290,8 @@ impl fmt::Display for CpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Block(error) => error.fmt(f),
-            Self::HostPanicked { message } => write!(f, "a host callback panicked: {message}"),
+            Self::HostPanicked { message } => write!(f, "a host function panicked: {message}"),
+            Self::Behind { reason } => write!(f, "the work to wait for is on a device that has failed: {reason}"),
             Self::NoBody { kernel } => {
                 write!(f, "kernel `{kernel}` was declared without a body, so it cannot run on the CPU device")
             }

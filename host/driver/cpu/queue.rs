@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::Duration;
 
-use thalweg_simt::host::{Kernel, LaunchShape};
+use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS};
 
-use super::command::{Command, Flag, MAX_SLOTS, Step, Work};
+use super::command::{Command, Flag, Step, Work};
 use super::sync::{Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError, Event, Pattern, grid};
 
@@ -105,7 +105,7 @@ impl Queue {
             return Err(CpuError::NoBody { kernel: kernel.name() });
         }
         if grid::blocks(shape) > 0 {
-            let mut inline = [0; MAX_SLOTS];
+            let mut inline = [0; MAX_PARAMETERS];
             inline[..slots.len()].copy_from_slice(slots);
             self.push(Command::Work(Work::Launch { kernel, shape, slots: inline, start: 0 }));
         }
@@ -167,7 +167,10 @@ impl Queue {
     pub(crate) fn wait(&self, event: &Event) -> Result<(), CpuError> {
         match event.latest_pending() {
             Some((ticket, _)) => self.push(Command::Wait(event.clone(), ticket)),
-            None if !std::ptr::eq(self.cpu, event.cpu()) => event.cpu().check_sticky()?,
+            None if !std::ptr::eq(self.cpu, event.cpu()) => {
+                let failed = event.cpu().check_sticky();
+                failed.map_err(|error| CpuError::Behind { reason: error.to_string() })?;
+            }
             None => {}
         }
         Ok(())
@@ -185,7 +188,7 @@ impl Queue {
     /// Blocks until the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// The device is poisoned, or a host callback panicked; the queue has passed everything then
+    /// The device is poisoned, or a host function panicked; the queue has passed everything then
     /// too. On a seeded schedule only: no command can run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let target = lock(&self.state).enqueued;
@@ -210,7 +213,7 @@ impl Queue {
     /// Whether the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// It has, and the device is poisoned or a host callback panicked.
+    /// It has, and the device is poisoned or a host function panicked.
     pub(crate) fn query(&self) -> Result<bool, CpuError> {
         self.cpu.nudge(self.index);
         let done = {

@@ -345,7 +345,7 @@ fn a_panic_in_a_host_callback_is_reported_once() {
         event.synchronize().unwrap();
         let error = queue.synchronize().unwrap_err();
         assert!(!error.is_sticky());
-        assert_eq!(error.to_string(), "a host callback panicked: on purpose");
+        assert_eq!(error.to_string(), "a host function panicked: on purpose");
         queue.synchronize().unwrap();
         cpu.check().unwrap();
         assert_eq!(x.read(), vec![7; 10]);

@@ -5,14 +5,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cudarc::driver::sys;
-use thalweg_simt::host::{Kernel, LaunchShape};
+use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS};
 
 use super::{Cuda, Failure, Stream};
 use crate::driver::ffi;
 use crate::error::{Error, Result};
-
-/// The most parameters a launch can have.
-const MAX_PARAMETERS: usize = 32;
 
 /// A loaded module. It is never unloaded, because a pending launch may use it.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +81,7 @@ impl Cuda {
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
         let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
-        for (p, slot) in parameters.iter_mut().zip(slots) {
+        for (p, slot) in parameters[..slots.len()].iter_mut().zip(slots) {
             // The driver knows each parameter's size and reads so many bytes from the start of its
             // slot, where a little-endian machine has the low bytes.
             *p = (&raw const *slot).cast_mut().cast();

@@ -128,7 +128,7 @@ impl State {
     fn sweep(&mut self) {
         let mut i = 0;
         while i < self.retired.len() {
-            if self.retired[i].after.iter().all(Lease::is_done) {
+            if self.retired[i].after.iter().all(Lease::has_passed) {
                 let done = self.retired.swap_remove(i);
                 self.rest(done.block, done.capacity);
             } else {
@@ -138,8 +138,13 @@ impl State {
     }
 
     fn fit(&mut self, bytes: usize) -> Option<(Free, usize)> {
-        // At most twice what was asked for, so that small buffers do not take the large blocks.
-        let (&(capacity, _), _) = self.free.range((bytes, 0)..=(bytes.saturating_mul(2), u64::MAX)).next()?;
+        // At most twice what was asked for, so that small buffers do not take the large blocks, and
+        // no more than the budget leaves.
+        let most = bytes.saturating_mul(2).min(self.budget.saturating_sub(self.lent));
+        if most < bytes {
+            return None; // `range` panics on such bounds
+        }
+        let (&(capacity, _), _) = self.free.range((bytes, 0)..=(most, u64::MAX)).next()?;
         // Among blocks of this size, take the one that was used last, so that the others become old
         // and may go back to the system.
         let (&key, _) = self.free.range((capacity, 0)..=(capacity, u64::MAX)).next_back()?;
@@ -247,7 +252,7 @@ impl Pool {
     }
 
     pub(crate) fn give_back(&self, block: PinnedBlock, mut after: Vec<Lease>) {
-        after.retain(|e| !e.is_done());
+        after.retain(|e| !e.has_passed());
         let (capacity, block) = (block.capacity, Free { ptr: block.ptr, allocation: block.allocation });
         let mut state = lock(&self.state);
         if after.is_empty() {

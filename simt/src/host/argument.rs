@@ -6,9 +6,15 @@ use super::counted::counted;
 use super::slice::DeviceSlice;
 use crate::{Element, In, InOut, Out};
 
-/// A parameter that a CPU entry reads from its slot.
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// A parameter that a CPU entry reads from its slot. No other crate can implement it, because the
+/// driver reads as many bytes of the slot as the parameter has.
 #[doc(hidden)]
-pub trait Parameter {
+pub trait Parameter: Sealed {
     /// Returns the parameter.
     ///
     /// # Safety
@@ -16,16 +22,19 @@ pub trait Parameter {
     unsafe fn from_slot(slot: u64) -> Self;
 }
 
+/// The most parameters that a kernel can have.
+pub const MAX_PARAMETERS: usize = 32;
+
 /// Returns `slots` after checking, when it is compiled, that a launch can carry so many.
 #[doc(hidden)]
 pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
-    const { assert!(N <= 32, "a kernel has at most 32 parameters") };
+    const { assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters") };
     slots
 }
 
-/// An argument of a launch.
+/// An argument of a launch. No other crate can implement it.
 #[doc(hidden)]
-pub trait Argument {
+pub trait Argument: Sealed {
     /// The type by which predicates and extents see the argument.
     type Wide: Debug;
     /// Returns the argument's bits, in the low bytes of the slot.
@@ -36,6 +45,7 @@ pub trait Argument {
 
 macro_rules! integers {
     ($wide:ty: $($t:ty)*) => {$(
+        impl Sealed for $t {}
         impl Parameter for $t {
             #[inline(always)]
             unsafe fn from_slot(slot: u64) -> Self {
@@ -56,6 +66,7 @@ macro_rules! integers {
 integers!(i128: i8 i16 i32 i64);
 integers!(u128: u8 u16 u32 u64);
 
+impl Sealed for f32 {}
 impl Parameter for f32 {
     #[inline(always)]
     unsafe fn from_slot(slot: u64) -> Self {
@@ -71,6 +82,7 @@ impl Argument for f32 {
         *self
     }
 }
+impl Sealed for f64 {}
 impl Parameter for f64 {
     #[inline(always)]
     unsafe fn from_slot(slot: u64) -> Self {
@@ -89,6 +101,7 @@ impl Argument for f64 {
 
 macro_rules! pointer {
     ($($t:ident $ptr:ty;)*) => {$(
+        impl<T: Element> Sealed for $t<T> {}
         impl<T: Element> Parameter for $t<T> {
             #[inline(always)]
             unsafe fn from_slot(slot: u64) -> Self {
@@ -102,6 +115,7 @@ macro_rules! pointer {
 }
 pointer! { In *const T; Out *mut T; InOut *mut T; }
 
+impl<S, T> Sealed for &DeviceSlice<S, T> {}
 impl<S, T> Argument for &DeviceSlice<S, T> {
     type Wide = Extent;
     fn slot(&self) -> u64 {
@@ -111,6 +125,7 @@ impl<S, T> Argument for &DeviceSlice<S, T> {
         Extent { addr: self.device_ptr(), len: self.len() }
     }
 }
+impl<S, T> Sealed for &mut DeviceSlice<S, T> {}
 impl<S, T> Argument for &mut DeviceSlice<S, T> {
     type Wide = Extent;
     fn slot(&self) -> u64 {

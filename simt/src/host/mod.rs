@@ -13,9 +13,9 @@ mod range;
 mod shape;
 mod slice;
 
-pub use argument::Extent;
 #[doc(hidden)]
 pub use argument::{Argument, Parameter, slots};
+pub use argument::{Extent, MAX_PARAMETERS};
 #[doc(hidden)]
 pub use counted::counted;
 pub use error::LaunchError;

@@ -27,7 +27,7 @@ impl<S, T> $name<S, T> {
     /// - During `'a` the memory is allocated, the device of stream `S` can use it, and it holds
     ///   `len` elements of `T`.
     /// - During `'a` that stream orders all uses of the memory.
-    /// - `addr` is aligned for `T` and not null.
+    /// - `addr` is not null and is aligned for `T`, and to the size of `T` if that is 2 or 4 bytes.
     pub unsafe fn from_raw<'a>(addr: u64, len: usize) -> &'a Self {
         let p = std::ptr::slice_from_raw_parts(addr as usize as *const (), len);
         // SAFETY: The referent has size 0 and alignment 1, so every address but null is valid for a
