@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use thalweg::{Activity, Device, DeviceBuffer, Error, On, Stream, StreamTag, Timeline, stream_tags};
+use thalweg::{Activity, Device, DeviceBuffer, Error, LiveBrand, On, Stream, Timeline, stream_tags};
 
 stream_tags!(Gpu, Cpu);
 
@@ -44,7 +44,7 @@ fn compare<const N: usize>(settle: impl Fn(), mut kinds: [&mut dyn FnMut(); N]) 
     times.map(median)
 }
 
-fn measure<S: StreamTag>(stream: &Stream<S>) -> Result<(), Error> {
+fn measure<S: LiveBrand>(stream: &Stream<S>) -> Result<(), Error> {
     let device = stream.device();
     println!("{device}: {}", device.name());
     let mut x: On<S, DeviceBuffer<u32>> = stream.alloc_zeroed(64)?;

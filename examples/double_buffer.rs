@@ -20,7 +20,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use thalweg::overlap::{Chunks, Frame, double_buffer, measure, serial};
-use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag, Timeline, stream_tags};
+use thalweg::{AnyStream, DeviceSlice, Error, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_vision::{PLANES, kernels};
 
 stream_tags!(Upload, Compute, Download);
@@ -28,7 +28,7 @@ stream_tags!(Upload, Compute, Download);
 const PATCH: u32 = 32;
 
 /// Enqueues the textures of a frame, and their means over patches.
-fn features<S: StreamTag>(
+fn features<S: LiveBrand>(
     s: &Stream<S>,
     [height, width]: [u32; 2],
     planes: &mut DeviceSlice<S, f32>,

@@ -18,7 +18,7 @@ mod support;
 use std::thread::available_parallelism;
 
 use thalweg::overlap::per_thread;
-use thalweg::{Activity, Error, Stream, StreamTag, Timeline};
+use thalweg::{Activity, Error, LiveBrand, Stream, Timeline};
 use thalweg_vision::kernels;
 
 const PATCH: u32 = 32;
@@ -52,7 +52,7 @@ fn main() -> Result<(), Error> {
 }
 
 /// Draws an image, and measures the entropy of its patches on the device.
-fn entropy<S: StreamTag>(s: Stream<S>, side: u32, seed: u32, timeline: &Timeline) -> Result<Vec<f32>, Error> {
+fn entropy<S: LiveBrand>(s: Stream<S>, side: u32, seed: u32, timeline: &Timeline) -> Result<Vec<f32>, Error> {
     let patches = ((side / PATCH) * (side / PATCH)) as usize;
     let mut image = s.device().pinned((3 * side * side) as usize)?;
     let name = format!("host {}", s.serial());

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use thalweg::overlap::measure_priority;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, PinnedBuffer, Shared, Stream, StreamTag, Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Shared, Stream, Timeline,
 };
 use thalweg_vision::kernels;
 
@@ -75,7 +75,7 @@ fn page_locked(device: Device, bytes: usize) -> Result<Shared<PinnedBuffer<u8>>,
 
 /// Enqueues a kernel with one block for each patch. The duration of a block grows with the patch's
 /// area.
-fn entropy<S: StreamTag>(
+fn entropy<S: LiveBrand>(
     s: &Stream<S>,
     side: u32,
     patch: u32,
@@ -88,7 +88,7 @@ fn entropy<S: StreamTag>(
     Ok(s.record(map)?)
 }
 
-fn upload<S: StreamTag>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Result<Event<DeviceBuffer<u8>>, Error> {
+fn upload<S: LiveBrand>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Result<Event<DeviceBuffer<u8>>, Error> {
     let from = s.reading(from)?;
     let mut to = s.alloc(from.len())?;
     s.copy_to_device(&from, &mut to)?;

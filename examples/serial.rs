@@ -16,7 +16,7 @@ mod support;
 use std::time::Instant;
 
 use thalweg::overlap::{Chunks, pageable, serial};
-use thalweg::{AnyStream, DeviceSlice, Error, Stream, StreamTag};
+use thalweg::{AnyStream, DeviceSlice, Error, LiveBrand, Stream};
 use thalweg_vision::kernels;
 
 const PATCH: u32 = 32;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     let ordinary = pinned.to_vec();
 
     // Each image is a chunk.
-    fn entropy<S: StreamTag>(
+    fn entropy<S: LiveBrand>(
         s: &Stream<S>,
         [height, width]: [u32; 2],
         rgb: &DeviceSlice<S, u8>,

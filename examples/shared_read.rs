@@ -20,7 +20,7 @@ mod support;
 
 use thalweg::overlap::shared_read;
 use thalweg::{
-    Activity, DeviceSlice, Error, Event, PinnedBuffer, Stream, StreamPool, StreamTag, Timeline, stream_tags,
+    Activity, DeviceSlice, Error, Event, LiveBrand, PinnedBuffer, Stream, StreamPool, Timeline, stream_tags,
 };
 use thalweg_vision::kernels;
 
@@ -85,7 +85,7 @@ fn main() -> Result<(), Error> {
 }
 
 /// Enqueues the entropies of the patches, and their download.
-fn entropies<S: StreamTag>(
+fn entropies<S: LiveBrand>(
     s: &Stream<S>,
     side: u32,
     patch: u32,

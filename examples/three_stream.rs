@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use support::tokens::{Slot, allocation, relevance, texture, upload};
 use thalweg::overlap::three_stream;
-use thalweg::{Error, Result, Stream, StreamTag, Timeline, stream_tags};
+use thalweg::{Error, LiveBrand, Result, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Texture, Relevance, Allocation);
 
 /// Runs the images three times through `slots` slots. Returns their tokens and the least time.
 /// `timeline` records the last run.
-fn run<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag>(
+fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
     (images, size, slots): (usize, [u32; 2], usize),
     timeline: &Timeline,

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 )]
 pub trait Tag: 'static {}
 
-/// A type that stands for a stream: a [`StreamTag`], or the brand of a stream under
+/// A type that stands for a stream: a [`LiveBrand`], or the brand of a stream under
 /// [`capture`](crate::Stream::capture).
 ///
 /// Code that is generic over `Brand` can run and can be captured: copies, fills, kernel launches,
@@ -34,16 +34,16 @@ pub trait Tag: 'static {}
 )]
 pub trait Brand: sealed::Sealed {}
 
-/// A [`Tag`], or the brand of a [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread)
-/// stream.
+/// The brand of a live stream, one that runs the work that it is given: a [`Tag`], or the brand of a
+/// [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream.
 ///
-/// Such a stream runs the work that it is given, so it can also allocate memory and record events.
+/// Unlike a stream under capture, a live one can also allocate memory, record events and wait.
 #[diagnostic::on_unimplemented(
     message = "stream `{Self}` cannot do this",
     note = "a stream under capture takes copies, fills and kernel launches only, of the buffers that the capture was given: allocate, bind, record, wait and synchronize before it or after it",
     note = "other streams are named by tags, which `stream_tags!` declares"
 )]
-pub trait StreamTag: Brand {}
+pub trait LiveBrand: Brand {}
 
 pub(crate) mod sealed {
     pub trait Sealed {}
@@ -51,7 +51,7 @@ pub(crate) mod sealed {
 }
 
 impl<S: Tag> Brand for S {}
-impl<S: Tag> StreamTag for S {}
+impl<S: Tag> LiveBrand for S {}
 
 /// The tag of a stream inside an object that a program has several of. `Within<I, Upload>` names
 /// another stream for each instance tag `I`.

@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::driver::{Pattern, StreamHandle};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceBuffer, PeerBuffer, PeerSlice, Plain, element};
@@ -99,7 +99,7 @@ impl<S: Brand> Stream<S> {
     /// The lengths differ, or a device has failed.
     pub fn copy_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let source: &PeerSlice<S, T> = from;
         equal_lengths(source.len(), to.len())?;
@@ -120,7 +120,7 @@ impl<S: Brand> Stream<S> {
     /// The lengths differ, or a device has failed.
     pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;
@@ -143,7 +143,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         equal_lengths(from.len(), to.len())?;
         let _stall = self.device().stall(Stall::BlockingCopy);
@@ -202,7 +202,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let _stall = self.device().stall(Stall::BlockingCopy);
         if from.is_empty() {
@@ -237,7 +237,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         const { element::<T>() }
         let _stall = self.device().stall(Stall::BlockingCopy);

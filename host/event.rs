@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
@@ -439,7 +439,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn timestamp(self) -> Result<TimedEvent>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         self.device().usable()?;
         let stall = self.device().stall(Stall::EventCreation);

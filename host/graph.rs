@@ -2,7 +2,7 @@
 //!
 //! **Ownership.** A capture runs nothing and takes nothing. Its closure works on second handles on
 //! the bundle's memory, and what it enqueues goes to a separate stream under the brand [`Capture`].
-//! Those handles are the only values of that brand: it is not a [`StreamTag`](crate::StreamTag), so
+//! Those handles are the only values of that brand: it is not a [`LiveBrand`](crate::LiveBrand), so
 //! nothing can be allocated, bound or waited for, and its lifetime keeps everything inside the
 //! closure. So a graph touches only the memory of the bundle.
 //!
@@ -31,7 +31,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use crate::brand::{Brand, StreamTag, sealed};
+use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::{GraphHandle, guard};
 use crate::error::{Error, Result, Returned};
 use crate::resource::{Bundle, LeafInfo, Resource, Token};
@@ -184,7 +184,7 @@ impl<S: Brand> Stream<S> {
         f: impl for<'g> FnOnce(&Stream<Capture<'g>>, &mut <B::Idle as Resource>::On<Capture<'g>>) -> Result<()>,
     ) -> Result<(Graph<B::Idle>, B), Returned<B>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let device = self.device();
         let capturing = match Capturing::begin(device) {
@@ -225,7 +225,7 @@ impl<S: Brand> Stream<S> {
     #[inline]
     pub fn replay<R: Resource>(self, graph: &mut Graph<R>, bundle: R::On<S>) -> Result<R::On<S>, Returned<R::On<S>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         // The bundle may have pending work although its type now says idle. If the driver's call
         // panics, `ManuallyDrop` leaks it instead of freeing it as idle.

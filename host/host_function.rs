@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
@@ -21,7 +21,7 @@ impl<S: Brand> Stream<S> {
     /// The device has failed, and `f` is dropped.
     pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let device = self.device();
         let mut f = HostFunction(Some(f));
@@ -53,7 +53,7 @@ impl<S: Brand> Stream<S> {
     /// The device has failed or does not support it.
     pub unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         // SAFETY: The caller of `wait_value` promises that `flag` points to an aligned word of
         // page-locked memory, which stays valid until the stream has passed this operation.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::brand::{Brand, StreamTag, sealed};
+use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::guard;
 use crate::error::{Error, Result};
 use crate::lock;
@@ -22,14 +22,14 @@ pub struct Lane<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
 
 impl sealed::Sealed for Lane<'_> {}
 impl Brand for Lane<'_> {}
-impl StreamTag for Lane<'_> {}
+impl LiveBrand for Lane<'_> {}
 
 /// The brand of a stream inside [`Device::per_thread`], which stays on its thread.
 pub struct PerThread<'l>(PhantomData<Lane<'l>>, PhantomData<*const ()>);
 
 impl sealed::Sealed for PerThread<'_> {}
 impl Brand for PerThread<'_> {}
-impl StreamTag for PerThread<'_> {}
+impl LiveBrand for PerThread<'_> {}
 
 impl fmt::Debug for Lane<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -115,7 +115,7 @@ mod stream;
 mod timeline;
 mod transitions;
 
-pub use brand::{Brand, StreamTag, Tag, Within};
+pub use brand::{Brand, LiveBrand, Tag, Within};
 pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;

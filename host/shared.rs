@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::lock;
@@ -168,27 +168,27 @@ impl<R: Resource> Drop for Inner<R> {
 ///
 /// Dropping it records an event on `S`. Whoever next writes or frees the memory waits for that
 /// event.
-pub struct Reading<S: StreamTag, R: Resource> {
+pub struct Reading<S: LiveBrand, R: Resource> {
     /// A second handle, which does not own the memory.
     on: R::On<S>,
     stream: Stream<S>,
     shared: Arc<Inner<R>>,
 }
 
-impl<S: StreamTag, R: Resource> Reading<S, R> {
+impl<S: LiveBrand, R: Resource> Reading<S, R> {
     pub(crate) fn new(shared: &Shared<R>, stream: Stream<S>) -> Self {
         Self { on: shared.value().__alias(stream, Token::new()), stream, shared: shared.0.clone() }
     }
 }
 
-impl<S: StreamTag, R: Resource> Deref for Reading<S, R> {
+impl<S: LiveBrand, R: Resource> Deref for Reading<S, R> {
     type Target = R::On<S>;
     fn deref(&self) -> &R::On<S> {
         &self.on
     }
 }
 
-impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
+impl<S: LiveBrand, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
         if guard::forked() {
             return; // another thread may have held the lock at the fork
@@ -213,7 +213,7 @@ impl<S: StreamTag, R: Resource> Drop for Reading<S, R> {
     }
 }
 
-impl<S: StreamTag, R: Resource> fmt::Debug for Reading<S, R> {
+impl<S: LiveBrand, R: Resource> fmt::Debug for Reading<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("stream", &self.stream).finish_non_exhaustive()
     }
@@ -227,7 +227,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn share<B: Bundle<S>>(self, bundle: B) -> Result<Shared<B::Idle>, Returned<B>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         match self.inner().lease() {
             Ok(event) => Ok(Shared::new(bundle.__unbind(Token::new()), event)),
@@ -242,7 +242,7 @@ impl<S: Brand> Stream<S> {
     /// A part of it lives on another device, or the device has failed.
     pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         self.admits(shared.value())?;
         self.inner().wait(shared.producer())?;
@@ -258,7 +258,7 @@ impl<S: Brand> Stream<S> {
     /// device has failed. The handle comes back.
     pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let waited = self
             .admits(shared.value())

@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use crate::brand::{Brand, StreamTag, Tag};
+use crate::brand::{Brand, LiveBrand, Tag};
 use crate::driver::{Fault, StreamHandle};
 use crate::error::{Error, Result};
 use crate::lock;
@@ -85,7 +85,7 @@ impl<S> Stream<S> {
     }
 }
 
-// Methods that a stream under capture cannot do have the bound `StreamTag` at the method, because
+// Methods that a stream under capture cannot do have the bound `LiveBrand` at the method, because
 // the compiler shows the trait's notes there.
 impl<S: Brand> Stream<S> {
     /// Calls the driver, if the device is usable, and turns its fault into an error.
@@ -103,7 +103,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn synchronize(self) -> Result<()>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let _stall = self.device().stall(Stall::Synchronize);
         self.call(StreamHandle::synchronize)?;
@@ -116,7 +116,7 @@ impl<S: Brand> Stream<S> {
     /// The device has failed.
     pub fn is_done(self) -> Result<bool>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         self.call(StreamHandle::is_done)
     }

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::event::Event;
 use crate::resource::{Bundle, LeafKind, LeafResource, On, Resource, Token};
@@ -15,7 +15,7 @@ impl<S: Brand> Stream<S> {
     /// A part of the resource lives on another device. The resource comes back.
     pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         match self.admits(&resource) {
             Ok(()) => Ok(resource.__bind(self, Token::new())),
@@ -32,7 +32,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn record<B: Bundle<S>>(self, bundle: B) -> Result<Event<B::Idle>, Returned<B>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         // Make the event only after its record succeeded, because CUDA reports an event without a
         // record as complete.
@@ -51,7 +51,7 @@ impl<S: Brand> Stream<S> {
     #[inline]
     pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner().wait(lease),
@@ -84,13 +84,13 @@ impl<S: Brand> Stream<S> {
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     #[inline]
-    pub fn hand<B: Bundle<S>, T: StreamTag>(
+    pub fn hand<B: Bundle<S>, T: LiveBrand>(
         self,
         bundle: B,
         to: &Stream<T>,
     ) -> Result<<B::Idle as Resource>::On<T>, Returned<B>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         // The bundle may have pending work although its type now says idle. If the driver's call
         // panics, `ManuallyDrop` leaks it instead of freeing it as idle.
@@ -138,7 +138,7 @@ impl<S: Brand, L: LeafResource> On<S, L> {
     #[track_caller]
     pub fn idle(self) -> crate::Result<L>
     where
-        S: StreamTag,
+        S: LiveBrand,
         L: Resource<On<S> = Self>,
         Self: Bundle<S, Idle = L>,
     {

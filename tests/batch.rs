@@ -10,7 +10,7 @@ use support::cases;
 use support::devices::on_each_device;
 use support::fence::{Fence, Fenced, same};
 use support::images::images;
-use thalweg::{Stream, StreamTag};
+use thalweg::{LiveBrand, Stream};
 use thalweg_vision::kernels::{
     self, Batch, Budget, Layout, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
     TokensMut,
@@ -66,7 +66,7 @@ fn layout_of(images: &[Image], patch: u32) -> Layout {
 }
 
 /// All kernels of the fused path, for what `table` says of `rgb`, in buffers sized by `layout`.
-fn run<S: StreamTag>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: &[u32], rgb: &[u8]) -> Maps {
+fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: &[u32], rgb: &[u8]) -> Maps {
     let &Setup { patch, fixation: [fy, fx], foveal_bias, lo, hi, budget, focus, shift, .. } = setup;
     let (images, n, largest) = (layout.images(), layout.patches(), layout.largest());
     let (b, patches, bytes) = (images as usize, n as usize, rgb.len() as u32);
@@ -171,7 +171,7 @@ fn same_bits<T: thalweg::Plain + std::fmt::Debug>(what: &str, batch: &[T], alone
 }
 
 /// Everything about each image of a batch is what it is alone, bit for bit.
-fn check_one_by_one<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[Image], batch: &Maps) {
+fn check_one_by_one<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, images: &[Image], batch: &Maps) {
     let layout = layout_of(images, setup.patch);
     for (b, image) in images.iter().enumerate() {
         let one = layout_of(std::slice::from_ref(image), setup.patch);
@@ -215,7 +215,7 @@ fn check_one_by_one<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[I
 }
 
 /// Each image against the reference, and against the materialised path.
-fn check_reference<S: StreamTag>(stream: &Stream<S>, setup: &Setup, images: &[Image], batch: &Maps) {
+fn check_reference<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, images: &[Image], batch: &Maps) {
     let &Setup { patch, fixation: [fy, fx], foveal_bias, lo, hi, budget, focus, .. } = setup;
     let layout = layout_of(images, patch);
     let room = (batch.patch_id.len() as u32).max(1);

@@ -18,8 +18,8 @@ use support::devices::{alone_on, devices, everywhere, everywhere_and_seeded, rep
 use support::gate::Gate;
 use thalweg::simt::host::LaunchError;
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, On, PinnedBuffer, PinnedPool, Resource,
-    Stream, StreamTag, kernel, stream_tags,
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, LiveBrand, On, PinnedBuffer, PinnedPool,
+    Resource, Stream, kernel, stream_tags,
 };
 use thalweg_vision::kernels::{Batch, RelevanceMut, relevance};
 
@@ -53,7 +53,7 @@ fn at_once<T>(gate: &Gate, f: impl FnOnce() -> T) -> T {
 /// with zeros.
 type Pair = (DeviceBuffer<u32>, PinnedBuffer<u32>);
 
-fn pair<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::On<S> {
+fn pair<S: LiveBrand>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::On<S> {
     let mut x = s.alloc::<u32>(len).unwrap();
     s.fill(&mut x, v).unwrap();
     let host = s.device().pinned_from(&vec![0u32; len]).unwrap();
@@ -61,13 +61,13 @@ fn pair<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> <Pair as Resource>::O
 }
 
 /// Reads a pair: the numbers on the device and those on the host.
-fn look<S: StreamTag>(s: Stream<S>, pair: <Pair as Resource>::On<S>) -> (Vec<u32>, Vec<u32>) {
+fn look<S: LiveBrand>(s: Stream<S>, pair: <Pair as Resource>::On<S>) -> (Vec<u32>, Vec<u32>) {
     let device = s.read_blocking(&pair.0).unwrap();
     (device, s.record(pair).unwrap().synchronize().unwrap().1.to_vec())
 }
 
 /// Captures a graph that copies the device buffer of a pair to the host and then fills it with `v`.
-fn download_and_set<S: StreamTag>(
+fn download_and_set<S: LiveBrand>(
     s: Stream<S>,
     pair: <Pair as Resource>::On<S>,
     v: u32,
@@ -118,7 +118,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn zeros<S: StreamTag>(s: Stream<S>, len: usize) -> FrameOn<S> {
+    fn zeros<S: LiveBrand>(s: Stream<S>, len: usize) -> FrameOn<S> {
         let zeros = || s.alloc_zeroed(len).unwrap();
         FrameOn {
             host: [(); BUFFERS].map(|()| s.bind(s.device().pinned_from(&vec![0.0; len]).unwrap()).unwrap()),
@@ -174,7 +174,7 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
 }
 
 /// Reads all bits in a frame, and gives the frame back.
-fn contents<S: StreamTag>(s: &Stream<S>, frame: FrameOn<S>) -> Result<(Vec<Vec<u32>>, Frame), Error> {
+fn contents<S: LiveBrand>(s: &Stream<S>, frame: FrameOn<S>) -> Result<(Vec<Vec<u32>>, Frame), Error> {
     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let mut all = Vec::new();
     for x in frame.device.iter().chain([&frame.planes]) {
@@ -558,7 +558,7 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
     type Device = DeviceBuffer<f32>;
     type Places = (Device, Device, Device, PinnedBuffer<f32>);
 
-    fn places<S: StreamTag>(s: Stream<S>, pool: &PinnedPool, v: f32) -> <Places as Resource>::On<S> {
+    fn places<S: LiveBrand>(s: Stream<S>, pool: &PinnedPool, v: f32) -> <Places as Resource>::On<S> {
         let [x, y, z] = [(); 3].map(|()| s.alloc_zeroed(LEN).unwrap());
         let mut host = pool.take(LEN).unwrap();
         host.fill(v);
@@ -580,7 +580,7 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
         s.copy_to_host(y, host)
     }
 
-    fn host<S: StreamTag>(s: Stream<S>, host: On<S, PinnedBuffer<f32>>) -> Vec<u32> {
+    fn host<S: LiveBrand>(s: Stream<S>, host: On<S, PinnedBuffer<f32>>) -> Vec<u32> {
         host.idle().map(|host| host.iter().map(|v| v.to_bits()).collect()).unwrap_or_else(|e| panic!("{s:?}: {e}"))
     }
 

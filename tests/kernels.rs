@@ -12,16 +12,16 @@ use support::cases;
 use support::devices::on_each_device;
 use support::fence::{Fence, Fenced, same};
 use support::images::{images, side};
-use thalweg::{DeviceKind, Error, Stream, StreamTag};
+use thalweg::{DeviceKind, Error, LiveBrand, Stream};
 use thalweg_vision::kernels::{self, Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 
 /// What features, scores, tokens and positions may be off where their inputs are exact, on the stream's device: at most a
 /// tenth of the error allowed for the pipeline, whose planes are off too. A GPU's logarithm is approximate.
-fn error<S: StreamTag>(stream: &Stream<S>) -> f64 {
+fn error<S: LiveBrand>(stream: &Stream<S>) -> f64 {
     if on_cpu(stream) { 1e-6 } else { 2e-6 }
 }
 
-fn on_cpu<S: StreamTag>(stream: &Stream<S>) -> bool {
+fn on_cpu<S: LiveBrand>(stream: &Stream<S>) -> bool {
     stream.device().kind() == DeviceKind::Cpu
 }
 
@@ -62,7 +62,7 @@ fn patch_count(image: &Image, patch: usize) -> usize {
 
 // --- textures --------------------------------------------------------------------------------------------
 
-fn run_textures<S: StreamTag>(
+fn run_textures<S: LiveBrand>(
     stream: &Stream<S>,
     image: &Image,
     fixation: [f32; 2],
@@ -77,7 +77,7 @@ fn run_textures<S: StreamTag>(
     planes.read()
 }
 
-fn check_textures<S: StreamTag>(stream: &Stream<S>, image: &Image, fixation: [f32; 2], shifts: (usize, usize)) {
+fn check_textures<S: LiveBrand>(stream: &Stream<S>, image: &Image, fixation: [f32; 2], shifts: (usize, usize)) {
     let got = run_textures(stream, image, fixation, shifts);
     assert_planes_close("textures", &got, &oracle::textures(image, fixation.map(f64::from)));
 }
@@ -159,7 +159,7 @@ fn textures_of_pure_colours() {
 
 // --- features --------------------------------------------------------------------------------------------
 
-fn run_features<S: StreamTag>(
+fn run_features<S: LiveBrand>(
     stream: &Stream<S>,
     (h, w): (usize, usize),
     patch: usize,
@@ -202,7 +202,7 @@ fn features_of_a_large_patch_do_not_drift() {
 
 // --- entropy ---------------------------------------------------------------------------------------------
 
-fn run_entropy<S: StreamTag>(stream: &Stream<S>, image: &Image, patch: usize, shift: usize) -> Vec<f32> {
+fn run_entropy<S: LiveBrand>(stream: &Stream<S>, image: &Image, patch: usize, shift: usize) -> Vec<f32> {
     let (h, w) = (image.height as u32, image.width as u32);
     let rgb = Fenced::new(stream, &image.rgb, shift);
     let mut entropy = Fenced::room(stream, patch_count(image, patch), shift);
@@ -263,7 +263,7 @@ enum Scores {
     Faint,
 }
 
-fn run_relevance<S: StreamTag>(
+fn run_relevance<S: LiveBrand>(
     stream: &Stream<S>,
     bias: f32,
     mix: [f32; 2],
@@ -395,7 +395,7 @@ struct Allocated {
     counts: Vec<u32>,
 }
 
-fn run_allocate<S: StreamTag>(stream: &Stream<S>, demand: &Demand, gains: &[u32]) -> Allocated {
+fn run_allocate<S: LiveBrand>(stream: &Stream<S>, demand: &Demand, gains: &[u32]) -> Allocated {
     let &Demand { ref relevance, lo, hi, budget, spare, shift, .. } = demand;
     let n = relevance.len();
     let relevance = Fenced::new(stream, relevance, shift);
@@ -569,7 +569,7 @@ struct Packing {
     capacity: usize,
 }
 
-fn run_compress<S: StreamTag>(
+fn run_compress<S: LiveBrand>(
     stream: &Stream<S>,
     (h, w): (usize, usize),
     patch: usize,

@@ -20,8 +20,8 @@ use support::devices::{alone_on, devices};
 use support::gate::{Gate, guarded};
 use thalweg::overlap::{Latency, graph_replay, measure_priority, per_thread, query_poll, shared_read, stream_pool};
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Resource, Result, Ring, Stream,
-    StreamPool, StreamTag,
+    AnyStream, Brand, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, PinnedPool, Resource, Result, Ring,
+    Stream, StreamPool,
 };
 use thalweg_vision::kernels;
 
@@ -46,7 +46,7 @@ impl Part {
     }
 
     /// Enqueues upload, kernel and download on one stream. A part that fails does so at its kernel.
-    fn enqueue<S: StreamTag>(&self, s: Stream<S>) -> Result<Event<PinnedBuffer<f32>>> {
+    fn enqueue<S: LiveBrand>(&self, s: Stream<S>) -> Result<Event<PinnedBuffer<f32>>> {
         let host = s.bind(s.device().pinned_from(&self.bytes())?)?;
         let mut rgb = s.alloc(host.len())?;
         s.copy_to_device(&host, &mut rgb)?;
@@ -462,7 +462,7 @@ proptest! {
 #[test]
 fn the_probe_compares_what_the_device_offers() {
     everywhere(8, (1..30usize, 0..4000usize), |device, (samples, len)| {
-        fn filled<S: StreamTag>(s: Stream<S>, len: usize) -> Result<Event<DeviceBuffer<u32>>> {
+        fn filled<S: LiveBrand>(s: Stream<S>, len: usize) -> Result<Event<DeviceBuffer<u32>>> {
             let mut x = s.alloc(len)?;
             s.fill(&mut x, 1)?;
             Ok(s.record(x)?)

@@ -13,7 +13,7 @@ use support::fence::{Fenced, same};
 use support::files::{Tensors, read_png};
 use support::images::images;
 use support::run::given;
-use thalweg::{Device, Error, Stream, StreamTag};
+use thalweg::{Device, Error, LiveBrand, Stream};
 use thalweg_vision::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience};
 use thalweg_vision::{Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
 
@@ -317,7 +317,7 @@ struct Inputs {
     shift: usize,
 }
 
-fn run_scores<S: StreamTag>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32], predictor: &[f32]) -> Scores {
+fn run_scores<S: LiveBrand>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32], predictor: &[f32]) -> Scores {
     let &Inputs { ref counts, edge, least_peak, bias, shift, .. } = inputs;
     // As of images of one row of patches of a pixel.
     let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
@@ -457,7 +457,7 @@ fn values(len: usize, seed: u64, levels: u64) -> Vec<f32> {
     (0..len).map(|_| (random.next() % levels) as f32 / levels as f32).collect()
 }
 
-fn run_top<S: StreamTag>(stream: &Stream<S>, images: usize, k: usize, values: &[f32], shift: usize) -> Vec<i32> {
+fn run_top<S: LiveBrand>(stream: &Stream<S>, images: usize, k: usize, values: &[f32], shift: usize) -> Vec<i32> {
     let n = values.len() / images;
     let values = Fenced::new(stream, values, 0);
     let mut order = Fenced::room(stream, images * k, shift);

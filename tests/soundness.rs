@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use thalweg::simt::host::LaunchError;
 use thalweg::{
-    Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, PinnedBuffer, PinnedPool, Resource, Stream, StreamTag, kernel,
+    Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool, Resource, Stream, kernel,
     stream_tags,
 };
 use thalweg_loader::{Loader, Options, Sample, Source, Upload};
@@ -44,7 +44,7 @@ fn guarded(test: impl FnOnce()) {
 }
 
 /// Stops a stream until the returned gate is dropped.
-fn gate<S: StreamTag>(stream: Stream<S>) -> mpsc::Sender<()> {
+fn gate<S: LiveBrand>(stream: Stream<S>) -> mpsc::Sender<()> {
     let (open, opened) = mpsc::channel();
     stream.launch_host(move || _ = opened.recv()).unwrap();
     open
@@ -334,8 +334,8 @@ fn the_size_of_a_block_does_not_overflow() {
 /// itself.
 #[test]
 fn a_host_function_dropped_unrun_is_still_one() {
-    struct Flush<S: StreamTag>(Stream<S>, mpsc::Sender<Result<(), Error>>);
-    impl<S: StreamTag> Drop for Flush<S> {
+    struct Flush<S: LiveBrand>(Stream<S>, mpsc::Sender<Result<(), Error>>);
+    impl<S: LiveBrand> Drop for Flush<S> {
         fn drop(&mut self) {
             self.1.send(self.0.synchronize()).unwrap();
         }
@@ -408,7 +408,7 @@ fn a_seeded_device_waits_for_itself_only() {
     });
 }
 
-fn refuses<S: StreamTag, T: StreamTag>(from: Stream<S>, to: Stream<T>) {
+fn refuses<S: LiveBrand, T: LiveBrand>(from: Stream<S>, to: Stream<T>) {
     for seed in 0..20 {
         from.device().reseed(seed);
         to.device().reseed(seed + 1);

@@ -2,7 +2,7 @@
 //! reference profile.
 
 use oracle::wide;
-use thalweg::{DeviceBuffer, DeviceSlice, On, Stream, StreamTag};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_vision::kernels::{
     self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
@@ -142,7 +142,7 @@ const COUPLING: usize = 3400;
 const PREDICTOR: usize = 18179;
 
 /// The buffers of everything after the textures, and a function for each kernel: a batch in each launch.
-struct Work<S: StreamTag> {
+struct Work<S: LiveBrand> {
     layout: Layout,
     params: Params,
     /// The most patches that can be selected, and tokens.
@@ -170,7 +170,7 @@ struct Work<S: StreamTag> {
 
 type Owned<S, T> = On<S, DeviceBuffer<T>>;
 
-impl<S: StreamTag> Work<S> {
+impl<S: LiveBrand> Work<S> {
     fn new(stream: &Stream<S>, layout: Layout) -> Result<Self> {
         let (n, images) = (layout.patches() as usize, layout.images() as usize);
         let params = Params { patch: layout.patch(), budget: TOKENS as u64, ..Params::default() };

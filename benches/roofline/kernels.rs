@@ -1,7 +1,7 @@
 //! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
 
 use half::f16;
-use thalweg::{DeviceSlice, Stream, StreamTag};
+use thalweg::{DeviceSlice, LiveBrand, Stream};
 use thalweg_vision::kernels::{self, Layout, TokensMut};
 
 use crate::Result;
@@ -221,7 +221,7 @@ fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>)
     Ok(())
 }
 
-pub(crate) fn analyze_into<S: StreamTag>(
+pub(crate) fn analyze_into<S: LiveBrand>(
     stream: &Stream<S>,
     layout: &Layout,
     table: &DeviceSlice<S, u32>,

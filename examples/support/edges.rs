@@ -1,7 +1,7 @@
 //! A stage for the chunked patterns, with an adjustable amount of work.
 
 use thalweg::overlap::{Chunks, StageTimes, measure};
-use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Error, PinnedBuffer, Ring, Stream, StreamTag};
+use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Error, LiveBrand, PinnedBuffer, Ring, Stream};
 use thalweg_vision::{PLANES, kernels};
 
 /// A stage with an adjustable amount of work. It computes the edge magnitude of images and keeps
@@ -32,7 +32,7 @@ impl Edges {
     }
 
     /// Enqueues the work on a chunk.
-    pub fn run<S: StreamTag>(
+    pub fn run<S: LiveBrand>(
         &mut self,
         s: &Stream<S>,
         rgb: &DeviceSlice<S, u8>,

@@ -1,7 +1,7 @@
 //! Computes what patches look like on average: an upload, two kernels and a download for each
 //! image.
 
-use thalweg::{Activity, Error, Event, PinnedBuffer, Stream, StreamTag, Timeline};
+use thalweg::{Activity, Error, Event, LiveBrand, PinnedBuffer, Stream, Timeline};
 use thalweg_vision::kernels;
 
 /// Columns and rows of a patch.
@@ -11,7 +11,7 @@ const PATCH: u32 = 32;
 pub type Done = (PinnedBuffer<u8>, PinnedBuffer<f32>);
 
 /// Enqueues all work on a square image of `side` pixels a side.
-pub fn features<S: StreamTag>(
+pub fn features<S: LiveBrand>(
     s: &Stream<S>,
     side: u32,
     image: PinnedBuffer<u8>,

@@ -1,6 +1,6 @@
 //! Turns an image into tokens, step by step.
 
-use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, Plain, Resource, Result, Stream, StreamTag};
+use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, PinnedBuffer, Plain, Resource, Result, Stream};
 use thalweg_vision::kernels::{Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 use thalweg_vision::{PLANES, kernels};
 
@@ -34,7 +34,7 @@ impl Slot {
         let pixels = size[0] as usize * size[1] as usize;
         let patches = (size[0].div_ceil(PATCH) * size[1].div_ceil(PATCH)) as usize;
         AnyStream::new(gpu)?.enter(|s| {
-            fn room<S: StreamTag, T: Plain>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
+            fn room<S: LiveBrand, T: Plain>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
                 s.alloc_zeroed(len)?.idle()
             }
             Ok(Self {
@@ -62,17 +62,17 @@ impl Slot {
 }
 
 /// Enqueues the upload of the image.
-pub fn upload<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+pub fn upload<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     s.copy_to_device(&slot.host, &mut slot.rgb)
 }
 
 /// Enqueues the 13 planes of the image.
-pub fn texture<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+pub fn texture<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     kernels::textures(s, slot.size[0], slot.size[1], 0.5, 0.5, &slot.rgb, &mut slot.planes)
 }
 
 /// Enqueues the features and the entropy of the patches, and their relevance.
-pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+pub fn relevance<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let ([height, width], [entropy, salience, map]) = (slot.size, &mut slot.scores);
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
@@ -83,7 +83,7 @@ pub fn relevance<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
 }
 
 /// Enqueues the allocation of tokens by relevance, and their download.
-pub fn allocation<S: StreamTag>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+pub fn allocation<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let ([height, width], map) = (slot.size, &slot.scores[2]);
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
     let (patches, [lo, hi]) = (map.len() as u32, SIDES);

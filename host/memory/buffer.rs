@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thalweg_simt::host::DeviceSlice;
 
 use super::{Plain, byte_len, element, split};
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::error::{Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
@@ -119,7 +119,7 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 }
 
-impl<S: StreamTag, T: Plain> On<S, DeviceBuffer<T>> {
+impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece frees the whole memory, after the
     /// work of the other pieces.
@@ -202,7 +202,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         const { element::<T>() }
         let bytes = byte_len::<T>(len)?;
@@ -223,7 +223,7 @@ impl<S: Brand> Stream<S> {
     #[track_caller]
     pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where
-        S: StreamTag,
+        S: LiveBrand,
     {
         const { element::<T>() }
         let mut buffer = self.alloc(len)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use thalweg_simt::host::HostSlice;
 
 use super::{EMPTY, Plain, byte_len, split};
-use crate::brand::{Brand, StreamTag};
+use crate::brand::{Brand, LiveBrand};
 use crate::error::{Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
 use crate::runtime::device::Device;
@@ -136,7 +136,7 @@ impl<T: Plain> PinnedBuffer<T> {
     }
 }
 
-impl<S: StreamTag, T: Plain> On<S, PinnedBuffer<T>> {
+impl<S: LiveBrand, T: Plain> On<S, PinnedBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece gives the whole memory back, after
     /// the work of the other pieces.

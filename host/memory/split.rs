@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::{Error, Result, Returned};
 use crate::resource::{LeafResource, On};
 pub(crate) use crate::runtime::memory::adjacent;
@@ -21,7 +21,7 @@ pub(crate) fn pieces(len: usize, n: usize) -> impl Iterator<Item = Range<usize>>
 type Join<P> = Result<P, Returned<Vec<P>>>;
 
 /// Splits a buffer on a stream with the `split` of its idle form.
-pub(crate) fn split_on<S: StreamTag, L: LeafResource>(
+pub(crate) fn split_on<S: LiveBrand, L: LeafResource>(
     buffer: On<S, L>,
     n: usize,
     split: impl FnOnce(L, usize) -> Vec<L>,
@@ -35,7 +35,7 @@ pub(crate) fn split_on<S: StreamTag, L: LeafResource>(
 }
 
 /// Joins pieces on a stream with the `join` of their idle form.
-pub(crate) fn join_on<S: StreamTag, L: LeafResource>(
+pub(crate) fn join_on<S: LiveBrand, L: LeafResource>(
     pieces: Vec<On<S, L>>,
     join: impl FnOnce(Vec<L>) -> Join<L>,
 ) -> Join<On<S, L>> {

@@ -10,7 +10,7 @@
 use super::{device_buffer, frames};
 use crate::DeviceSlice;
 use crate::Resource;
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::{Error, Result};
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::runtime::device::Device;
@@ -83,7 +83,7 @@ impl<T: Plain, U: Plain> Frame<T, U> {
 /// assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub fn double_buffer<A: StreamTag, B: StreamTag, C: StreamTag, T: Plain, U: Plain>(
+pub fn double_buffer<A: LiveBrand, B: LiveBrand, C: LiveBrand, T: Plain, U: Plain>(
     (up, compute, down): (&Stream<A>, &Stream<B>, &Stream<C>),
     slots: Vec<Frame<T, U>>,
     load: impl FnMut(usize, &mut Frame<T, U>) -> Result<bool>,

@@ -9,7 +9,7 @@
 //! launches all of them with one call, but it works only with the buffers it was captured with.
 //! [`graph_replay`](fn@graph_replay) keeps a graph for each slot of a ring.
 
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::{Error, Result, Returned};
 use crate::graph::{Capture, Graph};
 use crate::resource::{Bundle, Resource};
@@ -49,7 +49,7 @@ use crate::stream::Stream;
 /// # Errors
 /// `record`, [`capture`](Stream::capture) or [`replay`](Stream::replay) fails. The bundle comes
 /// back.
-pub fn graph_replay<S: StreamTag, B: Bundle<S>>(
+pub fn graph_replay<S: LiveBrand, B: Bundle<S>>(
     stream: &Stream<S>,
     graphs: &mut Vec<Graph<B::Idle>>,
     mut bundle: B,

@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::none_given;
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::Result;
 use crate::event::Event;
 use crate::resource::Resource;
@@ -78,7 +78,7 @@ impl fmt::Display for Handoffs {
 /// assert_eq!(consume.record(results)?.synchronize()?[8][0], 8);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub fn producer_consumer<A: StreamTag, B: StreamTag, R: Resource>(
+pub fn producer_consumer<A: LiveBrand, B: LiveBrand, R: Resource>(
     (producer, consumer): (&Stream<A>, &Stream<B>),
     slots: Vec<R>,
     items: usize,

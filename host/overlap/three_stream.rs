@@ -12,7 +12,7 @@
 //! behind the kernels of the previous image, and the copy engine would be idle.
 
 use super::frames;
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::{Error, Result};
 use crate::resource::Resource;
 use crate::stream::Stream;
@@ -75,7 +75,7 @@ use crate::timeline::{Activity, Timeline};
 /// assert_eq!(seen, [[7, 0], [7, 1], [7, 2], [7, 3], [7, 4]]);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub fn three_stream<S: StreamTag, A: StreamTag, B: StreamTag, C: StreamTag, R: Resource>(
+pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: Resource>(
     (up, first, second, third): (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
     slots: Vec<R>,
     load: impl FnMut(usize, &mut R) -> Result<bool>,

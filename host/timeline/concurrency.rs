@@ -8,7 +8,7 @@ use thalweg_kernels::stream::probe;
 use super::activity::Activity;
 use super::trace::Trace;
 use super::{Timeline, metrics};
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::error::{Error, Result};
 use crate::memory::DeviceBuffer;
 use crate::resource::On;
@@ -84,7 +84,7 @@ const STEPS: u32 = 40_000;
 /// # Errors
 /// The streams belong to different devices, or the device has failed.
 #[track_caller]
-pub fn concurrency_check<A: StreamTag, B: StreamTag>(a: &Stream<A>, b: &Stream<B>) -> Result<Concurrency> {
+pub fn concurrency_check<A: LiveBrand, B: LiveBrand>(a: &Stream<A>, b: &Stream<B>) -> Result<Concurrency> {
     if a.device() != b.device() {
         return Err(Error::DeviceMismatch { resource: a.device().to_string(), stream: b.device().to_string() });
     }
@@ -127,12 +127,12 @@ fn running(trace: &Trace, labels: &[&str]) -> Vec<metrics::Interval> {
 }
 
 /// A kernel of one block, its stream and its buffer.
-struct Work<S: StreamTag> {
+struct Work<S: LiveBrand> {
     stream: Stream<S>,
     out: On<S, DeviceBuffer<u32>>,
 }
 
-impl<S: StreamTag> Work<S> {
+impl<S: LiveBrand> Work<S> {
     fn new(stream: Stream<S>) -> Result<Self> {
         let work = Self { stream, out: stream.alloc(32)? };
         stream.synchronize()?;

@@ -35,7 +35,7 @@ pub use trace::{Span, Trace};
 
 use self::clock::Untyped;
 use self::recorder::Recorder;
-use crate::brand::StreamTag;
+use crate::brand::LiveBrand;
 use crate::driver::nvtx;
 use crate::error::Result;
 use crate::runtime::device::Device;
@@ -116,7 +116,7 @@ impl Timeline {
     ///
     /// # Errors
     /// `f` fails, the stream belongs to another device than the timeline, or the device has failed.
-    pub fn span<S: StreamTag, T>(
+    pub fn span<S: LiveBrand, T>(
         &self,
         stream: &Stream<S>,
         activity: Activity,
@@ -169,7 +169,7 @@ impl Timeline {
     /// stream's tag, or `stream 7` if the stream has no tag.
     ///
     /// If another lane already has the name, the stream's number is added.
-    pub fn name<S: StreamTag>(&self, stream: &Stream<S>, name: &str) {
+    pub fn name<S: LiveBrand>(&self, stream: &Stream<S>, name: &str) {
         let Some(recorder) = &self.0 else { return };
         recorder.name(stream.serial(), name);
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use thalweg::{Activity, DeviceSlice, Error, Event, Result, Returned, Stream, StreamTag};
+use thalweg::{Activity, DeviceSlice, Error, Event, LiveBrand, Result, Returned, Stream};
 
 use crate::batch::padded;
 use crate::canvas::Pixels;
@@ -49,7 +49,7 @@ pub(crate) type Done = (usize, Duration, Result<(), Trouble>);
 impl<M: Clone + Send + 'static> Queue<M> {
     /// Reads the pixels that lie in files, and enqueues their copies to where they belong in `rgb`.
     /// Returns the images that cannot be read, in order.
-    pub(crate) fn upload_files<S: StreamTag>(
+    pub(crate) fn upload_files<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
         front: &Assembly<M>,
@@ -92,12 +92,12 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 
     /// Reads the pieces one after another, on the calling thread.
-    pub(crate) fn read_in_turn<S: StreamTag>(&self, stream: &Stream<S>, pieces: Vec<Piece<'_, S>>) -> Vec<Done> {
+    pub(crate) fn read_in_turn<S: LiveBrand>(&self, stream: &Stream<S>, pieces: Vec<Piece<'_, S>>) -> Vec<Done> {
         pieces.into_iter().map(|piece| self.upload_piece(stream, piece)).collect()
     }
 
     /// Reads the pieces on the threads of the [staging](crate::staging), many at a time.
-    pub(crate) fn read_at_once<S: StreamTag + Send + Sync>(
+    pub(crate) fn read_at_once<S: LiveBrand + Send + Sync>(
         &self,
         stream: &Stream<S>,
         pieces: Vec<Piece<'_, S>>,
@@ -112,7 +112,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Reads a piece into a slot and enqueues its copy. Without a slot, copies it from ordinary
     /// memory and waits.
-    fn upload_piece<S: StreamTag>(&self, stream: &Stream<S>, piece: Piece<'_, S>) -> Done {
+    fn upload_piece<S: LiveBrand>(&self, stream: &Stream<S>, piece: Piece<'_, S>) -> Done {
         let Piece { image, file, name, at, to } = piece;
         let len = to.len();
         let mut spent = Duration::ZERO;

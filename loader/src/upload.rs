@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use log::warn;
 
-use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Result, Stream, StreamTag};
+use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
 
 use crate::batch::{Batch, BatchOn, padded};
 use crate::canvas::Pixels;
@@ -207,7 +207,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 
     /// Enqueues the uploads of a batch's images. The result is ordered on the stream.
-    pub(crate) fn enqueue<S: StreamTag>(
+    pub(crate) fn enqueue<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
         device: Device,
@@ -252,7 +252,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 
     /// Returns a device buffer that a consumer gave back, or a new one.
-    fn device_buffer<S: StreamTag>(&self, stream: &Stream<S>, bytes: usize) -> Result<On<S, DeviceBuffer<u8>>> {
+    fn device_buffer<S: LiveBrand>(&self, stream: &Stream<S>, bytes: usize) -> Result<On<S, DeviceBuffer<u8>>> {
         let found = {
             let spare = &mut lock(&self.state).spare;
             spare.iter().position(|event| event.len() == bytes).and_then(|i| spare.remove(i))

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceBuffer, Lane, On, Stream, StreamTag, kernel};
+use thalweg::{AnyStream, Device, DeviceBuffer, Lane, LiveBrand, On, Stream, kernel};
 
 thalweg::ptx! {}
 
@@ -58,7 +58,7 @@ fn not_yet(what: &str, so: impl Fn() -> bool) {
 }
 
 /// Makes a device buffer with the same number everywhere, and waits until it is written.
-fn filled<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
+fn filled<S: LiveBrand>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
     let x = filling(s, len, v);
     s.synchronize().unwrap();
     x
@@ -66,7 +66,7 @@ fn filled<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<
 
 /// Does the same as [`filled`] without waiting. A GPU may give out memory whose free stands behind
 /// a gate, and then this stream waits at that gate too.
-fn filling<S: StreamTag>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
+fn filling<S: LiveBrand>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer<u32>> {
     let mut x = s.alloc(len).unwrap();
     s.fill(&mut x, v).unwrap();
     x

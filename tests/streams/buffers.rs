@@ -1,13 +1,13 @@
 //! The steps that a buffer of either kind can take: moves, records, shares, splits, joins and drops.
 
-use thalweg::{Error, Query, Returned, StreamTag};
+use thalweg::{Error, LiveBrand, Query, Returned};
 
 use crate::failure::{Outcome, claim};
 use crate::program::MOST;
 use crate::slots::{Buffer, Piece, Slot, State};
 use crate::streams::{Of, Streams};
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     pub(crate) fn move_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome {
         self.bring(slot, t, how).map(drop)
     }

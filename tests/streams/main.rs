@@ -24,7 +24,7 @@ use std::io::Write;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use thalweg::{AnyStream, Device, DeviceKind, StreamTag};
+use thalweg::{AnyStream, Device, DeviceKind, LiveBrand};
 
 use failure::Failure;
 use program::Op;
@@ -34,7 +34,7 @@ use world::World;
 thalweg::ptx! {}
 
 /// Runs a program.
-fn run<A: StreamTag, B: StreamTag, C: StreamTag>(
+fn run<A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     device: Device,
     on: Streams<A, B, C>,
     program: &[Op],

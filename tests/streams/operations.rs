@@ -1,6 +1,6 @@
 //! What a step does to the buffers: fills, kernels, copies, the host's reads and writes, frames and host functions.
 
-use thalweg::{DeviceKind, StreamTag, kernel};
+use thalweg::{DeviceKind, LiveBrand, kernel};
 
 use crate::failure::{Outcome, equal};
 use crate::program::{FRAME, spans};
@@ -33,7 +33,7 @@ kernel! {
     }
 }
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
     pub(crate) fn fill(&mut self, i: usize, t: usize, how: u8) -> Outcome {
         note!(self, "fill device {i} on {t}: {how}");
         let slot = &mut self.buffers[i];

@@ -2,7 +2,7 @@
 
 use std::mem::replace;
 
-use thalweg::{DeviceBuffer, Event, On, PinnedBuffer, Resource, Returned, Shared, StreamTag};
+use thalweg::{DeviceBuffer, Event, LiveBrand, On, PinnedBuffer, Resource, Returned, Shared};
 
 use crate::failure::{Outcome, equal};
 use crate::streams::{Of, Ordered, Readings, Streams};
@@ -12,10 +12,10 @@ pub(crate) trait Buffer: Resource {
     /// Gives what the host can read of an idle buffer.
     fn look(&self) -> Option<&[u32]>;
     fn split_idle(self, n: usize) -> Vec<Self>;
-    fn split<S: StreamTag>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>>;
+    fn split<S: LiveBrand>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>>;
     fn join_idle(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>>;
     #[allow(clippy::type_complexity)]
-    fn join<S: StreamTag>(pieces: Vec<Self::On<S>>) -> Result<Self::On<S>, Returned<Vec<Self::On<S>>>>;
+    fn join<S: LiveBrand>(pieces: Vec<Self::On<S>>) -> Result<Self::On<S>, Returned<Vec<Self::On<S>>>>;
 }
 
 macro_rules! buffer {
@@ -28,13 +28,13 @@ macro_rules! buffer {
             fn split_idle(self, n: usize) -> Vec<Self> {
                 self.split(n)
             }
-            fn split<S: StreamTag>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>> {
+            fn split<S: LiveBrand>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>> {
                 x.split(n)
             }
             fn join_idle(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
                 Self::join(pieces)
             }
-            fn join<S: StreamTag>(pieces: Vec<Self::On<S>>) -> Result<Self::On<S>, Returned<Vec<Self::On<S>>>> {
+            fn join<S: LiveBrand>(pieces: Vec<Self::On<S>>) -> Result<Self::On<S>, Returned<Vec<Self::On<S>>>> {
                 On::<S, Self>::join(pieces)
             }
         }
@@ -44,7 +44,7 @@ buffer!(DeviceBuffer, |_x| None);
 buffer!(PinnedBuffer, |x| Some(x));
 
 /// A buffer in one of its states, and the contents it should have.
-pub(crate) struct Slot<A: StreamTag, B: StreamTag, C: StreamTag, R: Resource> {
+pub(crate) struct Slot<A: LiveBrand, B: LiveBrand, C: LiveBrand, R: Resource> {
     pub(crate) want: Vec<u32>,
     pub(crate) piece: Option<Piece>,
     pub(crate) state: State<A, B, C, R>,
@@ -57,7 +57,7 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
 }
 
-pub(crate) enum State<A: StreamTag, B: StreamTag, C: StreamTag, R: Resource> {
+pub(crate) enum State<A: LiveBrand, B: LiveBrand, C: LiveBrand, R: Resource> {
     Idle(R),
     On(Ordered<A, B, C, R>),
     Event(Event<R>),
@@ -72,7 +72,7 @@ pub(crate) enum State<A: StreamTag, B: StreamTag, C: StreamTag, R: Resource> {
     Gone,
 }
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag, R: Buffer> Slot<A, B, C, R> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand, R: Buffer> Slot<A, B, C, R> {
     pub(crate) fn new(want: Vec<u32>, state: State<A, B, C, R>) -> Self {
         Self { want, piece: None, state }
     }
@@ -135,7 +135,7 @@ impl<A: StreamTag, B: StreamTag, C: StreamTag, R: Buffer> Slot<A, B, C, R> {
     }
 }
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     /// Brings a buffer to stream `t`, unless others read it.
     pub(crate) fn bring<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome<bool> {
         let x = match slot.take() {

@@ -1,6 +1,6 @@
 //! The three streams of a program, their transitions, and values that belong to one of the three.
 
-use thalweg::{Event, Query, Reading, Resource, Returned, Shared, Stream, StreamTag};
+use thalweg::{Event, LiveBrand, Query, Reading, Resource, Returned, Shared, Stream};
 
 use crate::failure::Outcome;
 
@@ -108,20 +108,20 @@ macro_rules! both {
 pub(crate) use {both, each, on, with};
 
 /// The three streams, with the transitions between states.
-pub(crate) struct Streams<A: StreamTag, B: StreamTag, C: StreamTag> {
+pub(crate) struct Streams<A: LiveBrand, B: LiveBrand, C: LiveBrand> {
     pub(crate) a: Stream<A>,
     pub(crate) b: Stream<B>,
     pub(crate) c: Stream<C>,
 }
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> Clone for Streams<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Clone for Streams<A, B, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<A: StreamTag, B: StreamTag, C: StreamTag> Copy for Streams<A, B, C> {}
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Copy for Streams<A, B, C> {}
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> Streams<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     pub(crate) fn bind<R: Resource>(self, t: usize, r: R) -> Outcome<Ordered<A, B, C, R>> {
         Ok(with!(self, t, |s, of| of(s.bind(r)?)))
     }

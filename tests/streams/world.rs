@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceBuffer, PinnedBuffer, PinnedPool, Ring, StreamTag};
+use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, PinnedBuffer, PinnedPool, Ring};
 
 use crate::failure::{Outcome, claim, equal};
 use crate::program::{FRAME, LENGTHS, MOST, Op};
@@ -14,7 +14,7 @@ use crate::streams::{Of, Streams, with};
 pub(crate) type Pair = (PinnedBuffer<u32>, DeviceBuffer<u32>);
 
 /// Everything that a program works on.
-pub(crate) struct World<A: StreamTag, B: StreamTag, C: StreamTag> {
+pub(crate) struct World<A: LiveBrand, B: LiveBrand, C: LiveBrand> {
     pub(crate) on: Streams<A, B, C>,
     pub(crate) device: Device,
     pub(crate) pool: PinnedPool,
@@ -41,7 +41,7 @@ macro_rules! note {
 
 pub(crate) use note;
 
-impl<A: StreamTag, B: StreamTag, C: StreamTag> World<A, B, C> {
+impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
     pub(crate) fn new(device: Device, on: Streams<A, B, C>) -> Outcome<Self> {
         let other = AnyStream::new(device)?;
         let pool = PinnedPool::new(device, 1 << 20);

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use thalweg::{DeviceBuffer, DeviceSlice, On, Plain, Stream, StreamTag};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream};
 
 /// The number of elements on either side. It is a multiple of every alignment that a kernel checks.
 const WIDTH: usize = 64;
@@ -36,13 +36,13 @@ pub fn same<T: Plain>(a: &T, b: &T) -> bool {
 
 /// Elements in device memory inside a larger allocation. Each read checks the rest of the
 /// allocation.
-pub struct Fenced<S: StreamTag, T: Plain> {
+pub struct Fenced<S: LiveBrand, T: Plain> {
     stream: Stream<S>,
     whole: On<S, DeviceBuffer<T>>,
     inside: Range<usize>,
 }
 
-impl<S: StreamTag, T: Fence> Fenced<S, T> {
+impl<S: LiveBrand, T: Fence> Fenced<S, T> {
     /// Uploads `elements` to a place `shift` elements past an aligned address.
     pub fn new(stream: &Stream<S>, elements: &[T], shift: usize) -> Self {
         let inside = WIDTH + shift..WIDTH + shift + elements.len();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use thalweg::{Device, PinnedBuffer, Stream, StreamTag};
+use thalweg::{Device, LiveBrand, PinnedBuffer, Stream};
 
 /// A gate. A stream waits at it until the host opens or drops it.
 pub struct Gate(&'static AtomicU32);
@@ -20,7 +20,7 @@ impl Gate {
     }
 
     /// Makes the stream wait here.
-    pub fn hold<S: StreamTag>(&self, stream: &Stream<S>) {
+    pub fn hold<S: LiveBrand>(&self, stream: &Stream<S>) {
         // SAFETY: The word is page-locked memory that `closed` leaked, so it outlives the wait.
         unsafe { stream.wait_value(self.0, 1) }.unwrap();
     }

@@ -1,6 +1,6 @@
 //! The most tokens that an allocation can need, and allocation from a relevance map on the host.
 
-use thalweg::{Error, Result, Stream, StreamTag};
+use thalweg::{Error, LiveBrand, Result, Stream};
 
 use crate::Params;
 use crate::kernels::{self, Batch, Budget, SelectionMut};
@@ -71,7 +71,7 @@ pub struct Allocation {
 /// # Errors
 /// A parameter is out of its range or a relevance is not finite ([`Error::Parameter`]), there is no
 /// memory, or the device has failed.
-pub fn allocate_blocking<S: StreamTag>(stream: &Stream<S>, relevance: &[f32], params: &Params) -> Result<Allocation> {
+pub fn allocate_blocking<S: LiveBrand>(stream: &Stream<S>, relevance: &[f32], params: &Params) -> Result<Allocation> {
     params.validate()?;
     if let Some((i, v)) = relevance.iter().enumerate().find(|(_, v)| !v.is_finite()) {
         return Err(Error::Parameter {

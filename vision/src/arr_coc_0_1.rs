@@ -22,7 +22,7 @@
 //! ```
 
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream, StreamTag,
+    AnyStream, Device, DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream,
 };
 
 use crate::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience, Scores};
@@ -198,7 +198,7 @@ impl Profile {
     ///
     /// # Errors
     /// There is no memory, or the device has failed.
-    pub fn alloc<S: StreamTag>(&self, stream: &Stream<S>, images: usize) -> Result<DeviceMapsOn<S>> {
+    pub fn alloc<S: LiveBrand>(&self, stream: &Stream<S>, images: usize) -> Result<DeviceMapsOn<S>> {
         let mut mix = stream.alloc(3 * images)?;
         stream.fill(&mut mix, 1.0 / 3.0)?;
         // The layout of images of 32 x 32 pixels in which each pixel is a patch.
@@ -228,7 +228,7 @@ impl Profile {
     ///
     /// # Errors
     /// The lengths do not agree, or the device has failed.
-    pub fn enqueue<S: StreamTag>(
+    pub fn enqueue<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
         table: &DeviceSlice<S, u32>,
@@ -256,7 +256,7 @@ impl Profile {
         kernels::top(stream, images, n, SELECTED as u32, relevance, topk)
     }
 
-    fn download<S: StreamTag, T: Plain>(
+    fn download<S: LiveBrand, T: Plain>(
         &self,
         stream: &Stream<S>,
         from: &On<S, DeviceBuffer<T>>,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use thalweg::{AnyStream, Device, Error, Event, PinnedBuffer, Result, Stream, StreamTag};
+use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
 
 use crate::kernels::Layout;
 use crate::lock;
@@ -334,7 +334,7 @@ impl Pipeline {
         layout(sizes, self.params.patch)
     }
 
-    fn workspace_of<S: StreamTag>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
+    fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
         WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
     }
 
@@ -361,7 +361,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The errors of [`frame`](Pipeline::frame).
-    pub fn workspace<S: StreamTag>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
+    pub fn workspace<S: LiveBrand>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
         self.workspace_of(stream, self.layout(sizes)?)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytemuck::cast_slice;
 use thalweg::simt::Element;
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, Resource, Result, Stream, StreamTag};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Result, Stream};
 
 use crate::allocate::Capacity;
 use crate::kernels::{
@@ -147,7 +147,7 @@ pub struct Workspace {
     pub(crate) plan: Arc<Plan>,
 }
 
-impl<S: StreamTag> WorkspaceOn<S> {
+impl<S: LiveBrand> WorkspaceOn<S> {
     /// Makes the memory and enqueues the copies of the constants. Waits for nothing.
     pub(crate) fn new(
         stream: &Stream<S>,

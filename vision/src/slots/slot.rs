@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use thalweg::{
-    AnyStream, Brand, DeviceBuffer, Event, Graph, PinnedBuffer, Resource, Result, Returned, Stream, StreamTag,
+    AnyStream, Brand, DeviceBuffer, Event, Graph, LiveBrand, PinnedBuffer, Resource, Result, Returned, Stream,
     TimedEvent,
 };
 
@@ -90,7 +90,7 @@ impl Slot {
     }
 }
 
-impl<S: StreamTag> SlotOn<S> {
+impl<S: LiveBrand> SlotOn<S> {
     /// Enqueues a batch in the way that `work` says.
     pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
         let sent = match work {
