@@ -96,6 +96,10 @@ impl AnyStream {
         self.0.device()
     }
 
+    pub(crate) fn inner(&self) -> &'static StreamInner {
+        self.0
+    }
+
     /// Uses the stream. What `f` returns cannot hold anything that the stream orders.
     pub fn enter<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
         f(&Stream::of(self.0))

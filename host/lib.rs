@@ -101,6 +101,7 @@ mod copies;
 mod driver;
 mod error;
 mod event;
+mod foreign;
 mod graph;
 mod host_function;
 mod kernel;
@@ -120,12 +121,13 @@ pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;
 pub use event::{Event, EventFuture, Query, TimedEvent, Unzip};
+pub use foreign::{Foreign, ForeignStream};
 pub use graph::{Capture, Graph};
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};
 pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
 pub use resource::{Bundle, LeafResource, On, Resource};
 #[doc(hidden)]
-pub use resource::{Leaf, LeafInfo, Token};
+pub use resource::{Leaf, LeafInfo, Producer, Token};
 pub use ring::Ring;
 pub use runtime::device::{Device, DeviceKind};
 pub use runtime::stream::StreamOptions;

@@ -26,6 +26,7 @@ use thalweg_simt::host::counted;
 
 use crate::brand::Brand;
 use crate::runtime::device::Device;
+use crate::runtime::event::Lease;
 use crate::runtime::memory::{Memory, When, give_back};
 use crate::stream::Stream;
 
@@ -67,6 +68,16 @@ pub(crate) enum LeafKind {
     Peer,
 }
 
+/// The event of a producer.
+#[doc(hidden)]
+pub struct Producer<'e>(pub(crate) &'e Lease);
+
+impl fmt::Debug for Producer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Producer")
+    }
+}
+
 /// Where a leaf lives, and which memory it is.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +106,8 @@ impl fmt::Display for LeafInfo {
 /// Something that travels between the host and streams: a buffer, or a composite of buffers.
 ///
 /// It is implemented for [`PinnedBuffer`](crate::PinnedBuffer),
-/// [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), and for tuples,
-/// arrays, `Vec` and `Option` of resources. `#[derive(Resource)]` implements it for a struct.
+/// [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), handles of
+/// [`Shared`](crate::Shared) resources, and for tuples, arrays, `Vec` and `Option` of resources. `#[derive(Resource)]` implements it for a struct.
 ///
 /// ```
 /// use thalweg::{Device, DeviceBuffer, PinnedBuffer, Resource, stream_tags};
@@ -121,8 +132,9 @@ impl fmt::Display for LeafInfo {
 /// ```
 ///
 /// # Safety
-/// The methods visit every leaf exactly once, move it without touching its memory, and run no other
-/// code (`__alias` may clone metadata). A composite has no `Drop` of its own. Derive this trait
+/// The methods visit every leaf and every part exactly once, move it without touching its memory,
+/// and run no other code (`__alias` may clone metadata, and a `Shared` part records the end of a
+/// reading). A composite has no `Drop` of its own. Derive this trait
 /// instead of writing an implementation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a resource",
@@ -145,6 +157,10 @@ pub unsafe trait Resource: Sized + Send + 'static {
     /// Makes a second handle on the same memory, which frees nothing when it is dropped.
     #[doc(hidden)]
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S>;
+    /// Visits the events of producers that a stream waits for before it uses the idle resource:
+    /// those of [`Shared`](crate::Shared) parts.
+    #[doc(hidden)]
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit);
 }
 
 /// A resource, or a composite of them, while stream `S` orders it.
@@ -293,6 +309,11 @@ macro_rules! tuple {
                 let ($($r,)*) = self;
                 ($($r.__alias(stream, token),)*)
             }
+            #[allow(non_snake_case, unused_variables)]
+            fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
+                let ($($r,)*) = self;
+                $($r.__producers(visit);)*
+            }
         }
         // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes
         // `__bind`, which calls `__bind` of each part.
@@ -332,6 +353,9 @@ unsafe impl<R: Resource> Resource for Vec<R> {
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.iter().map(|r| r.__alias(stream, token)).collect()
     }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
+        self.iter().for_each(|r| r.__producers(visit));
+    }
 }
 // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
 // calls `__bind` of each part.
@@ -358,6 +382,9 @@ unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.each_ref().map(|r| r.__alias(stream, token))
     }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
+        self.iter().for_each(|r| r.__producers(visit));
+    }
 }
 // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
 // calls `__bind` of each part.
@@ -383,6 +410,9 @@ unsafe impl<R: Resource> Resource for Option<R> {
     }
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> Self::On<S> {
         self.as_ref().map(|r| r.__alias(stream, token))
+    }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
+        self.iter().for_each(|r| r.__producers(visit));
     }
 }
 // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which

@@ -10,13 +10,16 @@ use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::lock;
 use crate::memory::{PinnedBuffer, Plain};
-use crate::resource::{Bundle, Resource, Token};
+use crate::resource::{Bundle, Leaf, LeafInfo, Producer, Resource, Token};
 use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
 
 /// A resource that any number of streams may read. [`Stream::share`] makes it, [`Stream::reading`]
 /// reads it, and [`Stream::unshare`] takes it back for one stream.
+///
+/// A handle is a [`Resource`] itself: as a part of a bundle, a stream reads it, and the graphs of
+/// several lanes can read the same weights.
 ///
 /// Cloning makes another handle on the same memory. Dropping the last handle or reading gives the
 /// memory back once the producer and all readers are done. The drop does not wait.
@@ -38,6 +41,7 @@ use crate::stream::Stream;
 /// assert_eq!(left.read_blocking(&a)?, right.read_blocking(&b)?);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
+#[must_use = "dropping the last handle gives the memory back"]
 pub struct Shared<R: Resource>(Arc<Inner<R>>);
 
 struct Inner<R: Resource> {
@@ -168,28 +172,31 @@ impl<R: Resource> Drop for Inner<R> {
 ///
 /// Dropping it records an event on `S`. Whoever next writes or frees the memory waits for that
 /// event.
-pub struct Reading<S: LiveBrand, R: Resource> {
+pub struct Reading<S: Brand, R: Resource> {
     /// A second handle, which does not own the memory.
     on: R::On<S>,
     stream: Stream<S>,
     shared: Arc<Inner<R>>,
 }
 
-impl<S: LiveBrand, R: Resource> Reading<S, R> {
-    pub(crate) fn new(shared: &Shared<R>, stream: Stream<S>) -> Self {
+impl<S: Brand, R: Resource> Reading<S, R> {
+    fn new(shared: &Shared<R>, stream: Stream<S>) -> Self {
         Self { on: shared.value().__alias(stream, Token::new()), stream, shared: shared.0.clone() }
     }
 }
 
-impl<S: LiveBrand, R: Resource> Deref for Reading<S, R> {
+impl<S: Brand, R: Resource> Deref for Reading<S, R> {
     type Target = R::On<S>;
     fn deref(&self) -> &R::On<S> {
         &self.on
     }
 }
 
-impl<S: LiveBrand, R: Resource> Drop for Reading<S, R> {
+impl<S: Brand, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
+        if self.stream.inner().captures() {
+            return; // it read nothing; a replay is a reading of the stream that runs it
+        }
         if guard::forked() {
             return; // another thread may have held the lock at the fork
         }
@@ -213,7 +220,39 @@ impl<S: LiveBrand, R: Resource> Drop for Reading<S, R> {
     }
 }
 
-impl<S: LiveBrand, R: Resource> fmt::Debug for Reading<S, R> {
+// SAFETY: The leaves are those of the value, which they only describe. A handle owns the memory
+// together with all other handles and readings, so `__drain` takes nothing: the destructor of the
+// last of them gives the memory back, after the producer and all readings. `__bind` and `__alias`
+// make a reading; the stream has waited for the producer, as `Stream::bind` says. An alias on a
+// stream that runs its work is a reading too, and one under capture does not record its end,
+// because the replay's own reading does.
+unsafe impl<R: Resource + Sync> Resource for Shared<R> {
+    type On<S: Brand> = Reading<S, R>;
+
+    fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
+        self.value().__leaves(visit);
+    }
+    fn __drain<Sink: FnMut(Leaf)>(&mut self, _: &mut Sink, _: Token) {}
+    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> Reading<S, R> {
+        Reading::new(&self, stream)
+    }
+    fn __alias<S: Brand>(&self, stream: Stream<S>, _: Token) -> Reading<S, R> {
+        Reading::new(self, stream)
+    }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
+        visit(Producer(self.producer()));
+    }
+}
+
+// SAFETY: `__unbind` ends the reading, which records an event, and gives the handle back.
+unsafe impl<S: Brand, R: Resource + Sync> Bundle<S> for Reading<S, R> {
+    type Idle = Shared<R>;
+    fn __unbind(self, _: Token) -> Shared<R> {
+        Shared(self.shared.clone())
+    }
+}
+
+impl<S: Brand, R: Resource> fmt::Debug for Reading<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("stream", &self.stream).finish_non_exhaustive()
     }

@@ -9,15 +9,16 @@ use crate::resource::{Bundle, LeafKind, LeafResource, On, Resource, Token};
 use crate::stream::Stream;
 
 impl<S: Brand> Stream<S> {
-    /// Hands an idle resource to this stream. This enqueues nothing.
+    /// Hands an idle resource to this stream. This enqueues nothing, except for
+    /// [`Shared`](crate::Shared) parts, whose producers the stream waits for.
     ///
     /// # Errors
-    /// A part of the resource lives on another device. The resource comes back.
+    /// A part of the resource lives on another device, or the wait failed. The resource comes back.
     pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
     where
         S: LiveBrand,
     {
-        match self.admits(&resource) {
+        match self.admits(&resource).and_then(|()| self.await_producers(&resource)) {
             Ok(()) => Ok(resource.__bind(self, Token::new())),
             Err(error) => Err(Returned::new(error, resource)),
         }
@@ -55,7 +56,7 @@ impl<S: Brand> Stream<S> {
     {
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner().wait(lease),
-            None => self.device().usable(),
+            None => self.device().usable().and_then(|()| self.await_producers(event.value())),
         });
         match waited {
             Ok(()) => Ok(event.into_parts().0.__bind(self, Token::new())),
@@ -105,6 +106,19 @@ impl<S: Brand> Stream<S> {
             // The order is unchanged, so the resource still belongs to this stream.
             Err(error) => Err(Returned::new(error, idle.__bind(self, Token::new()))),
         }
+    }
+
+    /// Makes the stream wait for the producers of the shared parts of an idle resource. A resource
+    /// behind an event needs no such wait: the stream that recorded the event had waited.
+    #[inline]
+    fn await_producers<R: Resource>(self, resource: &R) -> Result<()> {
+        let mut waited = Ok(());
+        resource.__producers(&mut |producer| {
+            if waited.is_ok() {
+                waited = self.inner().wait(producer.0);
+            }
+        });
+        waited
     }
 
     /// Whether every part of a resource can be used on this stream.

@@ -64,6 +64,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
     let mut declarations = Vec::new();
     let (mut event_fields, mut events) = (vec![], vec![]);
     let (mut leaves, mut drain, mut bind, mut unbind, mut alias) = (vec![], vec![], vec![], vec![], vec![]);
+    let mut producers = vec![];
     for field in fields {
         let plain = has_option(&field.attrs, "plain")?;
         let (name, ty, field_vis) = (&field.ident, &field.ty, &field.vis);
@@ -78,6 +79,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             alias.push(quote! { #name: ::core::clone::Clone::clone(#name) });
             leaves.push(quote! { let _ = #name; });
             drain.push(quote! { let _ = #name; });
+            producers.push(quote! { let _ = #name; });
         } else {
             let resource = quote! { <#ty as ::thalweg::Resource> };
             declarations.push(quote! { #(#docs)* #field_vis #name: #resource::On<__S> });
@@ -88,6 +90,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             alias.push(quote! { #name: #resource::__alias(#name, #stream, #token) });
             leaves.push(quote! { #resource::__leaves(#name, #visit); });
             drain.push(quote! { #resource::__drain(#name, #sink, #token); });
+            producers.push(quote! { #resource::__producers(#name, #visit); });
         }
     }
 
@@ -162,6 +165,10 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             ) -> Self::On<__S> {
                 let Self { #(#names),* } = self;
                 #on { #(#alias),* }
+            }
+            fn __producers<__F: FnMut(::thalweg::Producer<'_>)>(&self, #visit: &mut __F) {
+                let Self { #(#names),* } = self;
+                #(#producers)*
             }
         }
 

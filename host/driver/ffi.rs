@@ -217,6 +217,7 @@ functions! {
     fn cuEventSynchronize(event: CUevent);
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
 
+    fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);

@@ -93,7 +93,18 @@ pub(crate) enum Driver {
     Cpu(Guarded<&'static cpu::Cpu>),
 }
 
-/// A stream of a device. It is never destroyed.
+/// A stream that other code made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Adopted {
+    /// The driver's handle of the stream.
+    Raw(*mut std::ffi::c_void),
+    /// The legacy default stream.
+    Legacy,
+    /// The default stream of the calling thread.
+    PerThread,
+}
+
+/// A stream of a device. This crate never destroys one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamHandle {
     Cuda(&'static Cuda, cuda::Stream),
@@ -226,6 +237,19 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => StreamHandle::Cuda(c, c.new_stream(priority)?),
             Self::Cpu(c) => StreamHandle::Cpu(Guarded::new(c.enter()?.queue(priority)?)),
+        })
+    }
+
+    /// A handle on a stream that other code made. `None` on the CPU device, and for a stream of
+    /// another context.
+    ///
+    /// # Safety
+    /// The stream exists.
+    pub(crate) unsafe fn adopt_stream(self, stream: Adopted) -> Result<Option<StreamHandle>, Fault> {
+        Ok(match self {
+            // SAFETY: The caller promises that the stream exists.
+            Self::Cuda(c) => unsafe { c.adopt(stream) }?.map(|s| StreamHandle::Cuda(c, s)),
+            Self::Cpu(_) => None,
         })
     }
 

@@ -9,7 +9,7 @@ use thalweg_simt::host::DeviceSlice;
 use super::{Plain, byte_len, element, split};
 use crate::brand::{Brand, LiveBrand};
 use crate::error::{Result, Returned};
-use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
 use crate::runtime::tally::Stall;
@@ -170,6 +170,7 @@ unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.

@@ -6,7 +6,7 @@ use thalweg_simt::host::DeviceSlice;
 
 use super::{DeviceBuffer, Plain};
 use crate::brand::Brand;
-use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 
@@ -106,6 +106,7 @@ unsafe impl<T: Plain> Resource for PeerBuffer<T> {
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.

@@ -10,7 +10,7 @@ use thalweg_simt::host::HostSlice;
 use super::{EMPTY, Plain, byte_len, split};
 use crate::brand::{Brand, LiveBrand};
 use crate::error::{Result, Returned};
-use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Resource, Token};
+use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool, When, give_back};
 use crate::stream::Stream;
@@ -202,6 +202,7 @@ unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
     fn __alias<S: Brand>(&self, stream: Stream<S>, token: Token) -> On<S, Self> {
         On::alias(self.__copy(token), stream)
     }
+    fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.

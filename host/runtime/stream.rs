@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::Device;
 use super::event::{EventCell, EventPool, Lease};
-use crate::driver::StreamHandle;
+use crate::driver::{Adopted, StreamHandle};
 use crate::error::{Error, Result};
 use crate::lock;
 
@@ -28,8 +28,9 @@ impl StreamOptions {
     }
 }
 
-/// A stream of a device. It is never destroyed, so handles of it are free to copy. An unused one is
-/// parked.
+/// A stream of a device. Those of this crate are never destroyed, so handles of them are free to
+/// copy, and unused ones are parked. One that other code made exists while it is used here, as
+/// [`Foreign`](crate::Foreign) ensures.
 pub(crate) struct StreamInner {
     device: Device,
     handle: StreamHandle,
@@ -40,13 +41,20 @@ pub(crate) struct StreamInner {
     /// record is a wait for every older one too. So two threads may use it at once.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
+    /// Whether it is for captures only.
+    captures: bool,
 }
 
 impl StreamInner {
-    pub(crate) fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell) -> Self {
+    fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell, captures: bool) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self { device, handle, serial, priority, hand, events: EventPool::of(device) }
+        Self { device, handle, serial, priority, hand, events: EventPool::of(device), captures }
+    }
+
+    /// Whether the stream is for captures only: it keeps its work for a graph.
+    pub(crate) fn captures(&self) -> bool {
+        self.captures
     }
 
     #[inline]
@@ -129,13 +137,25 @@ impl Device {
             });
         }
         let handle = self.seen(self.driver().new_stream(options.priority))?;
-        self.leak_stream(handle)
+        self.leak_stream(handle, false)
     }
 
-    fn leak_stream(self, handle: StreamHandle) -> Result<&'static StreamInner> {
+    fn leak_stream(self, handle: StreamHandle, captures: bool) -> Result<&'static StreamInner> {
         let priority = self.seen(handle.priority())?;
         let hand = EventCell::new(self, false)?;
-        Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand))))
+        Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand, captures))))
+    }
+
+    /// Makes a handle on a stream that other code made. `None` if the device has no such streams,
+    /// or the stream is of another device.
+    ///
+    /// # Safety
+    /// `raw` is a stream of the driver that exists, or one of its two default streams.
+    pub(crate) unsafe fn adopt_stream(self, raw: Adopted) -> Result<Option<&'static StreamInner>> {
+        self.usable()?;
+        // SAFETY: The caller passes a stream that exists.
+        let handle = self.seen(unsafe { self.driver().adopt_stream(raw) })?;
+        handle.map(|handle| self.leak_stream(handle, false)).transpose()
     }
 
     /// Takes a parked stream of this priority, or makes one.
@@ -161,7 +181,7 @@ impl Device {
         let parked = lock(&Parked::of(self).capture).pop();
         match parked {
             Some(stream) => Ok(stream),
-            None => self.leak_stream(self.seen(self.driver().new_capture_stream())?),
+            None => self.leak_stream(self.seen(self.driver().new_capture_stream())?, true),
         }
     }
 

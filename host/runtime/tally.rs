@@ -64,6 +64,8 @@ pub struct Stalls {
 #[derive(Clone, Debug, Default)]
 pub struct TallyReport {
     stalls: Vec<Stalls>,
+    /// Whether the tally was ever on.
+    enabled: bool,
 }
 
 /// A device's tally of hidden synchronisation. It is a handle, which is free to copy.
@@ -98,6 +100,7 @@ impl Tally {
     /// Forgets earlier counts and starts to count.
     pub fn enable(self) {
         lock(&self.0.stalls).clear();
+        self.0.enabled.store(true, Ordering::Relaxed);
         self.0.on.store(true, Ordering::Relaxed);
     }
 
@@ -110,7 +113,7 @@ impl Tally {
     pub fn report(self) -> TallyReport {
         let mut stalls = lock(&self.0.stalls).clone();
         stalls.sort_by_key(|s| std::cmp::Reverse(s.total));
-        TallyReport { stalls }
+        TallyReport { stalls, enabled: self.0.enabled.load(Ordering::Relaxed) }
     }
 }
 
@@ -135,7 +138,10 @@ impl fmt::Display for TallyReport {
             write!(f, "\n{:>7} {total:>11.3} {longest:>11.3}  {:17}  {}", s.count, s.kind, s.location)?;
         }
         if self.stalls.is_empty() {
-            write!(f, "\n      0  nothing made the host wait")?;
+            let none = "nothing made the host wait";
+            let text =
+                if self.enabled { none } else { "the tally was not enabled: call `device.tally().enable()` first" };
+            write!(f, "\n      0  {text}")?;
         }
         Ok(())
     }
@@ -145,6 +151,8 @@ impl fmt::Display for TallyReport {
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     on: AtomicBool,
+    /// Whether it was ever on.
+    enabled: AtomicBool,
     /// One entry for each kind and place. It is a list, because places are few.
     stalls: Mutex<Vec<Stalls>>,
 }

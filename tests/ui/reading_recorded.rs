@@ -1,5 +1,5 @@
 //! A reader that passes what it reads on as its own.
-use thalweg::{Device, stream_tags};
+use thalweg::{Device, DeviceBuffer, Event, stream_tags};
 
 stream_tags!(Upload, Compute);
 
@@ -9,7 +9,7 @@ fn main() -> thalweg::Result<()> {
     let shared = up.share(up.alloc::<u8>(16)?)?;
     let image = compute.reading(&shared)?; // bug
     let image = compute.unshare(shared)?; // fix
-    compute.record(image)?.synchronize()?;
-    //~^ E0277 `Reading<Compute, DeviceBuffer<u8>>` `is not ordered by stream` `Compute`
+    let _: Event<DeviceBuffer<u8>> = compute.record(image)?;
+    //~^ E0308 `Event<DeviceBuffer<u8>>` `Event<Shared<DeviceBuffer<u8>>>`
     Ok(())
 }

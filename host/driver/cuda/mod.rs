@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys;
 
 pub(crate) use super::ffi::Failure;
-use super::{ffi, guard};
+use super::{Adopted, ffi, guard};
 use crate::error::{Error, Result};
 
 /// The oldest CUDA version whose driver has every function called here.
@@ -119,7 +119,8 @@ unsafe impl Send for Cuda {}
 // The other fields are `Sync`.
 unsafe impl Sync for Cuda {}
 
-/// A stream of the driver.
+/// A stream of the driver. One that `new_stream` made is never destroyed, and one that `adopt` took
+/// exists while it is used. The SAFETY comments below call both a stream of `new_stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) sys::CUstream);
 // SAFETY: A stream is a handle of the CUDA driver, which may be used from every thread.
@@ -273,6 +274,26 @@ impl Cuda {
             )?;
         }
         Ok(Stream(s))
+    }
+
+    /// A stream that other code made. `None` if it is not of this device's primary context.
+    ///
+    /// # Safety
+    /// The stream exists.
+    pub(crate) unsafe fn adopt(&self, stream: Adopted) -> Result<Option<Stream>, Failure> {
+        let raw: sys::CUstream = match stream {
+            Adopted::Raw(raw) => raw.cast(),
+            // The values of CU_STREAM_LEGACY and CU_STREAM_PER_THREAD in `cuda.h`. Both mean the
+            // default streams of the context that is current.
+            Adopted::Legacy => return Ok(Some(Stream(std::ptr::without_provenance_mut(1)))),
+            Adopted::PerThread => return Ok(Some(Stream(std::ptr::without_provenance_mut(2)))),
+        };
+        let _current = self.enter()?;
+        let mut context = null_mut();
+        // SAFETY: The caller promises that the stream exists. The call stores one handle in
+        // `context`.
+        unsafe { ffi::cuStreamGetCtx(raw, &mut context) }?;
+        Ok((context == self.context).then_some(Stream(raw)))
     }
 
     /// The priority that the driver gave the stream.
