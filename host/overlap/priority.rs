@@ -132,7 +132,7 @@ pub fn measure_priority<B: Resource, U: Resource>(
     let first = *device.priorities().start();
     let ahead = match first {
         0 => None,
-        _ => Some(AnyStream::with(device, StreamOptions::default().priority(first))?),
+        _ => Some(AnyStream::with(device, StreamOptions { priority: first })?),
     };
 
     let mut sample = |stream: &AnyStream| {

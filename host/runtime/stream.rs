@@ -12,20 +12,11 @@ use crate::lock;
 
 /// The options of a new stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub struct StreamOptions {
     /// The priority: one of [`Device::priorities`], where smaller is more urgent. It is a hint for
     /// the scheduler: blocks of an urgent stream start first. Running blocks are not interrupted,
     /// and copies are not affected. On the CPU device it has no effect.
     pub priority: i32,
-}
-
-impl StreamOptions {
-    /// Returns these options with another priority.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
 }
 
 /// A stream of a device. Those of this crate are never destroyed, so handles of them are free to

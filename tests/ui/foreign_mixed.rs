@@ -1,17 +1,19 @@
-//! A buffer of one foreign stream, used on another.
-use thalweg::{Device, ForeignStream, Result};
+//! What one foreign stream orders, used on another.
+use thalweg::{Device, DeviceBuffer, Foreign, ForeignStream, On, Result, Stream};
+
+fn clear<'a>(a: &Stream<Foreign<'a>>, mut x: On<Foreign<'a>, DeviceBuffer<u8>>) -> Result<()> {
+    a.zero(&mut x)
+}
 
 fn main() -> Result<()> {
     let gpu = Device::cpu()?;
-    let (one, two) = (ForeignStream::legacy(gpu)?, ForeignStream::per_thread(gpu)?);
-    one.enter(|a| {
-        two.enter(|b| {
-            let mut x = a.alloc::<u8>(16)?;
-            let mut y = b.alloc::<u8>(16)?;
-            b.copy(&x, &mut y)?; // bug
+    let (a, b) = (ForeignStream::legacy(gpu)?, ForeignStream::per_thread(gpu)?);
+    a.enter(|a| {
+        let x = a.alloc::<u8>(16)?;
+        b.enter(|b| {
+            let x = a.hand(x, b)?; // fix
+            clear(b, x)
             //~^ E0521 `Foreign<`
-            b.copy(&a.hand(x, b)?, &mut y)?; // fix
-            Ok(())
         })
     })
 }

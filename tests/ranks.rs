@@ -1,0 +1,148 @@
+//! Scopes and ranks: one program text on several devices, with the same tags.
+
+mod support;
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::thread;
+
+use support::devices::devices;
+use support::gate::Gate;
+use thalweg::{At, Device, DeviceBuffer, Error, Event, On, Rank, Result, Stream, StreamOptions, ranks, stream_tags};
+
+stream_tags!(Upload, Compute);
+
+/// Every device of this machine and a second CPU device; each of them twice.
+fn several() -> Vec<Device> {
+    let mut all = devices().to_vec();
+    all.push(Device::new_cpu().unwrap());
+    all.extend(all.clone());
+    all
+}
+
+fn filled<'r>(s: Stream<At<'r, Upload>>, v: u32) -> On<At<'r, Upload>, DeviceBuffer<u32>> {
+    let mut x = s.alloc(100).unwrap();
+    s.fill(&mut x, v).unwrap();
+    x
+}
+
+fn program(rank: Rank<'_>) -> Result<Vec<u32>> {
+    let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
+    let x = up.hand(filled(up, rank.index() as u32), &compute)?;
+    compute.read_blocking(&x)
+}
+
+#[test]
+fn one_program_text_runs_on_every_device() {
+    // The tags also have streams outside of all scopes, of one device.
+    let outside = devices()[0].stream::<Upload>().unwrap();
+    let all = several();
+    let results = ranks(&all, program);
+    assert_eq!(results.len(), all.len());
+    for (rank, result) in results.into_iter().enumerate() {
+        assert_eq!(result.unwrap(), [rank as u32; 100], "{}", all[rank]);
+    }
+    for device in several() {
+        device.scope(|rank| {
+            assert_eq!((rank.device(), rank.index(), rank.size()), (device, 0, 1));
+            assert_eq!(program(rank).unwrap(), [0; 100]);
+            assert_ne!(rank.stream::<Upload>().unwrap().serial(), outside.serial());
+        });
+    }
+}
+
+/// Each rank waits for all others, so the test hangs if they run in turn. A stream of one rank
+/// stands at a gate meanwhile, which delays no other rank.
+#[test]
+fn ranks_run_at_once_and_their_streams_are_their_own() {
+    let all = several();
+    let barrier = Barrier::new(all.len());
+    let serials = ranks(&all, |rank| {
+        let gate = (rank.index() == 0).then(|| Gate::closed(rank.device()));
+        let (up, compute) = (rank.stream::<Upload>().unwrap(), rank.stream::<Compute>().unwrap());
+        drop(program(rank).unwrap()); // loads and allocates what may wait for the device
+        barrier.wait();
+        if let Some(gate) = &gate {
+            gate.hold(&up);
+        }
+        barrier.wait();
+        if rank.device() != all[0] {
+            assert_eq!(program(rank).unwrap(), [rank.index() as u32; 100]);
+        }
+        assert!(rank.index() > 0 || !up.is_done().unwrap());
+        barrier.wait();
+        drop(gate);
+        up.synchronize().unwrap();
+        // Equal tags are one stream, in this thread and in others of the rank.
+        let again =
+            thread::scope(|threads| threads.spawn(|| rank.stream::<Upload>().unwrap().serial()).join().unwrap());
+        assert_eq!(again, up.serial());
+        [up.serial(), compute.serial()]
+    });
+    let distinct: HashSet<u64> = serials.iter().flatten().copied().collect();
+    assert_eq!(distinct.len(), 2 * all.len());
+}
+
+#[test]
+fn streams_come_back_when_a_scope_ends() {
+    let device = Device::new_cpu().unwrap();
+    let scope = |fails: bool| {
+        let run = || {
+            device.scope(|rank| {
+                let serials = [rank.stream::<Upload>().unwrap().serial(), rank.stream::<Compute>().unwrap().serial()];
+                assert!(!fails, "on purpose");
+                serials
+            })
+        };
+        catch_unwind(AssertUnwindSafe(run)).ok()
+    };
+    let seen: HashSet<u64> = (0..40).filter_map(|i| scope(i % 3 == 0)).flatten().collect();
+    assert_eq!(seen.len(), 2, "two streams serve all scopes");
+}
+
+#[test]
+fn what_leaves_a_scope_is_checked_where_it_arrives() {
+    let (here, there) = (Device::new_cpu().unwrap(), Device::new_cpu().unwrap());
+    let event: Event<DeviceBuffer<u32>> = here.scope(|rank| {
+        let up = rank.stream::<Upload>().unwrap();
+        up.record(filled(up, 5)).unwrap()
+    });
+    let event = there.scope(|rank| {
+        let refused = rank.stream::<Upload>().unwrap().wait(event).unwrap_err();
+        assert!(matches!(refused.error, Error::DeviceMismatch { .. }), "{refused}");
+        refused.value
+    });
+    here.scope(|rank| {
+        let compute = rank.stream::<Compute>().unwrap();
+        assert_eq!(compute.read_blocking(&compute.wait(event).unwrap()).unwrap(), [5; 100]);
+    });
+}
+
+#[test]
+fn a_tag_has_one_priority_in_a_scope() {
+    let device = Device::new_cpu().unwrap();
+    device.scope(|rank| {
+        let urgent = StreamOptions { priority: -1 };
+        assert_eq!(rank.stream_with::<Upload>(urgent).unwrap().priority(), -1);
+        assert!(matches!(rank.stream::<Upload>(), Err(Error::TagBound { priority: -1, .. })));
+        assert!(matches!(rank.stream_with::<Compute>(StreamOptions { priority: 9 }), Err(Error::Parameter { .. })));
+    });
+}
+
+#[test]
+fn a_panic_of_a_rank_is_passed_on_after_all_have_ended() {
+    let ended = std::sync::atomic::AtomicUsize::new(0);
+    let devices = [Device::cpu().unwrap(); 3];
+    let run = || {
+        ranks(&devices, |rank| {
+            assert!(rank.index() != 1, "on purpose");
+            thread::sleep(std::time::Duration::from_millis(20));
+            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        })
+    };
+    let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(ended.into_inner(), 2);
+    assert!(ranks(&[], |_| ()).is_empty());
+}
