@@ -11,6 +11,17 @@ pub use thalweg_simt::host::{LaunchError, RangeError};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A kernel failed, or work before it on its stream. Only a device that [waits for each
+    /// launch](crate::Device::block_launches) reports this.
+    #[error("kernel `{kernel}`, launched at {launched}, failed: {cause}")]
+    KernelFailed {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The line that launched it.
+        launched: &'static std::panic::Location<'static>,
+        /// What the device reported.
+        cause: Box<Error>,
+    },
     /// A CUDA driver call failed.
     #[error("{call} failed: {name} ({code}): {meaning}")]
     Cuda {

@@ -1,10 +1,23 @@
 //! The launch of a kernel on a stream.
 
+use std::panic::Location;
+
 use thalweg_simt::host::{Kernel, Launch, LaunchShape};
 
 use crate::brand::Brand;
+use crate::driver::StreamHandle;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
+
+/// Waits for a kernel that was just launched, and names it if it has failed.
+#[cold]
+fn finished<S: Brand>(stream: Stream<S>, kernel: &Kernel, launched: &'static Location<'static>) -> Result<()> {
+    stream.call(StreamHandle::synchronize).map_err(|cause| Error::KernelFailed {
+        kernel: kernel.name(),
+        launched,
+        cause: Box::new(cause),
+    })
+}
 
 impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
@@ -21,6 +34,10 @@ impl<S: Brand> Launch<S> for Stream<S> {
         // SAFETY: The caller of `launch` promises that the slots are the kernel's, that this stream
         // orders the buffers among them, and that the kernel is sound for these arguments and this
         // shape. `device.function` found `function`, the kernel's entry on the stream's device.
-        device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })
+        device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })?;
+        if device.blocks_launches() && !self.inner().captures() {
+            return finished(*self, kernel, Location::caller());
+        }
+        Ok(())
     }
 }

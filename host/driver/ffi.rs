@@ -187,6 +187,9 @@ functions! {
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemFreeHost(address: *mut c_void);
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemHostUnregister(address: *mut c_void);
+    fn cuMemHostGetDevicePointer_v2(on_device: *mut CUdeviceptr, address: *mut c_void, flags: c_uint);
 
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);

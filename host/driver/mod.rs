@@ -268,10 +268,11 @@ impl Driver {
         })
     }
 
-    pub(crate) fn host_alloc(self, bytes: usize) -> Result<NonNull<u8>, Fault> {
+    /// Allocates page-locked memory, zeroed. `combined` memory is write-combined on a GPU.
+    pub(crate) fn host_alloc(self, bytes: usize, combined: bool) -> Result<NonNull<u8>, Fault> {
         Ok(match self {
             Self::Cuda(c) => {
-                let p = c.host_alloc(bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?;
+                let p = c.host_alloc(bytes, combined).map_err(|failure| Fault::of_allocation(failure, bytes))?;
                 // The memory is zeroed so that a slice of it never shows old data. SAFETY:
                 // `c.host_alloc` has just allocated `bytes` bytes at `p`, and nobody else has `p`.
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
@@ -296,6 +297,45 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Page-locks ordinary memory.
+    ///
+    /// # Safety
+    /// The range is allocated and initialised until [`host_unregister`](Self::host_unregister).
+    pub(crate) unsafe fn host_register(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
+        match self {
+            // SAFETY: The caller passes an allocated range.
+            Self::Cuda(c) => unsafe { c.host_register(p, bytes)? },
+            Self::Cpu(c) => {
+                c.enter()?;
+                // Addresses travel through the queues as numbers.
+                p.as_ptr().expose_provenance();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes registered memory ordinary again.
+    ///
+    /// # Safety
+    /// [`host_register`](Self::host_register) of this device took `p`, and no device uses the
+    /// memory any more.
+    pub(crate) unsafe fn host_unregister(self, p: NonNull<u8>) -> Result<(), Fault> {
+        match self {
+            // SAFETY: The caller passes registered memory that no device uses any more.
+            Self::Cuda(c) => unsafe { c.host_unregister(p)? },
+            Self::Cpu(c) => _ = c.enter()?,
+        }
+        Ok(())
+    }
+
+    /// The address by which kernels of this device access page-locked memory.
+    pub(crate) fn host_on_device(self, p: u64) -> Result<u64, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => c.host_on_device(p)?,
+            Self::Cpu(c) => c.enter().map(|_| p)?,
+        })
     }
 
     /// Gives spare device memory back to the system. On the CPU device this does nothing.

@@ -5,11 +5,11 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use thalweg_simt::host::HostSlice;
+use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use super::{EMPTY, Plain, byte_len, split};
+use super::{ALIGNMENT, EMPTY, Plain, byte_len, split};
 use crate::brand::{Brand, LiveBrand};
-use crate::error::{Result, Returned};
+use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool, When, give_back};
@@ -64,6 +64,16 @@ impl<T: Plain> PinnedBuffer<T> {
         // SAFETY: The pool lends the block to nobody else, and its memory was zeroed when it was
         // made.
         Ok(unsafe { Self::from_block(block, len, pool.device()) })
+    }
+
+    pub(crate) fn registered(device: Device, elements: Vec<T>) -> Result<Self, Returned<Vec<T>>> {
+        let len = elements.len();
+        Ok(match device.page_lock(elements)? {
+            // SAFETY: The block is the vector's memory, which holds `len` elements, and nobody else
+            // has the vector any more.
+            Some(block) => unsafe { Self::from_block(block, len, device) },
+            None => Self::empty(device),
+        })
     }
 
     /// Makes a buffer of the block's first `len` elements.
@@ -223,5 +233,66 @@ unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
     }
     fn __copy(&self, _: Token) -> Self {
         Self { ptr: self.ptr, len: self.len, device: self.device, memory: Owned::Empty }
+    }
+}
+
+impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
+    /// The buffer as kernels see it: they read page-locked memory over the bus, without a copy.
+    ///
+    /// It pays where a kernel reads each element once, or a few of them: each access takes the bus
+    /// again. `cargo bench --bench pinned` compares it with a copy. On the CPU device it is the
+    /// same memory.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let host = work.bind(gpu.pinned_from(&[3u32; 100])?)?;
+    /// let mut x = work.alloc::<u32>(100)?;
+    /// work.copy(host.mapped()?, &mut x)?; // or a kernel that takes a `&DeviceSlice`
+    /// assert_eq!(work.read_blocking(&x)?, [3; 100]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device cannot access page-locked memory, or has failed.
+    pub fn mapped(&self) -> Result<&DeviceSlice<S, T>> {
+        let addr = self.on_device()?;
+        // SAFETY: The driver says that kernels access the buffer's memory at `addr`, and `on_device`
+        // has checked that it is aligned as the buffer is. It holds `len` elements, and stream `S` orders all uses of it,
+        // because this is a view of the buffer's own slice.
+        Ok(unsafe { DeviceSlice::from_raw(addr, self.leaf().len()) })
+    }
+
+    /// Like [`mapped`](Self::mapped), for kernels that write the buffer.
+    ///
+    /// # Errors
+    /// The errors of [`mapped`](Self::mapped).
+    pub fn mapped_mut(&mut self) -> Result<&mut DeviceSlice<S, T>> {
+        let addr = self.on_device()?;
+        // SAFETY: As in `mapped`. `&mut self` borrows the `On` exclusively, so there is no other
+        // slice of the memory.
+        Ok(unsafe { DeviceSlice::from_raw_mut(addr, self.leaf().len()) })
+    }
+
+    fn on_device(&self) -> Result<u64> {
+        let host = self.leaf().as_ptr().addr() as u64;
+        if self.leaf().is_empty() {
+            return Ok(host);
+        }
+        let device = self.stream().device();
+        device.usable()?;
+        let addr = device.seen(device.driver().host_on_device(host))?;
+        // CUDA maps whole pages, so the alignment is that of the host's address.
+        if (addr ^ host) % ALIGNMENT as u64 != 0 {
+            return Err(Error::Parameter {
+                name: "buffer",
+                given: format!("page-locked memory that {device} has at another place of a page"),
+                expected: "memory that is mapped page by page".into(),
+            });
+        }
+        Ok(addr)
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{PinnedBuffer, Plain, element};
-use crate::error::Result;
+use crate::error::{Error, Result, Returned};
 use crate::runtime::device::Device;
-use crate::runtime::memory::Pool;
+use crate::runtime::memory::{Pool, PoolKind};
 use crate::runtime::tally::Stall;
 
 /// A pool of page-locked memory with a budget.
@@ -31,7 +31,17 @@ impl PinnedPool {
     /// Makes a pool of page-locked memory for `device`. It never holds more than `budget` bytes,
     /// lent and kept together.
     pub fn new(device: Device, budget: usize) -> Self {
-        Self(Arc::new(Pool::new(device, budget, false)))
+        Self(Arc::new(Pool::new(device, budget, PoolKind::Budget)))
+    }
+
+    /// Like [`new`](Self::new), of write-combined memory: the processor writes it past its caches.
+    ///
+    /// It is for memory that the host writes once, from front to back, and a GPU reads. To read it
+    /// on the host is many times slower than to read other memory
+    /// (`cargo bench --bench pinned` measures both). On the CPU device it is memory like any other.
+    /// The memory of a dropped pool goes back to the system.
+    pub fn write_combined(device: Device, budget: usize) -> Self {
+        Self(Arc::new(Pool::new(device, budget, PoolKind::Combined)))
     }
 
     pub(crate) fn of(pool: Arc<Pool>) -> Self {
@@ -95,6 +105,41 @@ impl Device {
         let mut buffer = self.pinned(data.len())?;
         buffer.copy_from_slice(data);
         Ok(buffer)
+    }
+
+    /// Page-locks the memory of a vector in place, without a copy. The buffer has its elements. When
+    /// the buffer and all work on it are gone, the memory is unlocked and the vector is dropped, on a
+    /// thread in the background.
+    ///
+    /// To lock pages costs about as much as to copy them, so this pays for data that is there
+    /// already and is copied several times. `cargo bench --bench pinned` measures it.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let host = work.bind(gpu.register(vec![1.5f32; 1000])?)?;
+    /// let mut x = work.alloc(1000)?;
+    /// work.copy_to_device(&host, &mut x)?;
+    /// assert_eq!(work.read_blocking(&x)?, [1.5; 1000]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The system cannot lock so many pages, another library has registered some of them, or the
+    /// device has failed. The vector comes back.
+    #[track_caller]
+    pub fn register<T: Plain>(self, elements: Vec<T>) -> Result<PinnedBuffer<T>, Returned<Vec<T>>> {
+        const { element::<T>() }
+        let size = size_of::<T>();
+        if matches!(size, 2 | 4) && !elements.as_ptr().addr().is_multiple_of(size) {
+            let (name, given) = ("elements", "a vector at an odd place".into());
+            let error = Error::Parameter { name, given, expected: format!("an address that is a multiple of {size}") };
+            return Err(Returned::new(error, elements));
+        }
+        PinnedBuffer::registered(self, elements)
     }
 
     /// The device's own pool of page-locked memory, which [`pinned`](Device::pinned) uses.

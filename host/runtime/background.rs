@@ -12,13 +12,14 @@ pub(crate) enum Job {
     /// Finishes what a destructor inside a host function could not do. It runs no user code, but a
     /// seeded device may run what its streams hold.
     Finish(Box<dyn FnOnce() + Send>),
-    /// Wakes a task as soon as the condition holds, for example that an event is complete.
-    Wake(Box<dyn Fn() -> bool + Send>, Waker),
+    /// Calls the closure as soon as the condition holds, for example that an event is complete. The
+    /// closure does not panic.
+    When(Box<dyn Fn() -> bool + Send>, Box<dyn FnOnce() + Send>),
 }
 
 /// Wakes a task. A waker and its destructor are the executor's code. If they panic, the panic stops
 /// here, so that it ends neither a destructor of this crate nor the background thread.
-fn wake(waker: Waker) {
+pub(crate) fn wake(waker: Waker) {
     let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
     std::mem::forget(woken.err());
 }
@@ -46,7 +47,7 @@ impl Background {
     /// Runs jobs and polls the conditions that tasks wait for. It polls less often the longer none
     /// becomes true.
     fn run(&self) {
-        let mut waiting: Vec<(Box<dyn Fn() -> bool + Send>, Waker)> = Vec::new();
+        let mut waiting: Vec<(Box<dyn Fn() -> bool + Send>, Box<dyn FnOnce() + Send>)> = Vec::new();
         let mut pause = Duration::ZERO;
         loop {
             let mut jobs = lock(&self.jobs);
@@ -64,17 +65,17 @@ impl Background {
                         finish();
                         jobs = lock(&self.jobs);
                     }
-                    Job::Wake(is_due, waker) => {
-                        waiting.push((is_due, waker));
+                    Job::When(is_due, then) => {
+                        waiting.push((is_due, then));
                         pause = Duration::ZERO;
                     }
                 }
             }
             drop(jobs);
             let before = waiting.len();
-            for (is_due, waker) in waiting.extract_if(.., |(is_due, _)| is_due()) {
+            for (is_due, then) in waiting.extract_if(.., |(is_due, _)| is_due()) {
                 drop(is_due);
-                wake(waker);
+                then();
             }
             let progress = waiting.len() < before;
             pause = if progress { Duration::ZERO } else { (pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };

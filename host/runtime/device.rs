@@ -12,6 +12,9 @@ use crate::driver::{Driver, Fault, StreamHandle, guard};
 use crate::error::{Error, Result};
 use crate::lock;
 
+/// The environment variable that makes each launch wait for its kernel.
+const LAUNCH_BLOCKING: &str = "THALWEG_LAUNCH_BLOCKING";
+
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -49,6 +52,8 @@ pub(crate) struct DeviceInner {
     /// The stream that frees memory which no other stream orders any more.
     housekeeping: StreamHandle,
     poisoned: AtomicBool,
+    /// Whether each launch waits for its kernel.
+    blocks_launches: AtomicBool,
     cause: OnceLock<String>,
     /// Panics of host functions that no call has reported yet.
     deferred: Mutex<Vec<Error>>,
@@ -191,6 +196,7 @@ impl Device {
             driver,
             housekeeping,
             poisoned: AtomicBool::new(false),
+            blocks_launches: AtomicBool::new(std::env::var_os(LAUNCH_BLOCKING).is_some_and(|set| set == "1")),
             cause: OnceLock::new(),
             deferred: Mutex::default(),
             any_deferred: AtomicBool::new(false),
@@ -281,6 +287,23 @@ impl Device {
             }
         }
         self.seen(self.0.driver.check(self.0.housekeeping))
+    }
+
+    /// Makes every launch wait for its kernel, to find the one that fails. A kernel's failure is
+    /// otherwise reported by a later call. With this, the launch itself returns
+    /// [`Error::KernelFailed`], which names the kernel and the line of the launch.
+    ///
+    /// The variable `THALWEG_LAUNCH_BLOCKING=1` turns it on for all devices of a process. Launches
+    /// that a graph captures do not wait. This is for debugging: nothing overlaps, and a program
+    /// whose host must act before a kernel can end stops there.
+    pub fn block_launches(self, on: bool) {
+        self.0.blocks_launches.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether a launch waits for its kernel.
+    #[inline]
+    pub(crate) fn blocks_launches(self) -> bool {
+        self.0.blocks_launches.load(Ordering::Relaxed)
     }
 
     /// Keeps an error, which [`check`](Device::check) reports.

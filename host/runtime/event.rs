@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use super::background::{Job, background};
+use super::background::{Job, background, wake};
 use super::device::Device;
 use super::tally::Stall;
 use crate::driver::{EventHandle, guard};
@@ -104,8 +104,8 @@ impl Lease {
 
     /// Wakes the task when the work before the record is done or the device has failed.
     pub(crate) fn wake(&self, waker: &Waker) {
-        let event = self.clone();
-        background(Job::Wake(Box::new(move || !matches!(event.query(), Ok(false))), waker.clone()));
+        let (event, waker) = (self.clone(), waker.clone());
+        background(Job::When(Box::new(move || !matches!(event.query(), Ok(false))), Box::new(|| wake(waker))));
     }
 
     /// Waits on the host.

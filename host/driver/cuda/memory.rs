@@ -96,11 +96,15 @@ impl Cuda {
 
     /// Allocates page-locked memory that every CUDA device can access. This is slow and may wait
     /// for the device.
-    pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, Failure> {
+    pub(crate) fn host_alloc(&self, bytes: usize, combined: bool) -> Result<NonNull<u8>, Failure> {
         let _current = self.enter()?;
         let mut p = null_mut();
+        let mut flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        if combined {
+            flags |= sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+        }
         // SAFETY: `enter` made the context current. The call stores one address in `p`.
-        unsafe { ffi::cuMemHostAlloc(&mut p, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
+        unsafe { ffi::cuMemHostAlloc(&mut p, bytes, flags) }?;
         NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
     }
 
@@ -113,6 +117,37 @@ impl Cuda {
         let _current = self.enter()?;
         // SAFETY: The caller frees memory of `host_alloc` once, and nothing uses it any more.
         unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
+    }
+
+    /// Page-locks ordinary memory. This is slow and may wait for the device.
+    ///
+    /// # Safety
+    /// The range is allocated until [`host_unregister`](Self::host_unregister).
+    pub(crate) unsafe fn host_register(&self, p: NonNull<u8>, bytes: usize) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: The caller passes an allocated range.
+        unsafe { ffi::cuMemHostRegister_v2(p.as_ptr().cast(), bytes, flags) }
+    }
+
+    /// Makes registered memory ordinary again. This may wait for the device.
+    ///
+    /// # Safety
+    /// [`host_register`](Self::host_register) took `p`, and no device uses the memory any more.
+    pub(crate) unsafe fn host_unregister(&self, p: NonNull<u8>) -> Result<(), Failure> {
+        let _current = self.enter()?;
+        // SAFETY: The caller passes registered memory that no device uses any more.
+        unsafe { ffi::cuMemHostUnregister(p.as_ptr().cast()) }
+    }
+
+    /// The address by which kernels access page-locked memory.
+    pub(crate) fn host_on_device(&self, p: u64) -> Result<u64, Failure> {
+        let _current = self.enter()?;
+        let mut on_device = 0;
+        // SAFETY: `enter` made the context current. The call stores one address, and returns an
+        // error if `p` is not in page-locked memory.
+        unsafe { ffi::cuMemHostGetDevicePointer_v2(&mut on_device, p as usize as *mut _, 0) }?;
+        Ok(on_device)
     }
 
     /// Copies from host memory to device memory.

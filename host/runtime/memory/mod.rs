@@ -7,7 +7,7 @@ mod split;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use pool::{PinnedBlock, Pool};
+pub(crate) use pool::{PinnedBlock, Pool, PoolKind};
 pub(crate) use reclaim::{When, give_back};
 pub(crate) use split::{Split, adjacent};
 

@@ -20,12 +20,15 @@
 //! is trimmed or limited. It never does so in a destructor.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use super::{Block, Memory, Owned, next_allocation};
-use crate::error::{Error, Result};
+use crate::driver::guard;
+use crate::error::{Error, Result, Returned};
 use crate::lock;
+use crate::runtime::background::{Job, background};
 use crate::runtime::device::Device;
 use crate::runtime::event::Lease;
 use crate::runtime::tally::Stall;
@@ -37,7 +40,24 @@ pub(crate) struct PinnedBlock {
     pub(crate) capacity: usize,
     /// The number of the system's allocation, which stays the same each time a pool lends it.
     pub(crate) allocation: u64,
-    pub(crate) pool: Arc<Pool>,
+    home: Home,
+}
+
+/// Where a block goes when it is given back.
+#[derive(Debug)]
+enum Home {
+    Pool(Arc<Pool>),
+    /// To the vector that the memory is of, which this drops.
+    Vec(Device, Registered),
+}
+
+/// The elements of a vector that was page-locked.
+struct Registered(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Registered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registered")
+    }
 }
 
 // SAFETY: The block owns its memory, as a `Box` does, and page-locked memory is valid on every
@@ -48,8 +68,15 @@ unsafe impl Sync for PinnedBlock {}
 
 impl Block for PinnedBlock {
     fn release(self, after: Vec<Lease>) {
-        let pool = self.pool.clone();
-        pool.give_back(self, after);
+        match self.home {
+            Home::Pool(pool) => {
+                pool.give_back(Free { ptr: self.ptr, allocation: self.allocation }, self.capacity, after)
+            }
+            Home::Vec(device, elements) => {
+                let memory = Free { ptr: self.ptr, allocation: self.allocation };
+                once(after, move || device.unregister(memory, elements));
+            }
+        }
     }
     fn memory(block: Owned<Self>) -> Memory {
         Memory::Pinned(block)
@@ -66,9 +93,19 @@ pub(crate) const FLOOR: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Pool {
     device: Device,
-    /// Whether the pool limits its waste, as a device's own pool does.
-    frugal: bool,
+    kind: PoolKind,
     state: Mutex<State>,
+}
+
+/// The kind of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolKind {
+    /// The device's own pool, which limits its waste.
+    Own,
+    /// A pool with a budget.
+    Budget,
+    /// A pool of write-combined memory, with a budget.
+    Combined,
 }
 
 #[derive(Debug, Default)]
@@ -192,8 +229,8 @@ impl State {
 }
 
 impl Pool {
-    pub(crate) fn new(device: Device, budget: usize, frugal: bool) -> Self {
-        Self { device, frugal, state: Mutex::new(State { budget, ..State::default() }) }
+    pub(crate) fn new(device: Device, budget: usize, kind: PoolKind) -> Self {
+        Self { device, kind, state: Mutex::new(State { budget, ..State::default() }) }
     }
 
     /// Lends a block of at least so many bytes.
@@ -201,7 +238,7 @@ impl Pool {
     pub(crate) fn lend(self: &Arc<Self>, bytes: usize) -> Result<PinnedBlock> {
         self.device.usable()?;
         let (Free { ptr, allocation }, capacity) = self.block(bytes)?;
-        Ok(PinnedBlock { ptr, capacity, allocation, pool: self.clone() })
+        Ok(PinnedBlock { ptr, capacity, allocation, home: Home::Pool(self.clone()) })
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -227,12 +264,12 @@ impl Pool {
                 return Ok(found);
             }
             let mut spare = Spare::new();
-            if state.grow(capacity, self.frugal, &mut spare) {
+            if state.grow(capacity, self.kind == PoolKind::Own, &mut spare) {
                 drop(state);
                 // Without the lock, because these calls take milliseconds.
                 let _stall = self.device.stall(Stall::PinnedAllocation);
                 self.free(spare);
-                return match self.device.new_pinned(capacity) {
+                return match self.device.new_pinned(capacity, self.kind == PoolKind::Combined) {
                     Ok(ptr) => Ok((Free { ptr, allocation: next_allocation() }, capacity)),
                     Err(e) => {
                         let mut state = lock(&self.state);
@@ -251,9 +288,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn give_back(&self, block: PinnedBlock, mut after: Vec<Lease>) {
+    fn give_back(&self, block: Free, capacity: usize, mut after: Vec<Lease>) {
         after.retain(|e| !e.has_passed());
-        let (capacity, block) = (block.capacity, Free { ptr: block.ptr, allocation: block.allocation });
         let mut state = lock(&self.state);
         if after.is_empty() {
             state.rest(block, capacity);
@@ -294,7 +330,7 @@ impl Pool {
 
     fn free(&self, spare: Spare) {
         for (block, capacity) in spare {
-            self.device.free_pinned(block.ptr, capacity);
+            self.device.free_pinned(block, capacity);
         }
     }
 }
@@ -304,6 +340,21 @@ impl Drop for Pool {
         // Every lent block holds the pool, so none is lent. The device's own pool takes over the
         // free and the retired blocks.
         let state = std::mem::take(self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if guard::forked() {
+            std::mem::forget(state); // another thread may have held the lock below at the fork
+            return;
+        }
+        if self.kind == PoolKind::Combined {
+            // Memory of this kind is slow for other uses, so it goes back to the system.
+            let device = self.device;
+            for ((capacity, _), block) in state.free {
+                once(Vec::new(), move || device.free_pinned(block, capacity));
+            }
+            for Retired { block, capacity, after } in state.retired {
+                once(after, move || device.free_pinned(block, capacity));
+            }
+            return;
+        }
         let mut home = lock(&self.device.home_pool().state);
         for ((capacity, _), block) in state.free {
             home.held += capacity;
@@ -317,24 +368,81 @@ impl Drop for Pool {
     }
 }
 
+/// Calls `then` once the events are complete, in the background thread, because what it does may
+/// wait for the device. If the device of an event fails, `then` is forgotten.
+fn once(after: Vec<Lease>, then: impl FnOnce() + Send + 'static) {
+    let events = Arc::new(after);
+    let asked = events.clone();
+    let due = move || asked.iter().all(|event| !matches!(event.query(), Ok(false)));
+    let run = move || match events.iter().all(|event| matches!(event.query(), Ok(true))) {
+        true => then(),
+        // Work of the failed device may still use the memory.
+        false => std::mem::forget(then),
+    };
+    background(Job::When(Box::new(due), Box::new(run)));
+}
+
 impl Device {
     /// The device's own pool.
     pub(crate) fn home_pool(self) -> &'static Arc<Pool> {
-        self.keep(|| Arc::new(Pool::new(self, usize::MAX, true)))
+        self.keep(|| Arc::new(Pool::new(self, usize::MAX, PoolKind::Own)))
     }
 
-    fn new_pinned(self, bytes: usize) -> Result<NonNull<u8>> {
+    fn new_pinned(self, bytes: usize, combined: bool) -> Result<NonNull<u8>> {
         self.usable()?;
-        self.seen(self.driver().host_alloc(bytes))
+        self.seen(self.driver().host_alloc(bytes, combined))
+    }
+
+    /// Page-locks the memory of a vector, and returns it as a block. `None` for a vector without
+    /// bytes.
+    pub(crate) fn page_lock<T: Send + Sync + Copy + 'static>(
+        self,
+        elements: Vec<T>,
+    ) -> Result<Option<PinnedBlock>, Returned<Vec<T>>> {
+        if let Err(error) = self.usable() {
+            return Err(Returned::new(error, elements));
+        }
+        let mut elements = ManuallyDrop::new(elements);
+        let (len, room) = (elements.len(), elements.capacity());
+        let Some(ptr) = NonNull::new(elements.as_mut_ptr()).filter(|_| size_of::<T>() * len > 0) else {
+            drop(ManuallyDrop::into_inner(elements));
+            return Ok(None);
+        };
+        let (at, capacity) = (ptr.cast(), size_of::<T>() * len);
+        let _stall = self.stall(Stall::PinnedAllocation);
+        // SAFETY: The vector is not dropped before `unregister`, and its elements are initialised.
+        if let Err(error) = self.seen(unsafe { self.driver().host_register(at, capacity) }) {
+            return Err(Returned::new(error, ManuallyDrop::into_inner(elements)));
+        }
+        let owned = Free { ptr: at, allocation: next_allocation() };
+        let drop_elements = move || {
+            let owned = owned; // the whole value, which is `Send`
+            // SAFETY: These are the parts of the vector, which is dropped nowhere else, and
+            // `T: Copy` was not changed to anything invalid: a buffer holds plain data only.
+            drop(unsafe { Vec::from_raw_parts(owned.ptr.as_ptr().cast::<T>(), len, room) });
+        };
+        let home = Home::Vec(self, Registered(Box::new(drop_elements)));
+        Ok(Some(PinnedBlock { ptr: at, capacity, allocation: next_allocation(), home }))
+    }
+
+    /// Makes registered memory ordinary again, and drops the vector that it is of. If the device
+    /// cannot be called, the vector leaks.
+    fn unregister(self, memory: Free, elements: Registered) {
+        // SAFETY: `page_lock` registered the memory, and `once` has waited for all uses of it.
+        if self.usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
+            (elements.0)();
+        } else {
+            std::mem::forget(elements);
+        }
     }
 
     /// Gives page-locked memory back to the system. If the device cannot be called, the memory
     /// leaks.
-    fn free_pinned(self, ptr: NonNull<u8>, bytes: usize) {
+    fn free_pinned(self, block: Free, bytes: usize) {
         if self.usable().is_ok() {
             // SAFETY: `new_pinned` of this device made the block with this capacity. Its pool
             // removed it from the free blocks and calls this once, so nothing uses it.
-            let _ = unsafe { self.driver().host_free(ptr, bytes) };
+            let _ = unsafe { self.driver().host_free(block.ptr, bytes) };
         }
     }
 }

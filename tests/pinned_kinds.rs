@@ -1,0 +1,148 @@
+//! Page-locked memory of every kind: from a pool, write-combined, and vectors that are locked in
+//! place. What is done with one kind can be done with all, and memory goes back when the last work
+//! on it is done, not before.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use support::devices::{alone, devices};
+use support::gate::Gate;
+use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool};
+
+/// The system's allocator, which says whether it was given the watched address.
+struct Watching;
+
+static WATCHED: AtomicUsize = AtomicUsize::new(0);
+static FREED: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: Every call goes to the system's allocator, unchanged.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: The caller meets the contract of `alloc`, which is that of the system's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        if p.addr() == WATCHED.load(Ordering::SeqCst) {
+            FREED.store(true, Ordering::SeqCst);
+        }
+        // SAFETY: The caller meets the contract of `dealloc`, which is that of the system's.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+const LEN: usize = 5000;
+
+/// A buffer of each kind, with the numbers from `first` on.
+fn kinds(device: Device, first: u32) -> Vec<(&'static str, PinnedBuffer<u32>)> {
+    let numbers: Vec<u32> = (first..).take(LEN).collect();
+    let mut combined = PinnedPool::write_combined(device, 1 << 20).take(LEN).unwrap();
+    combined.copy_from_slice(&numbers);
+    vec![
+        ("pool", device.pinned_from(&numbers).unwrap()),
+        ("write-combined", combined),
+        ("registered", device.register(numbers).unwrap()),
+    ]
+}
+
+#[test]
+fn every_kind_is_copied_and_split() {
+    let _alone = alone();
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|s| {
+            for (kind, buffer) in kinds(device, 7) {
+                let mut x = s.alloc::<u32>(LEN).unwrap();
+                let mut host = s.bind(buffer).unwrap();
+                s.copy_to_device(&host, &mut x).unwrap();
+                assert!(s.read_blocking(&x).unwrap().into_iter().eq((7..).take(LEN)), "{kind} on {device}");
+                s.fill(&mut x, 3).unwrap();
+                s.copy_to_host(&x, &mut host).unwrap();
+                let pieces = s.record(host).unwrap().synchronize().unwrap().split(3);
+                assert!(pieces.iter().all(|piece| piece.iter().all(|&v| v == 3)), "{kind} on {device}");
+                assert_eq!(pieces.iter().map(|piece| piece.len()).sum::<usize>(), LEN);
+            }
+        });
+    }
+}
+
+#[test]
+fn kernels_read_and_write_every_kind_in_place() {
+    let _alone = alone();
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|s| {
+            for (kind, buffer) in kinds(device, 1) {
+                let mut host = s.bind(buffer).unwrap();
+                let mut x = s.alloc::<u32>(LEN).unwrap();
+                s.copy(host.mapped().unwrap(), &mut x).unwrap();
+                s.fill(host.mapped_mut().unwrap().slice_mut(..10).unwrap(), 9).unwrap();
+                let host = s.record(host).unwrap().synchronize().unwrap();
+                assert_eq!((&host[..10], host[10]), (&[9; 10][..], 11), "{kind} on {device}");
+                assert!(s.read_blocking(&x).unwrap().into_iter().eq((1..).take(LEN)), "{kind} on {device}");
+            }
+            let mut empty = s.bind(PinnedBuffer::<u32>::empty(device)).unwrap();
+            assert!(empty.mapped().unwrap().is_empty() && empty.mapped_mut().unwrap().is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_registered_vector_is_dropped_after_the_last_work_on_it() {
+    let _alone = alone();
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut x = s.alloc::<u32>(LEN).unwrap();
+            let vector: Vec<u32> = (0..).take(LEN).collect();
+            FREED.store(false, Ordering::SeqCst);
+            WATCHED.store(vector.as_ptr().addr(), Ordering::SeqCst);
+            let host = s.bind(device.register(vector).unwrap()).unwrap();
+            s.copy_to_device(&host, &mut x).unwrap();
+            s.synchronize().unwrap();
+            let gate = Gate::closed(device);
+            gate.hold(s);
+            s.copy_to_device(&host, &mut x).unwrap();
+            drop(host);
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!FREED.load(Ordering::SeqCst), "the vector was dropped under a copy on {device}");
+            gate.open();
+            let start = Instant::now();
+            while !FREED.load(Ordering::SeqCst) {
+                assert!(start.elapsed() < Duration::from_secs(10), "the vector is never dropped on {device}");
+                std::thread::yield_now();
+            }
+            WATCHED.store(0, Ordering::SeqCst);
+            assert!(s.read_blocking(&x).unwrap().into_iter().eq((0..).take(LEN)));
+        });
+    }
+}
+
+#[test]
+fn write_combined_memory_has_a_pool_of_its_own() {
+    let _alone = alone();
+    for &device in devices() {
+        device.trim().unwrap();
+        let pool = PinnedPool::write_combined(device, 1 << 20);
+        let before = device.pinned_pool().cached();
+        drop(pool.take::<u8>(1 << 20).unwrap());
+        assert_eq!((pool.in_use(), pool.cached()), (0, 1 << 20));
+        let whole = pool.take::<u8>(1 << 20).unwrap();
+        assert!(matches!(pool.take::<u8>(1), Err(Error::PinnedBudget { .. })));
+        drop(pool);
+        drop(whole);
+        assert_eq!(device.pinned_pool().cached(), before, "{device} does not lend it as ordinary memory");
+    }
+}
+
+#[test]
+fn a_vector_without_bytes_is_registered_as_nothing() {
+    let _alone = alone();
+    for &device in devices() {
+        let buffer = device.register(Vec::<f32>::with_capacity(100)).unwrap();
+        assert!(buffer.is_empty());
+        AnyStream::new(device).unwrap().enter(|s| drop(s.bind(buffer).unwrap()));
+    }
+}
