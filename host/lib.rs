@@ -138,7 +138,9 @@ pub use shared::{Reading, Shared};
 pub use stream::Stream;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, kernel, ptx};
-pub use timeline::{Activity, Concurrency, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check};
+pub use timeline::{
+    Activity, ByLabel, Concurrency, LabelMetrics, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check,
+};
 
 pub use thalweg_derive::Resource;
 

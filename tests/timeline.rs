@@ -375,6 +375,35 @@ fn metrics_of_traces_with_known_answers() {
 }
 
 #[test]
+fn labels_are_added_up_without_their_numbers() {
+    let ms = Duration::from_millis;
+    let labelled =
+        |label: &str, activity, start, end| Span { label: label.into(), ..made("lane", activity, start, end) };
+    let trace: Trace = [
+        labelled("copy 0", Activity::Upload, 0, 3),
+        labelled("copy 1", Activity::Upload, 2, 4),
+        labelled("copy 10", Activity::Download, 4, 5),
+        labelled("kernel", Activity::Compute, 5, 20),
+        labelled("7", Activity::Host, 0, 1),
+    ]
+    .into_iter()
+    .collect();
+    let table = trace.by_label();
+    let rows: Vec<_> = table.rows().iter().map(|row| (row.activity, &*row.label, row.calls, row.total)).collect();
+    let want = [
+        (Activity::Compute, "kernel", 1, ms(15)),
+        (Activity::Upload, "copy", 2, ms(5)),
+        (Activity::Host, "7", 1, ms(1)),
+        (Activity::Download, "copy", 1, ms(1)),
+    ];
+    assert_eq!(rows, want);
+    let copies = &table.rows()[1];
+    assert_eq!((copies.mean(), copies.longest, copies.share), (ms(5) / 2, ms(3), 0.25));
+    assert_eq!(table.to_string().lines().count(), 5, "{table}");
+    assert!(Trace::default().by_label().to_string().ends_with("no span was recorded"));
+}
+
+#[test]
 fn empty_and_momentary_traces_export() {
     let moment: Trace =
         [made("up", Activity::Upload, 5, 5), made("gpu", Activity::Compute, 5, 3)].into_iter().collect();

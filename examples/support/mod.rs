@@ -77,7 +77,7 @@ impl Arguments {
     pub fn save(&self, trace: &Trace) -> Result<(), Error> {
         if let Some(path) = &self.timeline {
             trace.save(path)?;
-            println!("{}\ntimeline: {}", trace.metrics(), path.display());
+            println!("{}\n{}\ntimeline: {}", trace.metrics(), trace.by_label(), path.display());
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ pub(super) fn common(mut a: &[Interval], mut b: &[Interval]) -> Duration {
     both
 }
 
-fn ratio(part: Duration, whole: Duration) -> f64 {
+pub(super) fn ratio(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `activity` | the kinds of work |
 //! | `trace` | finished spans on one axis |
-//! | `metrics`, `svg`, `export` | what a trace says, shows and writes |
+//! | `metrics`, `labels`, `svg`, `export` | what a trace says, shows and writes |
 //! | `clock` | the axis: times of the host and of the device |
 //! | `names` | names of lanes, and labels |
 //! | `recorder` | spans while they are recorded, and the thread that takes their times |
@@ -19,6 +19,7 @@ mod activity;
 mod clock;
 mod concurrency;
 mod export;
+mod labels;
 mod metrics;
 mod names;
 mod recorder;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 pub use activity::Activity;
 pub use concurrency::{Concurrency, concurrency_check};
+pub use labels::{ByLabel, LabelMetrics};
 pub use metrics::{LaneMetrics, Metrics};
 pub use trace::{Span, Trace};
 
