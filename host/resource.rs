@@ -78,6 +78,16 @@ impl fmt::Debug for Producer<'_> {
     }
 }
 
+impl LeafKind {
+    /// Whether a leaf of this kind, of device `of`, can be used on streams of `device`.
+    pub(crate) fn usable_on(self, of: Device, device: Device) -> bool {
+        match self {
+            Self::Device => of == device,
+            Self::Pinned | Self::Peer => of.kind() == device.kind(),
+        }
+    }
+}
+
 /// Where a leaf lives, and which memory it is.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::event::Event;
-use crate::resource::{Bundle, LeafKind, LeafResource, On, Resource, Token};
+use crate::resource::{Bundle, LeafResource, On, Resource, Token};
 use crate::stream::Stream;
 
 impl<S: Brand> Stream<S> {
@@ -127,11 +127,7 @@ impl<S: Brand> Stream<S> {
         let device = self.device();
         let mut refused = None;
         resource.__leaves(&mut |leaf| {
-            let admitted = match leaf.kind {
-                LeafKind::Device => leaf.device == device,
-                LeafKind::Pinned | LeafKind::Peer => leaf.device.kind() == device.kind(),
-            };
-            if !admitted {
+            if !leaf.kind.usable_on(leaf.device, device) {
                 refused = Some(leaf.device);
             }
         });

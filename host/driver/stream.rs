@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use thalweg_simt::host::{Kernel, LaunchShape};
 
+use super::cpu::Work;
 use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, StreamHandle};
 use crate::lock;
 
@@ -160,7 +161,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
-                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
         Ok(())
@@ -177,7 +178,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
-                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
         Ok(())
@@ -194,7 +195,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
-                Self::Cpu(q) => q.enter()?.copy(to, from, bytes),
+                Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
         Ok(())
@@ -213,7 +214,9 @@ impl StreamHandle {
                 (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
                     c.copy_peer(s, (a, to), (b, from), bytes)?;
                 }
-                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => q.enter()?.copy(to, from, bytes),
+                (Self::Cpu(q), (Driver::Cpu(_), to), (Driver::Cpu(_), from)) => {
+                    q.enter()?.submit(Work::Copy { dst: to, src: from, bytes })
+                }
                 _ => return Err(Fault::Unrelated),
             }
         }
@@ -231,7 +234,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
-                Self::Cpu(q) => q.enter()?.fill(to, pattern, count),
+                Self::Cpu(q) => q.enter()?.submit(Work::Fill { dst: to, pattern, count }),
             }
         }
         Ok(())
@@ -308,7 +311,7 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,
-                Self::Cpu(q) => q.enter()?.launch(kernel, shape, slots)?,
+                Self::Cpu(q) => q.enter()?.submit(Work::launch(kernel, shape, slots)?),
             }
         }
         Ok(())

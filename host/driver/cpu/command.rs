@@ -30,12 +30,18 @@ impl Pattern {
 }
 
 /// A command that accesses buffers only. It can be recorded and run any number of times.
+///
+/// Every address is of memory that is valid until the command has passed, and whose provenance is
+/// exposed.
 // A launch's slots are stored inline: a box would cost an allocation for each launch.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy)]
-pub(super) enum Work {
+pub(crate) enum Work {
+    /// Copies bytes between device or host memory. The ranges are disjoint.
     Copy { dst: u64, src: u64, bytes: usize },
+    /// Repeats a pattern `count` times. `dst` is aligned for it.
     Fill { dst: u64, pattern: Pattern, count: usize },
+    /// Runs a kernel, which [`launch`](Self::launch) made.
     Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_PARAMETERS], start: usize },
 }
 
@@ -139,13 +145,36 @@ impl Command {
 }
 
 impl Work {
+    /// The launch of a kernel. To submit it, what
+    /// [`Launch::launch`](thalweg_simt::host::Launch::launch) requires must hold.
+    ///
+    /// # Errors
+    /// The kernel was declared without a body.
+    pub(crate) fn launch(kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<Self, CpuError> {
+        if kernel.cpu().is_none() {
+            return Err(CpuError::NoBody { kernel: kernel.name() });
+        }
+        let mut inline = [0; MAX_PARAMETERS];
+        inline[..slots.len()].copy_from_slice(slots);
+        Ok(Self::Launch { kernel, shape, slots: inline, start: 0 })
+    }
+
+    /// Whether there is nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Copy { bytes, .. } => *bytes == 0,
+            Self::Fill { count, .. } => *count == 0,
+            Self::Launch { shape, .. } => grid::blocks(*shape) == 0,
+        }
+    }
+
     /// Runs the command; with a generator, perhaps only a part of it. Then `self` is the rest.
     fn step(&mut self, cpu: &Cpu, rng: Option<&mut Rng>) -> Step {
         match self {
             Self::Copy { dst, src, bytes } => {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
-                // SAFETY: The caller of `Queue::copy`, or of `Queue::replay` for a recorded copy,
+                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded copy,
                 // guarantees that both ranges are valid and disjoint, that their provenance is
                 // exposed, and that queues and events order every other conflicting access before
                 // or after this command.
@@ -162,7 +191,7 @@ impl Work {
             Self::Fill { dst, pattern, count } => {
                 let part = portion(*count, rng);
                 let p = ptr::with_exposed_provenance_mut::<u8>(*dst as usize);
-                // SAFETY: The caller of `Queue::fill`, or of `Queue::replay` for a recorded fill,
+                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded fill,
                 // guarantees that the range is valid and aligned for the pattern, that its
                 // provenance is exposed, and that queues and events order every other access to it
                 // before or after this command.
@@ -179,7 +208,7 @@ impl Work {
             Self::Launch { kernel, shape, slots, start } => {
                 let all = grid::blocks(*shape);
                 let end = *start + portion(all - *start, rng);
-                // SAFETY: The caller of `Queue::launch`, or of `Queue::replay` for a recorded
+                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded
                 // launch, guarantees that the kernel is sound for these arguments, and that queues
                 // and events order every other conflicting access to its buffers before or after
                 // this command.

@@ -74,7 +74,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use thalweg_simt::cpu::BlockError;
 use thalweg_simt::host::counted;
 
-pub(crate) use command::Pattern;
+pub(crate) use command::{Pattern, Work};
 pub(crate) use event::Event;
 pub(crate) use queue::{Queue, Recording};
 

@@ -6,11 +6,9 @@ use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::Duration;
 
-use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS};
-
 use super::command::{Command, Flag, Step, Work};
 use super::sync::{Condvar, Mutex, lock, sleep};
-use super::{Cpu, CpuError, Event, Pattern, grid};
+use super::{Cpu, CpuError, Event};
 
 /// A stream of commands, which run in the order in which they were enqueued.
 ///
@@ -63,53 +61,15 @@ impl Queue {
         self.cpu
     }
 
-    /// Copies bytes between device or host memory.
+    /// Enqueues work on buffers. Work on nothing is left out.
     ///
     /// # Safety
-    /// Both ranges are valid until the command has passed and disjoint, and their provenance is
-    /// exposed. Queues and events order every other access that conflicts with the command before
-    /// or after it.
-    pub(crate) unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) {
-        if bytes > 0 {
-            self.push(Command::Work(Work::Copy { dst, src, bytes }));
+    /// What the variant of [`Work`] says holds. Queues and events order every other access that
+    /// conflicts with the work before or after it.
+    pub(crate) unsafe fn submit(&self, work: Work) {
+        if !work.is_empty() {
+            self.push(Command::Work(work));
         }
-    }
-
-    /// Repeats a pattern `count` times.
-    ///
-    /// # Safety
-    /// `dst` is valid for `count` patterns and aligned for them, its provenance is exposed, and
-    /// queues and events order every other access to it before or after the command.
-    pub(crate) unsafe fn fill(&self, dst: u64, pattern: Pattern, count: usize) {
-        if count > 0 {
-            self.push(Command::Work(Work::Fill { dst, pattern, count }));
-        }
-    }
-
-    /// Launches a kernel; a grid with a zero extent does nothing.
-    ///
-    /// # Errors
-    /// The kernel was declared without a body.
-    ///
-    /// # Safety
-    /// What [`Launch::launch`](thalweg_simt::host::Launch::launch) requires holds. Queues and
-    /// events order every other access that conflicts with the kernel's accesses to its buffers
-    /// before or after it.
-    pub(crate) unsafe fn launch(
-        &self,
-        kernel: &'static Kernel,
-        shape: LaunchShape,
-        slots: &[u64],
-    ) -> Result<(), CpuError> {
-        if kernel.cpu().is_none() {
-            return Err(CpuError::NoBody { kernel: kernel.name() });
-        }
-        if grid::blocks(shape) > 0 {
-            let mut inline = [0; MAX_PARAMETERS];
-            inline[..slots.len()].copy_from_slice(slots);
-            self.push(Command::Work(Work::Launch { kernel, shape, slots: inline, start: 0 }));
-        }
-        Ok(())
     }
 
     /// Calls `f` on the thread that runs the queue's commands. Its panic becomes a deferred error.

@@ -38,11 +38,11 @@ impl Words {
     }
 
     fn fill(self, queue: &Queue, v: u32) {
-        unsafe { queue.fill(self.addr, Pattern::U32(v), self.len) }
+        unsafe { queue.submit(Work::Fill { dst: self.addr, pattern: Pattern::U32(v), count: self.len }) }
     }
 
     fn copy(self, queue: &Queue, to: Self) {
-        unsafe { queue.copy(to.addr, self.addr, 4 * self.len) }
+        unsafe { queue.submit(Work::Copy { dst: to.addr, src: self.addr, bytes: 4 * self.len }) }
     }
 
     /// Reads the words. Nothing may run that writes them.
@@ -86,7 +86,9 @@ impl From<LaunchError> for Failed {
 impl Launch<()> for On {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
-        unsafe { self.0.launch(kernel, shape, slots) }.map_err(|_| Failed)
+        let work = Work::launch(kernel, shape, slots).map_err(|_| Failed)?;
+        unsafe { self.0.submit(work) };
+        Ok(())
     }
 }
 
@@ -474,9 +476,10 @@ fn fills_repeat_their_pattern() {
         let queue = cpu.queue(0).unwrap();
         let x = Words::new(cpu, 8);
         unsafe {
-            queue.fill(x.addr, Pattern::U8(1), 8);
-            queue.fill(x.addr + 8, Pattern::U16(0x0203), 4);
-            queue.fill(x.addr + 16, Pattern::U32(0x0405_0607), 2);
+            let fill = |dst, pattern, count| queue.submit(Work::Fill { dst, pattern, count });
+            fill(x.addr, Pattern::U8(1), 8);
+            fill(x.addr + 8, Pattern::U16(0x0203), 4);
+            fill(x.addr + 16, Pattern::U32(0x0405_0607), 2);
         }
         queue.synchronize().unwrap();
         let (a, b, c, poison) = (0x0101_0101, 0x0203_0203, 0x0405_0607, 0xCBCB_CBCB);
