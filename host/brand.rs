@@ -11,7 +11,8 @@ use std::marker::PhantomData;
 /// message names both streams.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream tag",
-    note = "declare one with `stream_tags!({Self})`; streams known only at run time are lanes: `pool.lane(|s| ...)`"
+    note = "declare one with `stream_tags!({Self})`; streams known only at run time are lanes: `pool.lane(|s| ...)`",
+    note = "in code that is generic over streams, the bound is `S: LiveBrand`; `S: Brand` also admits streams under capture"
 )]
 pub trait Tag: 'static {}
 
@@ -30,7 +31,8 @@ pub trait Tag: 'static {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not stand for a stream",
-    note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures"
+    note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures",
+    note = "in code that is generic over streams, the bound is `S: LiveBrand`; `S: Brand` also admits streams under capture"
 )]
 pub trait Brand: sealed::Sealed {}
 
@@ -41,7 +43,8 @@ pub trait Brand: sealed::Sealed {}
 #[diagnostic::on_unimplemented(
     message = "stream `{Self}` cannot do this",
     note = "a stream under capture takes copies, fills and kernel launches only, of the buffers that the capture was given: allocate, bind, record, wait and synchronize before it or after it",
-    note = "other streams are named by tags, which `stream_tags!` declares"
+    note = "other streams are named by tags, which `stream_tags!` declares",
+    note = "in code that is generic over streams, the bound is `S: LiveBrand`; `S: Brand` also admits streams under capture"
 )]
 pub trait LiveBrand: Brand {}
 

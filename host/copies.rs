@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use crate::brand::{Brand, LiveBrand};
+use crate::brand::LiveBrand;
 use crate::driver::{Pattern, StreamHandle};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceBuffer, PeerBuffer, PeerSlice, Plain, element};
@@ -12,7 +12,7 @@ use crate::resource::On;
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Sets all bits to zero.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::brand::{Brand, LiveBrand};
+use crate::brand::LiveBrand;
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
@@ -431,7 +431,7 @@ impl TimedEvent {
     }
 }
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Records a point in the time of the stream, for measuring.
     ///
     /// # Errors

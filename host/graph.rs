@@ -162,7 +162,7 @@ impl<R: Resource> fmt::Debug for Graph<R> {
     }
 }
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Makes a graph of what `f` enqueues. None of it runs, and the bundle comes back as it was.
     ///
     /// `f` gets a stream to enqueue on and second handles on the bundle's buffers, which do not own

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::AtomicU32;
 
-use crate::brand::{Brand, LiveBrand};
+use crate::brand::LiveBrand;
 use crate::driver::guard;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Runs `f` on a thread of the driver when the stream reaches it. Later work on the stream
     /// waits for `f`.
     ///

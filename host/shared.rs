@@ -258,7 +258,7 @@ impl<S: Brand, R: Resource> fmt::Debug for Reading<S, R> {
     }
 }
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Shares a resource for reading by any number of streams.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use crate::brand::{Brand, LiveBrand, Tag};
+use crate::brand::{LiveBrand, Tag};
 use crate::driver::{Fault, StreamHandle};
 use crate::error::{Error, Result};
 use crate::lock;
@@ -87,7 +87,7 @@ impl<S> Stream<S> {
 
 // Methods that a stream under capture cannot do have the bound `LiveBrand` at the method, because
 // the compiler shows the trait's notes there.
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Calls the driver, if the device is usable, and turns its fault into an error.
     #[inline]
     pub(crate) fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {

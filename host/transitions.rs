@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::resource::{Bundle, LeafResource, On, Resource, Token};
 use crate::stream::Stream;
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Hands an idle resource to this stream. This enqueues nothing, except for
     /// [`Shared`](crate::Shared) parts, whose producers the stream waits for.
     ///

@@ -194,7 +194,7 @@ unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
     }
 }
 
-impl<S: Brand> Stream<S> {
+impl<S> Stream<S> {
     /// Allocates `len` elements of device memory, in stream order. Their contents are arbitrary.
     ///
     /// # Errors

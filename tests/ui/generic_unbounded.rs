@@ -1,0 +1,10 @@
+//! A function over any `S`, of which nothing says that it stands for a stream.
+use thalweg::{LiveBrand, Result, Stream};
+
+fn wait<S>(s: &Stream<S>) -> Result<()> { // bug
+fn wait<S: LiveBrand>(s: &Stream<S>) -> Result<()> { // fix
+    s.synchronize()
+    //~^ E0277 `stream `S` cannot do this` `the bound is `S: LiveBrand``
+}
+
+fn main() {}
