@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use thalweg::Device;
+use thalweg::{Device, Error};
 use thalweg_vision::Params;
+
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -314,7 +316,7 @@ pub(crate) fn parse() -> Command {
     if let Command::Tokens(args) = &command
         && let Err(message) = args.check()
     {
-        eprintln!("error: {message}\n\nFor more information, try '--help'.");
+        output::say(format_args!("error: {message}\n\nFor more information, try '--help'."));
         std::process::exit(2);
     }
     command
@@ -326,10 +328,13 @@ fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -
 
 fn device(text: &str) -> Result<String, String> {
     let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DEVICE may be set but empty
-    let known = matches!(text, "auto" | "cpu") || text.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
-    known
-        .then(|| text.to_owned())
-        .ok_or_else(|| "expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned())
+    // Only the library knows which names there are. To ask it means to open the device, which the
+    // run does anyway, and which stays open. `auto` is right, and may open a GPU for nothing if
+    // another flag is wrong.
+    if text != "auto" && matches!(Device::from_spec(text), Err(Error::DeviceSpec { .. })) {
+        return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn patch(text: &str) -> Result<u32, String> {

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Command::Devices(list) => devices::run(&list),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("thalweg: {error}");
+        output::say(format_args!("thalweg: {error}"));
         ExitCode::FAILURE
     })
 }

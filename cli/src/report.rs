@@ -12,6 +12,9 @@ use crate::args::{Profile, TokensArgs};
 /// The version of the files' layout: their names, types and metadata.
 pub(crate) const FORMAT_VERSION: &str = "1";
 
+/// The parameters that are names of files.
+const FILES: [&str; 2] = ["weights", "query"];
+
 /// The most images that the table lists.
 const ROWS: usize = 20;
 
@@ -91,10 +94,13 @@ impl Report {
             .collect();
         let failed: Vec<Value> =
             self.failures.iter().map(|f| json!({ "source": text(&f.path), "error": f.error })).collect();
-        // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers.
-        let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
-        let parameters: Map<_, _> =
-            parameters(args).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
+        // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers,
+        // but the name of a file stays a string even if it is `7` or `null`.
+        let value = |(name, text): (&str, String)| {
+            let number = if FILES.contains(&name) { None } else { text.parse().ok().map(Value::Number) };
+            (name.to_owned(), number.unwrap_or(Value::String(text)))
+        };
+        let parameters: Map<_, _> = parameters(args).into_iter().map(value).collect();
         let seconds: Map<_, _> =
             self.stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time.as_secs_f64()))).collect();
         json!({

@@ -18,6 +18,7 @@ use thalweg_vision::{Head, Image, Query};
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Input, gather};
+use crate::output::say;
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters};
 use crate::{heatmap, output};
 
@@ -73,9 +74,9 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     if !report.failures.is_empty() {
         let total = report.done.len() + report.failures.len();
         let inputs = if total == 1 { "input" } else { "inputs" };
-        eprintln!("thalweg: {} of {total} {inputs} failed:", report.failures.len());
+        say(format_args!("thalweg: {} of {total} {inputs} failed:", report.failures.len()));
         for Failure { path, error } in &report.failures {
-            eprintln!("  {}: {error}", path.display());
+            say(format_args!("  {}: {error}", path.display()));
         }
     }
     printed?;
@@ -112,7 +113,8 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             let input = &inputs[index];
             bar.set_message(input.path.display().to_string());
             let outcome = runner.rescue(image, outcome, |error| {
-                bar.suspend(|| eprintln!("thalweg: {}: {error}; done on the CPU device", input.path.display()));
+                let name = input.path.display();
+                bar.suspend(|| say(format_args!("thalweg: {name}: {error}; done on the CPU device")));
             });
             let begin = Instant::now();
             let outcome = outcome.map_err(|e| e.to_string());
@@ -157,7 +159,7 @@ impl<'a> Runner<'a> {
             engine = start(device);
         }
         if let Some(note) = &note {
-            eprintln!("thalweg: {note}");
+            say(format_args!("thalweg: {note}"));
         }
         let engine = engine.map_err(|e| format!("cannot start on {device}: {e}"))?;
         Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })

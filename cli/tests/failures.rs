@@ -263,6 +263,32 @@ fn standard_output_on_a_full_disk_or_closed() {
     assert_eq!(bench.results(), ["a.safetensors"]);
 }
 
+/// Messages to a full disk are lost, but the exit code still says what happened.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_error_on_a_full_disk() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let bench = Bench::new();
+    for i in 0..16 {
+        bench.file(&format!("{i:02}.png"), png(pattern(16, 16)));
+    }
+    let bad = bench.file("bad.jpg", "no image");
+    for (input, flags, code) in [
+        ("00.png", &["--budget=63"][..], 2),
+        ("00.png", &["--budget=many"], 2),
+        ("00.png", &["--device=cuda:99"], 1),
+        ("bad.jpg", &[], 1),
+    ] {
+        let mut command = thalweg();
+        command.arg("tokens").arg(bench.input(input)).args(flags).arg("--out").arg(bench.out());
+        let code_of_run = command.stdout(Stdio::null()).stderr(full()).status().unwrap().code();
+        assert_eq!(code_of_run, Some(code), "{input} {flags:?}");
+    }
+    fs::remove_file(bad).unwrap();
+    add_endless_input(&bench);
+    assert_eq!(interrupt(&bench, &[], 1, "HUP", full().into()), Some(129));
+}
+
 /// Adds an input that comes last and is never read, because nobody writes into this pipe. A run
 /// over the folder therefore ends only by a signal.
 #[cfg(unix)]
@@ -273,7 +299,7 @@ fn add_endless_input(bench: &Bench) {
 /// Runs the command over the folder of inputs, sends it `signal` once the folder of results holds
 /// at least `results` files, and returns the exit code.
 #[cfg(unix)]
-fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str) -> Option<i32> {
+fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str, stderr: Stdio) -> Option<i32> {
     let mut child = thalweg()
         .arg("tokens")
         .arg(bench.folder.path().join("in"))
@@ -281,7 +307,7 @@ fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str) -> Opt
         .arg("--out")
         .arg(bench.out())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(stderr)
         .spawn()
         .unwrap();
     while bench.results().len() < results && child.try_wait().unwrap().is_none() {
@@ -309,7 +335,7 @@ fn an_interrupt_leaves_whole_files() {
         // On a busy machine, the run may write all results before the signal reaches it. Such a run
         // says nothing about a signal that comes while files are written, so try again.
         let found_it_writing = (0..TRIES).any(|_| {
-            assert_eq!(interrupt(&bench, &["--heatmap"], results, signal), Some(code), "SIG{signal}");
+            assert_eq!(interrupt(&bench, &["--heatmap"], results, signal, Stdio::null()), Some(code), "SIG{signal}");
             let names = bench.results();
             for name in &names {
                 if name.ends_with(".safetensors") {
@@ -336,7 +362,7 @@ fn the_exit_code_says_which_signal_it_was() {
     }
     add_endless_input(&bench);
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
-        assert_eq!(interrupt(&bench, &[], 1, signal), Some(code), "SIG{signal}");
+        assert_eq!(interrupt(&bench, &[], 1, signal, Stdio::null()), Some(code), "SIG{signal}");
         fs::remove_dir_all(bench.out()).unwrap();
     }
 }
