@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::thread;
 
-use thalweg::{Device, Error};
+use thalweg::{AnyStream, Device, Error};
 use thalweg_vision::Params;
 
 use crate::gates::{drop_without_waiting, gated, gpus_and_a_cpu};
 use crate::support::devices::{alone, devices};
+use crate::support::gate::guarded;
 use crate::support::run::given;
 use crate::{eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
@@ -134,6 +135,35 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
         let other = eventually("the other place is free again", || pipeline.try_frame(&sizes).unwrap());
         assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "there are two on {device}");
         drop((frame, other));
+    }
+}
+
+/// A batch that `unzip` or `wait` took over is not the pipeline's any more: its place comes free as
+/// soon as it is dropped, although its work goes on.
+#[test]
+fn a_batch_that_was_taken_over_gives_its_place_back_at_once() {
+    let _alone = alone();
+    let image = given(&noise(64, 80));
+    let sizes = [[64, 80]];
+    for device in gpus_and_a_cpu() {
+        let (pipeline, frames, gates) = gated::<2>(device, &image);
+        let [first, second] = &gates;
+        guarded(&[first, second], || {
+            let mut submitted = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap());
+            let unzipped = submitted.next().unwrap().unzip();
+            let other = AnyStream::new(device).unwrap();
+            let waited = other.enter(|s| {
+                let on = s.wait(submitted.next().unwrap()).unwrap();
+                assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "both places are taken on {device}");
+                drop(on);
+                pipeline.try_frame(&sizes).unwrap()
+            });
+            assert!(waited.is_some(), "one place is free again on {device}");
+            assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "the other is taken on {device}");
+            drop(unzipped);
+            let other = pipeline.try_frame(&sizes).unwrap();
+            assert!(other.is_some(), "both places are free on {device}");
+        });
     }
 }
 

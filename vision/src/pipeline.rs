@@ -14,12 +14,13 @@
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
 
+use crate::frame::Frame;
 use crate::kernels::Layout;
 use crate::lock;
 use crate::params::layout;
@@ -79,57 +80,6 @@ pub struct Pipeline {
     slots: Arc<Slots>,
 }
 
-/// Page-locked memory for a batch of images. Write the images, then [`submit`](Pipeline::submit)
-/// it. Dropping it gives the memory to a later batch.
-#[derive(Debug)]
-pub struct Frame {
-    /// `None` once it is submitted.
-    draft: Option<Draft>,
-    slots: Weak<Slots>,
-}
-
-impl Drop for Frame {
-    fn drop(&mut self) {
-        if let (Some(draft), Some(slots)) = (self.draft.take(), self.slots.upgrade()) {
-            slots.free(draft);
-        }
-    }
-}
-
-impl Frame {
-    fn layout(&self) -> &Layout {
-        match &self.draft {
-            Some(draft) => &draft.plan().layout,
-            None => unreachable!("only `submit` takes it, by value"),
-        }
-    }
-
-    /// Number of images.
-    pub fn images(&self) -> usize {
-        self.layout().images() as usize
-    }
-
-    /// Height and width of image `i`.
-    ///
-    /// # Panics
-    /// There is no image `i`.
-    pub fn size(&self, i: usize) -> [u32; 2] {
-        self.layout().size(i)
-    }
-
-    /// The bytes of image `i`, `[H, W, 3]` sRGB. At first they hold what an earlier batch left.
-    ///
-    /// # Panics
-    /// There is no image `i`.
-    pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
-        let range = self.layout().byte_range(i);
-        match &mut self.draft {
-            Some(draft) => &mut draft.images[range],
-            None => unreachable!("only `submit` takes it, by value"),
-        }
-    }
-}
-
 /// The parts of a new slot, which has no place yet.
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
@@ -149,30 +99,32 @@ impl Pipeline {
             keep_textures: false,
             measure: false,
             coupling: None,
-            slots: Slots::new(DEPTH),
+            slots: Slots::new(device, DEPTH),
         })
     }
 
-    /// Sets how many batches may be under way or in use at once, at least 1. Default 4. A batch
-    /// that is dropped under way counts until its work is done, however it is dropped.
+    /// Sets how many batches may be under way or in use at once, at least 1. Default 4.
+    ///
+    /// If its event, or a future of it, is dropped under way, a batch counts until its work is
+    /// done. One that `wait` or `unzip` took over gives its place back as soon as it is dropped.
     pub fn with_depth(self, depth: usize) -> Self {
-        Self { slots: Slots::new(depth.max(1)), ..self }
+        Self { slots: Slots::new(self.device, depth.max(1)), ..self }
     }
 
     /// Sets how tokens are stored. Default [`Precision::F32`].
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, slots: Slots::new(self.slots.depth()), ..self }
+        Self { precision, slots: Slots::new(self.device, self.slots.depth()), ..self }
     }
 
     /// Sets whether the texture array comes back too (52 bytes for each pixel). Default no.
     pub fn with_textures(self, keep: bool) -> Self {
-        Self { keep_textures: keep, slots: Slots::new(self.slots.depth()), ..self }
+        Self { keep_textures: keep, slots: Slots::new(self.device, self.slots.depth()), ..self }
     }
 
     /// Sets whether to measure the device time of each [stage](Pipeline::stages). A pipeline that
     /// measures records events and replays no graph. Default no.
     pub fn with_stages(self, measure: bool) -> Self {
-        Self { measure, slots: Slots::new(self.slots.depth()), ..self }
+        Self { measure, slots: Slots::new(self.device, self.slots.depth()), ..self }
     }
 
     /// Makes the participatory score of a query part of relevance. [`Params::mix`] gives the
@@ -187,7 +139,12 @@ impl Pipeline {
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
-        Ok(Self { coupling, slots: Slots::new(self.slots.depth()), ..self })
+        Ok(Self { coupling, slots: Slots::new(self.device, self.slots.depth()), ..self })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
     }
 
     /// The device it runs on.
@@ -298,7 +255,7 @@ impl Pipeline {
     }
 
     fn lend(&self, draft: Draft) -> Frame {
-        Frame { draft: Some(draft), slots: Arc::downgrade(&self.slots) }
+        Frame::new(draft, &self.slots)
     }
 
     /// Makes a stream and the memory for a batch. Waits for nothing.
@@ -370,11 +327,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn submit(&self, mut frame: Frame) -> Result<Event<Tokens>> {
-        let Some(Draft { images, buffers, run }) = frame.draft.take() else {
-            unreachable!("only this and `drop` take it, by value")
-        };
-        let home = std::mem::take(&mut frame.slots);
+    pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
+        let (Draft { images, buffers, run }, home) = frame.submit();
         let mut work = lock(&run.work);
         run.stream.enter(|stream| {
             let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
@@ -404,16 +358,12 @@ impl Pipeline {
         if !draft.run.place.is_of(&self.slots) {
             return;
         }
-        if let Work::Measured(marks) = &*lock(&draft.run.work) {
+        let times = match &*lock(&draft.run.work) {
             // The tokens are on the host, so the device is past the marks.
-            self.slots.set_stages(|stages| {
-                let mut sum = *stages;
-                if sum.add(marks).is_ok() {
-                    *stages = sum;
-                }
-            });
-        }
-        self.slots.free(draft);
+            Work::Measured(marks) => Stages::between(marks).ok(),
+            _ => None,
+        };
+        self.slots.recycle(draft, times);
     }
 
     /// Processes images of any sizes, a few at a time, and waits for all of them. Returns a result
@@ -507,36 +457,5 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::Pin;
-    use std::sync::mpsc;
-    use std::task::{Context, Poll, Waker};
-
-    use super::Pipeline;
-    use thalweg::{Device, Result};
-
-    use crate::Params;
-
-    /// After the driver fails, nobody can say when a batch is done. Whoever waits for its place
-    /// must not wait forever.
-    #[test]
-    fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
-        let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);
-        let frame = pipeline.frame(&[[4, 4]])?;
-        let (open, gate) = mpsc::channel::<()>();
-        let Some(draft) = &frame.draft else { unreachable!("it was not submitted") };
-        draft.run.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
-        drop(pipeline.submit(frame)?);
-        let mut waiting = pipeline.frame_async(&[[4, 4]]);
-        let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(poll().is_pending());
-        pipeline.slots.lose_returning();
-        assert!(matches!(poll(), Poll::Ready(Ok(_))), "its place is free");
-        drop(open);
-        Ok(())
     }
 }

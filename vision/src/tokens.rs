@@ -70,9 +70,10 @@ impl TokenSet {
 /// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch. Dropping a
 /// `Tokens` frees the memory. Dropping an [`Event<Tokens>`](thalweg::Event), or a future of one,
 /// gives the memory to a later batch as soon as the work of this batch is done. Until then the
-/// batch takes one of the pipeline's [places](crate::Pipeline::depth). A batch that is forgotten
-/// (`std::mem::forget`) keeps its place forever, because the pipeline cannot tell it from a batch
-/// in use.
+/// batch takes one of the pipeline's [places](crate::Pipeline::depth). A batch that `wait` or
+/// `unzip` took over gives its place back as soon as it is dropped, and its memory is freed once
+/// its work is done. A batch that is forgotten (`std::mem::forget`) keeps its place forever,
+/// because the pipeline cannot tell it from a batch in use.
 #[derive(Debug, Resource)]
 #[resource(unzip)]
 pub struct Tokens {
