@@ -30,7 +30,8 @@ fn an_image_that_fails_leaves_the_others_alone() {
     }
 }
 
-/// Out of memory in the middle of an image's launches: a typed error, and the pipeline works on.
+/// If memory runs out in the middle of an image, the image gets a typed error, and the pipeline
+/// works on.
 #[test]
 fn running_out_of_memory_is_an_error_and_no_end() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Pipelines whose streams stand at gates, and what tests of work under way on them need.
+//! Pipelines whose streams stand at gates, and helpers for tests of the work behind these gates.
 
 use std::sync::LazyLock;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::support::devices::devices;
 use crate::support::gate::Gate;
 use crate::{finish, frame, pipeline, small_params, submit};
 
-/// Takes every parked stream of a device, and a new one. Any of them is parked again when it is dropped.
+/// Takes every parked stream of a device, and a new one. A stream is parked again when it is dropped.
 fn take_parked(device: Device) -> Vec<AnyStream> {
     // No stream of this device is ever parked, so each is new, and newer than all that are parked.
     static NEVER_PARKED: LazyLock<Device> = LazyLock::new(|| Device::new_cpu().unwrap());
@@ -25,8 +25,8 @@ fn take_parked(device: Device) -> Vec<AnyStream> {
     taken
 }
 
-/// Page-locked memory, loaded kernels and streams for what a test has under way behind gates: to get
-/// any of them may wait for the device.
+/// Runs a pipeline until its device has page-locked memory, loaded kernels and streams in stock.
+/// To make any of them may wait for the device, which a test behind a gate must not do.
 fn warm_up(device: Device, image: &Image) {
     let warm = pipeline(device, small_params()).with_depth(4);
     for _ in 0..3 {
@@ -35,7 +35,8 @@ fn warm_up(device: Device, image: &Image) {
     }
 }
 
-/// A pipeline, and frames of it for an image, whose streams stand at gates.
+/// Makes a pipeline of depth `N`, and `N` frames of it for an image. The stream of each frame stands
+/// at a gate.
 pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
     // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread of
     // another test that ends may still park its own in between. Then a gated stream may be left over,
@@ -63,14 +64,14 @@ pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline,
     panic!("other threads park streams all the time");
 }
 
-/// Drops it on another thread, to fail rather than hang where that waits.
+/// Drops a value on another thread. If the drop waits, the test fails and does not hang.
 pub(crate) fn drop_without_waiting(value: impl Send) {
     let given_up = Instant::now() + Duration::from_secs(30);
     thread::scope(|threads| {
         let dropping = threads.spawn(move || drop(value));
         while !dropping.is_finished() {
             if Instant::now() > given_up {
-                // The scope would wait for ever.
+                // A panic would not end the test, because the scope waits for the thread.
                 eprintln!("dropping waits for the device");
                 std::process::abort();
             }

@@ -1,5 +1,5 @@
-//! The pipeline as a whole, on every device: what it computes for random images and parameters, how it fails, and what becomes
-//! of work that nobody waits for.
+//! Tests of the pipeline as a whole, on every device: what it computes for random images and
+//! parameters, how it fails, and what becomes of work that nobody waits for.
 
 mod allocation;
 mod errors;

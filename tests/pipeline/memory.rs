@@ -31,7 +31,7 @@ fn the_steady_state_allocates_nothing() {
             pipeline.recycle(tokens);
             (place, pixels, other)
         };
-        // What the first rounds staged is given back a little later.
+        // The memory in which the first rounds staged constants comes back a little later.
         (0..4).for_each(|_| _ = go_round());
         let first = go_round();
         if device.kind() == DeviceKind::Cpu {
@@ -84,8 +84,8 @@ fn resident() -> Option<usize> {
     Some(pages.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
-/// Images dropped, failed and finished by the hundred: memory does not grow. A leak of the planes or the tokens, in device or
-/// host memory, would be 250 MB and more.
+/// Memory does not grow while hundreds of images are dropped, fail or are finished. A leak of the
+/// planes or of the tokens, in device or host memory, would be 250 MB or more.
 #[test]
 fn nothing_leaks() {
     const SLACK: usize = 150 << 20;
@@ -108,7 +108,8 @@ fn nothing_leaks() {
                     3 => drop(finish(&pipeline, submitted)),
                     2 => drop(submitted.synchronize().unwrap()),
                     1 => drop(frame(&pipeline, std::slice::from_ref(&image)).unwrap()),
-                    // Not waited for; so that memory in use has a bound, the next one is.
+                    // Nobody waits for this image. The test waits for the next one, so that the
+                    // memory in use has a bound.
                     _ => drop(submitted),
                 }
             }
@@ -133,7 +134,8 @@ fn nothing_leaks() {
     }
 }
 
-/// Free slots held on to the pipeline's list of them, and so to themselves: a pipeline that was dropped gave nothing back.
+/// A dropped pipeline gives its memory back. It once did not, because each free slot kept the list of
+/// free slots alive, and the list kept the slot.
 #[test]
 fn a_dropped_pipeline_gives_its_slots_back() {
     let device = Device::new_cpu().unwrap();

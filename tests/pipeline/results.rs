@@ -1,4 +1,5 @@
-//! Tests of what the pipeline computes, for one image or many, in full and half precision, under any schedule.
+//! Tests of what the pipeline computes: for one image or many, in full and half precision, under any
+//! schedule.
 
 use std::thread;
 
@@ -27,7 +28,7 @@ proptest! {
     }
 }
 
-/// More patches than the threads of a block hold in registers, and not a multiple of anything.
+/// These images have more patches than the threads of a block hold in registers.
 #[test]
 fn images_of_many_patches() {
     let _alone = alone();
@@ -70,8 +71,9 @@ fn a_batch_equals_its_images_one_by_one() {
     }
 }
 
-/// Images of mixed sizes in one submission, and again, and again: what is enqueued call by call, what is captured and what is
-/// replayed give what the images give alone.
+/// Images of mixed sizes are submitted together, several times. The first batch is enqueued call by
+/// call, the second is captured, and the later ones are replayed. All give what each image gives
+/// alone.
 #[test]
 fn a_submission_equals_its_images_one_by_one() {
     let _alone = alone();
@@ -137,7 +139,8 @@ fn tokens_in_half_precision() {
     }
 }
 
-/// A device that runs what it is given late and out of order, wherever the pipeline's events allow it.
+/// A seeded device runs work late and out of order, as far as the pipeline's events allow it. The
+/// results stay the same.
 #[test]
 fn no_schedule_changes_the_result() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! Tests of slots: how many batches can be under way, and what becomes of those that nobody waits for.
+//! Tests of slots: how many batches can be under way, and what becomes of batches that nobody waits
+//! for.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -13,7 +14,8 @@ use crate::support::gate::guarded;
 use crate::support::run::given;
 use crate::{eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
-/// A pipeline is as deep as it says: the next frame waits for one to come back, of whatever sizes, or to be dropped.
+/// A pipeline is as deep as it says. One more frame waits until another one, of any sizes, comes back
+/// or is dropped.
 #[test]
 fn frames_are_as_many_as_the_pipeline_is_deep() {
     let _alone = alone();
@@ -27,7 +29,7 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
         let submitted = submit(&pipeline, &image).unwrap();
         assert!(pipeline.try_frame(&[[1, 1]]).unwrap().is_none());
         thread::scope(|threads| {
-            // One that waits, whoever comes first.
+            // This works whichever of the two threads comes first.
             let waiting = threads.spawn(|| pipeline.frame(&[[7, 9]]).unwrap().size(0));
             pipeline.recycle(submitted.synchronize().unwrap());
             assert_eq!(waiting.join().unwrap(), [7, 9], "another size took the free slot's place");
@@ -44,7 +46,7 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
     }
 }
 
-/// Many more images under way than `run` keeps, finished in any order.
+/// Many more images can be under way than `run` keeps, and be finished in any order.
 #[test]
 fn any_number_can_be_under_way() {
     let _alone = alone();

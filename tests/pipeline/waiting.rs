@@ -255,7 +255,8 @@ fn a_failed_device_ends_the_wait() {
             panics(s).unwrap();
             s.synchronize().unwrap_err()
         });
-        // By value: should one fail, the thread gets its turn and the test ends.
+        // The loop takes the tasks by value. So if one of them fails, the others leave the queue,
+        // the thread gets its turn, and the test ends.
         for mut task in tasks {
             task.is_woken();
             assert!(matches!(task.poll(), Poll::Ready(Err(Error::Poisoned { .. }))));
