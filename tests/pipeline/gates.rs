@@ -9,7 +9,7 @@ use thalweg_vision::{Frame, Image, Pipeline};
 
 use crate::support::devices::devices;
 use crate::support::gate::Gate;
-use crate::{finish, frame, pipeline, small_params, submit};
+use crate::{deep, finish, frame, small_params, submit};
 
 /// Takes every parked stream of a device, and a new one. A stream is parked again when it is dropped.
 fn take_parked(device: Device) -> Vec<AnyStream> {
@@ -28,7 +28,7 @@ fn take_parked(device: Device) -> Vec<AnyStream> {
 /// Runs a pipeline until its device has page-locked memory, loaded kernels and streams in stock.
 /// To make any of them may wait for the device, which a test behind a gate must not do.
 fn warm_up(device: Device, image: &Image) {
-    let warm = pipeline(device, small_params()).with_depth(4);
+    let warm = deep(device, small_params(), 4);
     for _ in 0..3 {
         let under_way: Vec<_> = (0..4).map(|_| submit(&warm, image).unwrap()).collect();
         under_way.into_iter().for_each(|submitted| drop(finish(&warm, submitted)));
@@ -50,7 +50,7 @@ pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline,
             stream.enter(|s| gate.hold(s));
         }
         drop(streams);
-        let pipeline = pipeline(device, small_params()).with_depth(N);
+        let pipeline = deep(device, small_params(), N);
         let frames = (0..N).map(|_| frame(&pipeline, std::slice::from_ref(image)).unwrap()).collect();
         // No stream is left over if one that is parked now is the next. To make a stream could wait
         // for the gates, and here one is parked, so none is made.

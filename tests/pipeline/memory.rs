@@ -9,16 +9,15 @@ use thalweg_vision::{Params, Pipeline};
 use crate::gates::gpus_and_a_cpu;
 use crate::support::devices::{alone, devices, report};
 use crate::support::run::given;
-use crate::{finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
 /// In the steady state a batch takes the memory of an earlier one.
 #[test]
 fn the_steady_state_allocates_nothing() {
     let _alone = alone();
-    for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([Device::new_cpu().unwrap()])
-    {
+    for device in gpus_and_a_cpu() {
         let image = given(&noise(64, 64));
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let go_round = || {
             let mut tokens = submit(&pipeline, &image).unwrap().synchronize().unwrap();
             let place = tokens.position().as_ptr();
@@ -50,7 +49,7 @@ fn dropped_batches_use_the_same_memory_again() {
     let _alone = alone();
     let image = given(&noise(64, 64));
     for device in gpus_and_a_cpu() {
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let mut places = HashSet::new();
         let mut go_round = |times| {
             for i in 0..times {
@@ -165,7 +164,7 @@ fn forgetting_an_image_harms_no_other() {
     let _alone = alone();
     let images = mixed();
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(images.len() + 1);
+        let pipeline = deep(device, small_params(), images.len() + 1);
         let want = unwrap_all(pipeline.run(&images));
         for image in &images {
             std::mem::forget(submit(&pipeline, image).unwrap());

@@ -6,13 +6,13 @@ use std::thread;
 use oracle::{Content, ImageSpec, PLANES};
 use proptest::prelude::*;
 use thalweg::Device;
-use thalweg_vision::{Image, Params, Pipeline, Precision, TokenSet, TokenValues};
+use thalweg_vision::{Image, Options, Params, Pipeline, Precision, TokenSet, TokenValues};
 
 use crate::support::cases;
 use crate::support::devices::{alone, devices};
 use crate::support::images::images;
 use crate::support::run::{check_run, given};
-use crate::{finish, frame, mixed, params, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, finish, frame, mixed, params, pipeline, pipeline_with, small_params, submit, unwrap_all};
 
 proptest! {
     #![proptest_config(cases(128))]
@@ -63,7 +63,7 @@ fn a_batch_equals_its_images_one_by_one() {
             assert!(run == other, "without textures on {device}");
         }
         assert_eq!(one.stages(), Default::default(), "not measured on {device}");
-        let measured = pipeline(device, small_params()).with_stages(true);
+        let measured = pipeline_with(device, small_params(), Options { stages: true, ..Options::default() });
         assert!(unwrap_all(measured.run(&images)) == batch_with_textures, "measured on {device}");
         let stages = measured.stages();
         println!("{device}: {stages:?}");
@@ -85,7 +85,7 @@ fn a_submission_equals_its_images_one_by_one() {
             .iter()
             .map(|i| Image::new(i.height(), i.width(), i.rgb().iter().map(|v| v.wrapping_add(77)).collect()).unwrap())
             .collect();
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let [want, other] = [&images, &shifted].map(|images| unwrap_all(pipeline.run(images)));
         for (round, (images, want)) in [(&images, &want), (&shifted, &other)].into_iter().cycle().take(6).enumerate() {
             let tokens = pipeline.submit(frame(&pipeline, images).unwrap()).unwrap().synchronize().unwrap();
@@ -116,7 +116,7 @@ fn tokens_in_half_precision() {
         let images = mixed();
         let want = unwrap_all(pipeline(device, small_params()).run(&images));
         for (precision, bound) in [(Precision::F16, 2f32.powi(-11)), (Precision::Bf16, 2f32.powi(-8))] {
-            let pipeline = pipeline(device, small_params()).with_precision(precision);
+            let pipeline = pipeline_with(device, small_params(), Options { precision, ..Options::default() });
             for (want, mut got) in want.iter().zip(unwrap_all(pipeline.run(&images))) {
                 assert_eq!(got.tokens.len(), want.tokens.len());
                 for (got, want) in got.tokens.iter().zip(&want.tokens) {
@@ -147,7 +147,7 @@ fn no_schedule_changes_the_result() {
     let images = &mixed()[..6];
     let want = unwrap_all(pipeline(Device::cpu().unwrap(), small_params()).run(images));
     let seeded = Device::seeded_cpu(0).unwrap();
-    let pipeline = pipeline(seeded, small_params()).with_depth(images.len());
+    let pipeline = deep(seeded, small_params(), images.len());
     for seed in 0..u64::from(cases(60).cases) {
         seeded.reseed(seed);
         let got = unwrap_all(pipeline.run(images));

@@ -12,7 +12,7 @@ use crate::gates::{drop_without_waiting, gated, gpus_and_a_cpu};
 use crate::support::devices::{alone, devices};
 use crate::support::gate::guarded;
 use crate::support::run::given;
-use crate::{eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
 /// A pipeline is as deep as it says. One more frame waits until another one, of any sizes, comes back
 /// or is dropped.
@@ -21,7 +21,7 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
     let _alone = alone();
     let image = given(&noise(40, 50));
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let pipeline = deep(device, small_params(), 3);
         let sizes = [[40, 50]];
         let mut frames: Vec<_> = (0..3).map(|_| pipeline.frame(&sizes).unwrap()).collect();
         assert!(pipeline.try_frame(&sizes).unwrap().is_none());
@@ -52,7 +52,7 @@ fn any_number_can_be_under_way() {
     let _alone = alone();
     for &device in devices() {
         let images = mixed();
-        let pipeline = pipeline(device, small_params()).with_depth(4 * images.len());
+        let pipeline = deep(device, small_params(), 4 * images.len());
         let want = unwrap_all(pipeline.run(&images));
         let mut under_way: Vec<_> =
             (0..4).flat_map(|_| images.iter().zip(&want)).map(|(i, w)| (submit(&pipeline, i).unwrap(), w)).collect();

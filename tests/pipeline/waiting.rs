@@ -13,7 +13,7 @@ use thalweg_vision::{Frame, FrameFuture, Pipeline};
 use crate::gates::{gated, gpus_and_a_cpu};
 use crate::support::devices::{alone, devices};
 use crate::support::run::given;
-use crate::{mixed, noise, panics, pipeline, small_params, unwrap_all};
+use crate::{deep, mixed, noise, panics, small_params, unwrap_all};
 
 /// A waker that says when it is woken.
 struct Bell(mpsc::Sender<()>);
@@ -148,7 +148,7 @@ impl Drop for Mine {
 #[test]
 fn a_waker_may_panic_when_it_is_dropped() {
     let _alone = alone();
-    let pipeline = pipeline(devices()[0], small_params()).with_depth(1);
+    let pipeline = deep(devices()[0], small_params(), 1);
     let sizes = [[4, 4]];
     let polled = || {
         let mut future = pipeline.frame_async(&sizes);
@@ -183,7 +183,7 @@ fn requests_share_a_pipeline_under_tokio() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let images = mixed();
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let pipeline = deep(device, small_params(), 3);
         let want = unwrap_all(pipeline.run(&images));
         let (pipeline, images) = (Arc::new(pipeline), Arc::new(images.clone()));
         let (in_use, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

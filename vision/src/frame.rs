@@ -1,5 +1,6 @@
 //! A frame: the memory of a slot, on loan to whoever writes the images.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::kernels::Layout;
@@ -7,11 +8,17 @@ use crate::slots::{Draft, Slots};
 
 /// Page-locked memory for a batch of images. Write the images, then [`submit`](crate::Pipeline::submit)
 /// it. Dropping it gives the memory to a later batch.
-#[derive(Debug)]
 pub struct Frame {
     /// `None` once it is submitted.
     draft: Option<Draft>,
     home: Weak<Slots>,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<_> = (0..self.images()).map(|i| self.size(i)).collect();
+        f.debug_tuple("Frame").field(&sizes).finish()
+    }
 }
 
 impl Drop for Frame {

@@ -33,6 +33,7 @@
 mod allocate;
 pub mod arr_coc_0_1;
 mod frame;
+mod options;
 mod params;
 mod pipeline;
 mod query;
@@ -43,6 +44,7 @@ mod workspace;
 
 pub use allocate::{Allocation, allocate_blocking};
 pub use frame::Frame;
+pub use options::Options;
 pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
 pub use pipeline::{FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};

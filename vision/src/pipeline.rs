@@ -13,6 +13,7 @@
 //! the budget decides the size of their memory.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -27,12 +28,8 @@ use crate::params::layout;
 use crate::slots::{Buffers, BuffersOn, Claim, Draft, Run, SlotOn, Slots, Work};
 use crate::stages::Stages;
 use crate::tokens::TokensOn;
-use crate::workspace::{Coupling, Mix, Plan, Precision, WorkspaceOn};
-use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
-
-/// The default number of slots of a pipeline. It is enough to keep both copy engines and the
-/// kernels busy beside the work of the host.
-const DEPTH: usize = 4;
+use crate::workspace::{Coupling, Mix, Plan, WorkspaceOn};
+use crate::{Head, Image, Options, PLANES, Params, Query, TokenSet, Tokens, kernels};
 
 /// Images to tokens.
 ///
@@ -68,63 +65,55 @@ const DEPTH: usize = 4;
 /// assert!(total > 0 && total <= 20 * 2 * 500);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Pipeline {
     device: Device,
     params: Params,
+    options: Options,
     gains: Vec<u32>,
-    precision: Precision,
-    keep_textures: bool,
-    measure: bool,
     coupling: Option<Coupling>,
     slots: Arc<Slots>,
+}
+
+/// Shows the settings, and neither weights nor memory.
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("device", &self.device)
+            .field("params", &self.params)
+            .field("options", &self.options)
+            .field("has_query", &self.coupling.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The parts of a new slot, which has no place yet.
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
 impl Pipeline {
-    /// A pipeline of the default depth, without a query, that makes 32-bit tokens.
+    /// A pipeline with the default [`Options`] and without a query.
     ///
     /// # Errors
     /// A parameter is out of its range.
     pub fn new(device: Device, params: Params) -> Result<Self> {
+        Self::with_options(device, params, Options::default())
+    }
+
+    /// A pipeline without a query.
+    ///
+    /// # Errors
+    /// A parameter or an option is out of its range.
+    pub fn with_options(device: Device, params: Params, options: Options) -> Result<Self> {
         params.validate()?;
+        options.validate()?;
         let (lo, hi) = params.side_bounds();
         Ok(Self {
             device,
             gains: kernels::gains(lo, hi, params.focus),
             params,
-            precision: Precision::F32,
-            keep_textures: false,
-            measure: false,
             coupling: None,
-            slots: Slots::new(device, DEPTH),
+            slots: Slots::new(device, options.depth),
+            options,
         })
-    }
-
-    /// Sets how many batches may be under way or in use at once, at least 1. Default 4.
-    ///
-    /// If its event, or a future of it, is dropped under way, a batch counts until its work is
-    /// done. One that `wait` or `unzip` took over gives its place back as soon as it is dropped.
-    pub fn with_depth(self, depth: usize) -> Self {
-        Self { slots: Slots::new(self.device, depth.max(1)), ..self }
-    }
-
-    /// Sets how tokens are stored. Default [`Precision::F32`].
-    pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, slots: Slots::new(self.device, self.slots.depth()), ..self }
-    }
-
-    /// Sets whether the texture array comes back too (52 bytes for each pixel). Default no.
-    pub fn with_textures(self, keep: bool) -> Self {
-        Self { keep_textures: keep, slots: Slots::new(self.device, self.slots.depth()), ..self }
-    }
-
-    /// Sets whether to measure the device time of each [stage](Pipeline::stages). A pipeline that
-    /// measures records events and replays no graph. Default no.
-    pub fn with_stages(self, measure: bool) -> Self {
-        Self { measure, slots: Slots::new(self.device, self.slots.depth()), ..self }
     }
 
     /// Makes the participatory score of a query part of relevance. [`Params::mix`] gives the
@@ -139,7 +128,7 @@ impl Pipeline {
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
-        Ok(Self { coupling, slots: Slots::new(self.device, self.slots.depth()), ..self })
+        Ok(Self { coupling, slots: Slots::new(self.device, self.options.depth), ..self })
     }
 
     #[cfg(test)]
@@ -157,12 +146,17 @@ impl Pipeline {
         &self.params
     }
 
-    /// How many batches may be under way or in use at once.
-    pub fn depth(&self) -> usize {
-        self.slots.depth()
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
-    /// The device time of the batches recycled so far, if it is [measured](Pipeline::with_stages).
+    /// How many batches may be under way or in use at once.
+    pub fn depth(&self) -> usize {
+        self.options.depth
+    }
+
+    /// The device time of the batches recycled so far, if it is [measured](Options::stages).
     pub fn stages(&self) -> Stages {
         self.slots.stages()
     }
@@ -193,12 +187,13 @@ impl Pipeline {
     ///
     /// ```
     /// use thalweg::Device;
-    /// use thalweg_vision::{Params, Pipeline};
+    /// use thalweg_vision::{Options, Params, Pipeline};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> thalweg::Result<()> {
     /// let params = Params { budget: 500, ..Params::default() };
-    /// let pipeline = Pipeline::new(Device::best()?, params)?.with_depth(2);
+    /// let options = Options { depth: 2, ..Options::default() };
+    /// let pipeline = Pipeline::with_options(Device::best()?, params, options)?;
     /// let request = async |shade| {
     ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
     ///     frame.image_mut(0).fill(shade);
@@ -246,7 +241,7 @@ impl Pipeline {
             made => made,
         };
         let (stream, plan, images, buffers) = made?;
-        let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
+        let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::First };
         Ok(Some(self.lend(Draft {
             images,
             buffers,
@@ -265,7 +260,7 @@ impl Pipeline {
         let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
         let (plan, buffers) = stream.enter(|s| {
             let workspace = self.workspace_of(s, layout)?;
-            let planes = match self.keep_textures {
+            let planes = match self.options.textures {
                 true => Some((s.alloc(PLANES * pixels)?, s.bind(self.device.pinned(PLANES * pixels)?)?)),
                 false => None,
             };
@@ -292,7 +287,7 @@ impl Pipeline {
     }
 
     fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
-        WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
+        WorkspaceOn::new(stream, &self.params, layout, self.options.precision, &self.gains, self.coupling.as_ref())
     }
 
     /// Device memory for batches of images of these sizes (height, width) that are on the device

@@ -1,5 +1,7 @@
 //! The results of a batch on the host.
 
+use std::fmt;
+
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
@@ -74,10 +76,21 @@ impl TokenSet {
 /// `unzip` took over gives its place back as soon as it is dropped, and its memory is freed once
 /// its work is done. A batch that is forgotten (`std::mem::forget`) keeps its place forever,
 /// because the pipeline cannot tell it from a batch in use.
-#[derive(Debug, Resource)]
+#[derive(Resource)]
 #[resource(unzip)]
 pub struct Tokens {
     pub(crate) slot: Slot,
+}
+
+/// Shows the numbers of images, selected patches and tokens.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("images", &self.images())
+            .field("selected", &self.selected())
+            .field("tokens", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The numbers of tokens, in the [`Precision`] of the pipeline.

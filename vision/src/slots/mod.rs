@@ -121,10 +121,6 @@ impl Slots {
         matches!(self.device.usable(), Err(Error::Forked))
     }
 
-    pub(crate) fn depth(&self) -> usize {
-        self.depth
-    }
-
     pub(crate) fn stages(&self) -> Stages {
         lock(&self.state).stages
     }

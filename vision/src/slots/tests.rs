@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use thalweg::{Device, Result};
 
 use super::Slots;
-use crate::{Params, Pipeline, lock};
+use crate::{Options, Params, Pipeline, lock};
 
 impl Slots {
     /// Settles the returning slots as if their device could not say whether they are done.
@@ -18,11 +18,15 @@ impl Slots {
     }
 }
 
+fn pipeline(depth: usize) -> Result<Pipeline> {
+    Pipeline::with_options(Device::new_cpu()?, Params::default(), Options { depth, ..Options::default() })
+}
+
 /// After the driver fails, nobody can say when a batch is done. Whoever waits for its place must
 /// not wait forever.
 #[test]
 fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
-    let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);
+    let pipeline = pipeline(1)?;
     let frame = pipeline.frame(&[[4, 4]])?;
     let (open, gate) = mpsc::channel::<()>();
     frame.stream().enter(|s| s.launch_host(move || _ = gate.recv()))?;
@@ -58,7 +62,7 @@ fn a_forked_child_waits_for_no_lock() -> Result<()> {
         assert!(status.success(), "{status}");
         return Ok(());
     }
-    let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(5);
+    let pipeline = pipeline(5)?;
     let sizes = [[4, 4]];
     let frames = [(); 5].map(|()| pipeline.frame(&sizes));
     let [unused, second, third, fourth, fifth] = frames;
