@@ -222,14 +222,14 @@ fn wrong_usage_names_the_flag_and_what_it_takes() {
         Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).args(*flags)).expect(2, words);
     }
     Run::of(thalweg().arg("tokens").arg(&image)).expect(2, &["--out"]);
-    Run::of(thalweg().args(["tokens", "--out"]).arg(bench.out())).expect(2, &["<image|folder>"]);
+    Run::of(thalweg().args(["tokens", "--out"]).arg(bench.out())).expect(2, &["<image|folder|->"]);
     Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).env("THALWEG_DEVICE", "gpu"))
         .expect(2, &["THALWEG_DEVICE", "auto, cpu or cuda:N"]);
     assert!(!bench.out().exists());
 
     // A variable of the environment does not turn its flag into a required argument.
     let run = Run::of(thalweg().arg("tokens").env("THALWEG_DEVICE", "cpu"));
-    let usage = "Usage: thalweg tokens [OPTIONS] --out <DIR> <image|folder>...\n";
+    let usage = "Usage: thalweg tokens [OPTIONS] --out <DIR> <image|folder|->...\n";
     let run = run.expect(2, &["required arguments were not provided", usage]);
     assert!(!run.err.contains("--device"), "{run:#?}");
     let help = Run::of(thalweg().args(["tokens", "-h"])).expect(0, &[]);

@@ -322,7 +322,17 @@ fn help_and_version() {
     let run = Run::of(thalweg().arg("--version")).expect(0, &[]);
     assert_eq!(run.out.trim(), concat!("thalweg ", env!("CARGO_PKG_VERSION")));
     let run = Run::of(thalweg().args(["tokens", "--help"])).expect(0, &[]);
-    for word in ["Examples:", "THALWEG_DEVICE", "--foveal-bias", "cu_seqlens", "EXIF", "Exit code"] {
+    for word in [
+        "Examples:",
+        "THALWEG_DEVICE",
+        "--foveal-bias",
+        "--skip-existing",
+        "--recursive",
+        "--quiet",
+        "cu_seqlens",
+        "EXIF",
+        "Exit code",
+    ] {
         assert!(run.out.contains(word), "{word}");
     }
     // The prose of the help is laid out for 80 columns.
