@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use image::{ImageBuffer, Luma};
 
@@ -314,6 +315,15 @@ fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str, stderr
         std::thread::yield_now();
     }
     let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+    // A run that ignores the signal must fail the test, and not outlive it.
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > given_up {
+            child.kill().unwrap();
+            panic!("SIG{signal} did not end the run");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let code = child.wait().unwrap().code();
     assert!(sent.success(), "the run ended before SIG{signal}, with exit code {code:?}");
     code
