@@ -32,6 +32,7 @@
 
 mod allocate;
 pub mod arr_coc_0_1;
+mod block_on;
 mod frame;
 mod options;
 mod params;

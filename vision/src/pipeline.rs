@@ -14,13 +14,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 
 use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
 
+use crate::block_on::block_on;
 use crate::frame::Frame;
 use crate::kernels::Layout;
 use crate::lock;
@@ -434,23 +434,5 @@ impl FrameFuture<'_> {
 impl Drop for FrameFuture<'_> {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// Waits for a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
