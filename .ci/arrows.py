@@ -85,7 +85,6 @@ class Crate:
                     parts.pop()
                 self.files[tuple(parts)] = path
                 self.texts[path] = strip(open(os.path.join(at, file)).read())
-        self.root_exports = self.exports(())
 
     def exports(self, module):
         """Which module a name that `module` re-exports comes from."""

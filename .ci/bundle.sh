@@ -45,10 +45,11 @@ cat > "$bundle/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # Runs every test binary, one after another; each prints what devices it covered.
 cd "$(dirname "$0")"
+export THALWEG_BIN="$PWD/bin/thalweg"
 failed=0
 for test in bin/unit.* bin/test.*; do
     echo "== $test"
-    timeout 300 "$test" "$@" 2>&1 | grep -vE '^(test .* ok|running|)$' || true
+    timeout 300 "$test" "$@" 2>&1 | grep -vE '^(test .* ok|running .*|)$'
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "FAILED: $test"; failed=1; }
 done
 exit $failed

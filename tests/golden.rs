@@ -13,7 +13,7 @@ use support::devices::{devices, report};
 use support::files::{Tensors, read_png};
 use support::run::{check_run, given};
 use thalweg::Device;
-use thalweg_vision::{Params, Pipeline, TokenSet, kernels};
+use thalweg_vision::{Options, Params, Pipeline, TokenSet, kernels};
 
 /// A golden file that needs no query, and how it was made.
 struct Golden {
@@ -57,7 +57,8 @@ fn photo(golden: &Golden) -> Image {
 }
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
-    let pipeline = Pipeline::new(device, golden.params.clone()).unwrap().with_textures(true);
+    let options = Options { textures: true, ..Options::default() };
+    let pipeline = Pipeline::with_options(device, golden.params.clone(), options).unwrap();
     pipeline.run(&[given(&photo(golden))]).remove(0).unwrap()
 }
 

@@ -10,7 +10,8 @@ use std::process::Command;
 use support::devices::devices;
 use thalweg::{Activity, AnyStream, Error, Result, Timeline};
 
-/// Says to this test that it is the program that a tool listens to.
+/// If this variable is set, this process is the program that a tool listens to. It names the file
+/// into which the tool writes what it hears.
 const LOG: &str = "NVTX_TOOL_LOG";
 const TOOL: &str = "NVTX_INJECTION64_PATH";
 
@@ -67,7 +68,7 @@ fn a_tool_hears_every_span() {
         assert!(status.success(), "{status}");
         std::fs::read_to_string(log)
     };
-    // A tool that is not there changes nothing.
+    // If the variable names a library that does not exist, the program runs as usual.
     assert!(run(&folder.join("nothing.so")).is_err());
 
     let one = ["push allocate", "pop", "push outer", "push first fill", "pop", "push second fill", "pop", "pop"];

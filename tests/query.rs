@@ -609,6 +609,22 @@ fn profiles_of_extreme_sizes() {
     }
 }
 
+/// One image more than a launch takes is refused, before anything is allocated or launched.
+#[test]
+fn a_profile_of_too_many_images() {
+    let (head, query) = Weights::golden().build(true);
+    on_each_device(|stream| {
+        let profile = arr_coc_0_1::Profile::new(stream.device(), &head, &query).unwrap();
+        let message = "batch is 65536 images, expected at most 65535";
+        assert_eq!(profile.alloc(stream, 65536).err().unwrap().to_string(), message);
+        let table = stream.alloc_zeroed(3 * 65536).unwrap();
+        let rgb = stream.alloc_zeroed(3).unwrap();
+        let mut maps = profile.alloc(stream, 1).unwrap();
+        assert_eq!(profile.enqueue(stream, &table, &rgb, &mut maps).unwrap_err().to_string(), message);
+        assert!(matches!(profile.alloc(stream, usize::MAX), Err(Error::Parameter { name: "batch", .. })));
+    });
+}
+
 #[test]
 fn a_profile_of_no_images() {
     let (head, query) = Weights::golden().build(true);

@@ -1,5 +1,5 @@
-//! The kernels of a batch, a launch for all its images: scores, balance, allocation, the whole path to tokens; and the
-//! reference profile.
+//! Measures the kernels that take a batch, with one launch for all its images: scores, balance,
+//! allocation, the whole path to tokens, and the reference profile.
 
 use oracle::wide;
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
@@ -27,7 +27,7 @@ pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
     profile(bench, scene)
 }
 
-/// The library's own path, replayed: a graph for each of the buffers that take turns.
+/// Measures the library's own path as graphs, one for each of the buffers that take turns.
 fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Query)>) -> Result {
     let Scene { size: Size { images, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;
@@ -50,7 +50,7 @@ fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Q
         *bundle = Some(stream.replay(graph, whole)?);
         Ok(())
     })?;
-    // Of the first buffer: with many of them and few runs the last may never have had a turn.
+    // Read the first buffer. If there are many buffers and few runs, the last one was never used.
     for (_, bundle) in &turns[..1] {
         let (_, workspace) = bundle.as_ref().ok_or("an earlier replay failed")?;
         let counts = stream.read_blocking(workspace.counts())?;
@@ -62,13 +62,13 @@ fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Q
 fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     let Scene { size: Size { name, .. }, content, .. } = *scene;
     let (n, stream, image) = (scene.layout.patches() as usize, bench.stream, 3 * scene.size.pixels());
-    // Counted in 4 bytes: what a patch has of features, maps and sides, and the weights. What the kernel before wrote is in
-    // the cache, as it is in the pipeline.
+    // These numbers count words of 4 bytes: the features, maps and sides of a patch, and the
+    // weights. The cache holds what the previous kernel wrote, as it does in the pipeline.
     let weights = COUPLING + PREDICTOR;
     let tokens = 60 * TOKENS * scene.size.images;
     type Step = fn(&mut Work<Bench>, &Stream<Bench>, &Buffer<u8>) -> Result;
     let steps: [(&str, usize, usize, Step); 8] = [
-        // Of one image it has been measured, and checked, above.
+        // For a single image, it was measured and checked above.
         ("analyze", 1, image, |w, s, rgb| w.analyze(s, rgb)),
         ("relevance", 1, 4 * 5 * n, |w, s, _| w.relevance(s)),
         ("participatory", 1, 4 * (16 * n + COUPLING), |w, s, _| w.participatory(s)),
@@ -93,7 +93,8 @@ fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     work.check(&stream)?;
     work.query_scores(&stream)?;
     for (kernel, launches, bytes, step) in steps {
-        // Steps alone leave salience divided again and again; the next one starts from scores that mean something.
+        // A step that runs alone divides salience again and again. So compute the scores anew
+        // before the next one.
         work.query_scores(&stream)?;
         let time = bench.time(launches, |i| step(&mut work, &stream, scene.batch(i)))?;
         bench.row(kernel, content, name, time, bytes)?;
@@ -101,7 +102,7 @@ fn stages(bench: &mut Bencher, scene: &Scene) -> Result {
     Ok(())
 }
 
-/// The reference profile, head with a balancer.
+/// Measures the reference profile, with a head that has a balancer.
 fn profile(bench: &mut Bencher, scene: &Scene) -> Result {
     if !bench.wants("arr-coc-0-1") {
         return Ok(());
@@ -117,11 +118,11 @@ fn profile(bench: &mut Bencher, scene: &Scene) -> Result {
     let time = bench.time(6, |i| Ok(profile.enqueue(&stream, &table, scene.batch(i), &mut maps)?))?;
     let best = stream.read_blocking(&maps.topk)?;
     assert!(best.iter().all(|i| (0..1024).contains(i)), "patches of the profile");
-    // It samples the image.
+    // The profile reads only samples of the image, so a number of bytes would say little.
     bench.row("arr-coc-0-1", content, name, time, 0)
 }
 
-/// A head with a balancer and a query: any numbers will do.
+/// Makes a head with a balancer, and a query, of arbitrary numbers.
 fn head() -> Result<(Head, Query)> {
     let noise = |n: usize, scale: f32| {
         (0..n).map(move |i| (((i * 7919 + 13) % 2003) as f32 / 1001.5 - 1.0) * scale).collect::<Vec<_>>()
@@ -137,7 +138,7 @@ fn head() -> Result<(Head, Query)> {
     Ok((head, Query::new(&noise(DIMENSION, 1.0))?))
 }
 
-/// Floats of what `Head` makes of its weights and a query.
+/// The number of floats that `Head` makes of its weights and a query.
 const COUPLING: usize = 3400;
 const PREDICTOR: usize = 18179;
 

@@ -1,4 +1,4 @@
-//! How everything is timed: between two events around an operation, and many operations in a row between two events.
+//! Times operations: one between two events, and many in a row between two events.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,13 @@ stream_tags!(pub Bench);
 
 pub(crate) type Buffer<T> = On<Bench, DeviceBuffer<T>>;
 
-/// Microseconds of an operation, medians.
+/// The microseconds of an operation. Both are medians.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Time {
-    /// Between two events around it.
+    /// Of one operation between two events.
     pub(crate) one: f64,
-    /// Of one among many without events between, which hides the start of one behind the end of the last.
+    /// Of one operation among many without events between them. There, one starts while the previous
+    /// one ends.
     pub(crate) row: f64,
 }
 
@@ -25,7 +26,7 @@ pub(crate) struct Bencher {
     pub(crate) device: Device,
     pub(crate) stream: Stream<Bench>,
     pub(crate) record: Record,
-    /// Operations that count, after some that do not.
+    /// How many operations are timed. Some more run before them and are not timed.
     runs: usize,
     warm: usize,
     /// Bytes that must pass through the cache between two uses of a buffer.
@@ -61,7 +62,8 @@ impl Bencher {
         self.device.kind() == DeviceKind::Cuda
     }
 
-    /// Times `op`, which enqueues so many launches and is told its number, to take buffers in turn.
+    /// Times `op`, which enqueues this many launches. It gets the number of the call, so that it can
+    /// take buffers in turn.
     pub(crate) fn time(&mut self, launches: usize, mut op: impl FnMut(usize) -> Result) -> Result<Time> {
         let (stream, runs, warm) = (self.stream, self.runs, self.warm);
         stream.synchronize()?;
@@ -111,13 +113,13 @@ impl Bencher {
         Ok(time)
     }
 
-    /// So many buffers of `len` elements that the cache does not hold one until its next turn.
+    /// Makes so many buffers of `len` elements that none is still in the cache at its next turn.
     pub(crate) fn sets<T: Plain>(&self, len: usize) -> Result<Vec<Buffer<T>>> {
         let sets = (self.cold / (len * size_of::<T>())).clamp(1, 255) + 1;
         (0..sets).map(|_| Ok(self.stream.alloc(len)?)).collect()
     }
 
-    /// As many copies of `data`.
+    /// Makes as many buffers, each a copy of `data`.
     pub(crate) fn copies_of(&self, data: &[u8]) -> Result<Vec<Buffer<u8>>> {
         let first = self.stream.upload_blocking(data)?;
         let mut all = self.sets(data.len())?;
@@ -127,12 +129,13 @@ impl Bencher {
         Ok(all)
     }
 
-    /// Puts down what this crate took, against a copy of as many bytes; none where bytes say little.
+    /// Adds a row for this crate, compared with a copy of as many bytes. `bytes` is 0 if they would say
+    /// little about the operation.
     pub(crate) fn row(&mut self, name: &str, content: Content, size: &str, time: Time, bytes: usize) -> Result {
         self.row_by("thalweg", name, content, size, time, bytes)
     }
 
-    /// The same of someone else.
+    /// Adds a row for someone else.
     pub(crate) fn row_by(
         &mut self,
         by: &str,
@@ -177,7 +180,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Refuses arrays that differ by more than `bound` somewhere.
+/// Returns an error if two arrays differ by more than `bound` somewhere.
 pub(crate) fn compare<T: Copy + Into<f64>>(what: &str, got: &[f32], want: &[T], bound: f64) -> Result {
     if got.len() != want.len() {
         return Err(format!("{what}: {} values instead of {}", got.len(), want.len()).into());

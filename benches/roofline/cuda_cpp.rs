@@ -1,4 +1,5 @@
-//! The texture array in CUDA C++: compiled by nvcc on the spot, loaded beside our kernels, timed in the same way.
+//! Measures the texture array in CUDA C++. nvcc compiles it during the run; it is loaded beside our
+//! kernels and timed in the same way.
 
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::bencher::{Bench, Bencher, compare};
 use crate::images::{Content, Photo, Size};
 use crate::kernels::{CHECKED, FIXATION, checked};
 
-/// Bound on the planes' error; `-use_fast_math` has its share in it.
+/// The bound on the error of planes. It leaves room for `-use_fast_math`.
 const BOUND: f64 = 2e-5;
 
 /// A kernel of `benches/peers/textures.cu`.
@@ -46,13 +47,14 @@ const VERSIONS: [Version; 3] = [
     },
 ];
 
-/// What nvcc made of one.
+/// A kernel that nvcc compiled.
 pub(crate) struct Kernel {
     function: sys::CUfunction,
     version: &'static Version,
 }
 
-/// Those that could be compiled and that are right; notes why the others are not there.
+/// Returns the kernels that compile and compute the right planes, and notes why the others do not
+/// count.
 pub(crate) fn kernels(bench: &mut Bencher, photo: &Photo, scratch: &Path) -> Vec<Kernel> {
     let mut kernels = vec![];
     for version in &VERSIONS {
@@ -94,7 +96,7 @@ impl Kernel {
         Ok(Self { function, version })
     }
 
-    /// Whose it is.
+    /// Names who made the kernel, as the record does.
     pub(crate) fn by(&self) -> &'static str {
         self.version.by
     }
@@ -158,7 +160,8 @@ fn check(code: sys::CUresult, what: &str) -> Result {
     }
 }
 
-/// The compiler in the path, where the toolkit usually is, or where `CUDA_HOME` says.
+/// Returns the compiler: the one in the path, the one where the toolkit usually is, or the one that
+/// `CUDA_HOME` names.
 fn nvcc() -> Result<PathBuf> {
     let home = std::env::var_os("CUDA_HOME").map(PathBuf::from);
     let places = [Some(PathBuf::new()), home.map(|home| home.join("bin")), Some("/usr/local/cuda/bin".into())];

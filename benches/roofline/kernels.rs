@@ -1,4 +1,5 @@
-//! The kernels of one image: textures, means, tokens; over buffers in turn that the cache does not hold.
+//! Measures the kernels of one image: textures, means and tokens. They take buffers in turn that
+//! together exceed the cache.
 
 use half::f16;
 use thalweg::{DeviceSlice, LiveBrand, Stream};
@@ -13,10 +14,11 @@ use crate::images::{Content, Photo, Size};
 /// Side of a patch, and tokens of a compression.
 pub(crate) const PATCH: u32 = 32;
 pub(crate) const TOKENS: usize = 4096;
-/// Where the gaze is: the centre.
+/// The fixation point, which is the centre.
 pub(crate) const FIXATION: f32 = 0.5;
 
-/// What everything is checked on, before it is timed: partial patches, and columns that are no multiple of 8.
+/// The size of the image on which everything is checked before it is timed. It has partial patches,
+/// and its width is no multiple of 8.
 pub(crate) const CHECKED: Size = Size { name: "301 x 452", images: 1, height: 301, width: 452 };
 
 /// The image that everything is checked on, as the oracle takes it.
@@ -70,7 +72,7 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
     Ok(())
 }
 
-/// Images on the device, as often as it takes to come from memory each time.
+/// Images on the device, in so many buffers that each use reads memory and not the cache.
 pub(crate) struct Scene {
     pub(crate) size: Size,
     pub(crate) content: Content,
@@ -105,7 +107,7 @@ impl Scene {
         self.rgb.len()
     }
 
-    /// The first.
+    /// The first buffer.
     fn image(&self, i: usize) -> Result<&DeviceSlice<Bench, u8>> {
         Ok(self.batch(i).slice(self.layout.byte_range(0))?)
     }
@@ -129,7 +131,8 @@ pub(crate) fn measure(
     batch::measure(bench, &scene)
 }
 
-/// The texture array, in f32, by others too, and in halves; returns planes, the first of which are those of the image.
+/// Measures the texture array in f32, also by `peers`, and in halves. Returns buffers of planes, of
+/// which the first holds those of the image.
 fn textures(bench: &mut Bencher, scene: &Scene, peers: &[cuda_cpp::Kernel]) -> Result<Vec<Buffer<f32>>> {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let (pixels, stream) = (scene.size.pixels(), bench.stream);
@@ -162,7 +165,7 @@ fn textures(bench: &mut Bencher, scene: &Scene, peers: &[cuda_cpp::Kernel]) -> R
     Ok(planes)
 }
 
-/// Features and entropy, the materialised way.
+/// Measures features and entropy that are computed from planes in memory.
 fn means(bench: &mut Bencher, scene: &Scene, planes: &mut [Buffer<f32>]) -> Result {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let (pixels, sets, stream) = (scene.size.pixels(), planes.len(), bench.stream);
@@ -190,7 +193,8 @@ fn means(bench: &mut Bencher, scene: &Scene, planes: &mut [Buffer<f32>]) -> Resu
     Ok(())
 }
 
-/// Features and entropy, fused, of an image: checked against the materialised way.
+/// Measures features and entropy that are computed from the image, and checks them against those
+/// computed from planes.
 fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>) -> Result {
     if !bench.wants("analyze") {
         return Ok(());
@@ -201,7 +205,7 @@ fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>)
     kernels::features(&stream, *height, *width, PATCH, planes, &mut features)?;
     kernels::entropy(&stream, *height, *width, PATCH, scene.image(0)?, &mut entropy)?;
     let want = [stream.read_blocking(&features)?, stream.read_blocking(&entropy)?];
-    // One byte further no row starts on a word.
+    // If the image starts one byte later, no row starts at a word.
     let mut odd = bench.sets(scene.batch(0).len() + 1)?;
     for odd in &mut odd {
         stream.copy(scene.batch(0), odd.slice_mut(1..)?)?;
@@ -243,7 +247,7 @@ struct Selection {
 }
 
 impl Selection {
-    /// As many patches of side `side` as fit the tokens, spread over the image.
+    /// Selects as many patches of side `side` as the tokens allow, spread over the image.
     fn new(stream: Stream<Bench>, patches: usize, side: i32) -> Result<Self> {
         let k = (TOKENS as i32 / (side * side)).min(patches as i32) as usize;
         let (mut sides, mut cu_seqlens, mut patch_id) = (vec![0; patches], vec![0], vec![]);
@@ -263,7 +267,7 @@ impl Selection {
     }
 }
 
-/// Tokens of patches at side 8 and at side 20, from the image and from planes.
+/// Measures the tokens of patches at side 8 and at side 20, from the image and from planes.
 fn compress(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>) -> Result {
     let Scene { size: Size { name, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;

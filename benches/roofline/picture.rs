@@ -16,9 +16,12 @@ const RIGHT: f64 = 690.0;
 const FULL: f64 = 115.0;
 /// The x of the values.
 const VALUES: f64 = 706.0;
-/// The room for a character of a label. In the fonts named below, lower case letters of 13 pixels
-/// are 6.2 to 6.9 pixels wide on average.
-const CHARACTER: f64 = 7.0;
+/// The room for a character of a label. Lower case letters of 13 pixels are 6.2 to 6.9 pixels wide
+/// on average in the fonts named below, and up to 7.6 in the fonts of systems that have none of
+/// these.
+const CHARACTER: f64 = 7.6;
+/// A label of more characters than this gets two lines, in smaller letters.
+const LINE: usize = 38;
 /// The space between a label and its bar.
 const GAP: f64 = 10.0;
 /// The height of a bar.
@@ -100,8 +103,8 @@ fn groups(record: &Record) -> Vec<Group<'_>> {
 
 fn draw(record: &Record, groups: &[Group<'_>]) -> String {
     let fact = |name: &str| record.machine.get(name).and_then(|v| v.as_str()).unwrap_or_default();
-    let longest =
-        groups.iter().flat_map(|group| &group.bars).map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let labels = groups.iter().flat_map(|group| &group.bars).flat_map(|(label, _)| lines(label));
+    let longest = labels.map(|line| line.chars().count()).max().unwrap_or(0);
     let left = LEFT.max((24.0 + CHARACTER * longest as f64 + GAP).round());
     let x = |percent: f64| left + (RIGHT - left) * percent.min(FULL) / FULL;
     let (mut body, mut y) = (String::new(), 84);
@@ -121,7 +124,14 @@ fn draw(record: &Record, groups: &[Group<'_>]) -> String {
             let Some(percent) = row.percent() else { continue };
             let ours = row.by == "thalweg";
             let (end, colour) = (x(percent).max(left + 1.5), if ours { OURS } else { THEIRS });
-            text(&mut body, left - GAP, y + 13, if ours { "label ours" } else { "label" }, label);
+            let class = if ours { "label ours" } else { "label" };
+            match lines(label)[..] {
+                [first, second] => {
+                    text(&mut body, left - GAP, y + 7, &format!("{class} small"), first);
+                    text(&mut body, left - GAP, y + 18, &format!("{class} small"), second);
+                }
+                _ => text(&mut body, left - GAP, y + 13, class, label),
+            }
             let _ = writeln!(
                 body,
                 r#"<rect x="{left}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#,
@@ -144,12 +154,27 @@ text {{ font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-
 .heading {{ font-weight: 600; }}
 .faint, .value {{ fill: {FAINT}; }}
 .label {{ text-anchor: end; }}
+.small {{ font-size: 11px; }}
 .ours {{ font-weight: 600; fill: {OURS}; }}
 </style>
 <rect width="{WIDTH}" height="{height}" fill="white"/>
 {body}</svg>
 "#
     )
+}
+
+/// Splits a label that is too long for one line after one of its commas, so that the longer part is
+/// as short as possible.
+fn lines(label: &str) -> Vec<&str> {
+    if label.chars().count() <= LINE {
+        return vec![label];
+    }
+    let split = |at: usize| (&label[..=at], label[at + 1..].trim_start());
+    let parts = label.match_indices(", ").map(|(at, _)| split(at));
+    match parts.min_by_key(|(first, second)| first.chars().count().max(second.chars().count())) {
+        Some((first, second)) => vec![first, second],
+        None => vec![label],
+    }
 }
 
 fn value(row: &Row, percent: f64) -> String {

@@ -1,12 +1,12 @@
-//! The plain version in f32: one thread, one pixel after another. It is a baseline, so it is written to be timed; the
-//! reference that results are checked with is the crate `oracle`.
+//! The plain version in f32: one thread computes one pixel after another. It is a baseline to be
+//! timed. The reference, with which results are checked, is the crate `oracle`.
 
 use crate::Result;
 use crate::bencher::compare;
 use crate::images::{Content, Photo};
 use crate::kernels::{FIXATION, PATCH, checked};
 
-/// Compares it with the oracle.
+/// Compares the plain version with the oracle.
 pub(crate) fn check(photo: &Photo) -> Result {
     let image = checked(Content::Photo, photo);
     let (height, width) = (image.height, image.width);

@@ -1,7 +1,8 @@
-//! PyTorch: `benches/peers/torch_baseline.py` in a process of its own, a JSON object a line.
+//! Measures PyTorch with `benches/peers/torch_baseline.py`, in a process of its own that prints a
+//! JSON object on each line.
 //!
-//! It measures the same bytes: the images are written to files for it. It writes what the measured functions computed, and
-//! a row counts only where that was right.
+//! It measures the same images, which are written to files for it. It also writes what the measured
+//! functions computed. A row counts only if that is right.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,10 +22,11 @@ use crate::record::{Limit, Row};
 
 /// `docs/spec.md` allows half of this to either side, on planes, features, scores and tokens.
 const BOUND: f64 = 4e-5;
-/// The same for positions.
+/// The bound for positions.
 const POSITION_BOUND: f64 = 4e-6;
 
-/// Runs it and takes over the rows of what it computes right, or notes why there are none.
+/// Runs PyTorch and takes over the rows of the functions that compute the right thing. If there are
+/// none, notes why.
 pub(crate) fn measure(
     bench: &mut Bencher,
     limits: &Limits,
@@ -115,14 +117,14 @@ struct Checks<'a> {
     photo: &'a Photo,
     /// This crate's tokens of the photograph at a size.
     ours: HashMap<String, TokenSet>,
-    /// Who computed the right thing, and at which size.
+    /// Who computed the right thing, and for which size.
     right: Vec<(String, String)>,
-    /// Patches with another side than this crate's run gives them, by who and size.
+    /// The number of patches that have another side than in this crate's run, by function and size.
     sides: serde_json::Map<String, Value>,
 }
 
 impl Checks<'_> {
-    /// Whether the function that the row is of computed the right thing.
+    /// Whether the function of this row computed the right thing.
     fn cover(&self, row: &Row) -> bool {
         let by = row.by.trim_end_matches(", three streams");
         let size = if row.name.starts_with("textures") { CHECKED.name } else { &row.size };
@@ -154,10 +156,11 @@ impl Checks<'_> {
     }
 }
 
-/// Refuses results that this crate would not have computed either; returns how many patches have another side than in `ours`.
+/// Returns how many patches have another side than in `ours`, or an error if the results are wrong.
 ///
-/// Two runs in f32 may round a patch's relevance to different keys, so sides are compared, exactly, with this
-/// crate's allocation of PyTorch's relevance; and tokens of the patches that have the same side in both.
+/// Two runs in f32 may round the relevance of a patch to different keys. So the sides must be exactly
+/// those that this crate allocates for PyTorch's relevance. Tokens are compared for the patches that
+/// have the same side in both.
 fn same_tokens(bench: &Bencher, theirs: &SafeTensors<'_>, ours: &TokenSet) -> Result<usize> {
     for (name, ours) in [("features", &ours.features), ("entropy", &ours.entropy), ("salience", &ours.salience)] {
         compare(name, &floats(theirs, name)?, ours, BOUND)?;
@@ -212,7 +215,7 @@ fn words<T>(file: &SafeTensors<'_>, name: &str, dtype: Dtype, from: fn([u8; 4]) 
     Ok(tensor.data().as_chunks::<4>().0.iter().copied().map(from).collect())
 }
 
-/// As our own rows: kernels against a copy, whole paths against the upload.
+/// Compares a row as our own rows are compared: a kernel with a copy, a whole path with the upload.
 fn limit(bench: &mut Bencher, limits: &Limits, row: &Row) -> Result<Option<Limit>> {
     let Some(bytes) = row.bytes else { return Ok(None) };
     if row.section == "pipeline" {

@@ -6,9 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use thalweg::Device;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use thalweg::{Device, Error};
 use thalweg_vision::Params;
+
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +22,13 @@ Examples:
   thalweg tokens holiday/ extra.png --out tokens --heatmap
       reads a folder and one more file, and writes a picture beside each result
       that shows where the tokens are
+
+  thalweg tokens photos/ --recursive --skip-existing --quiet --out tokens
+      also reads the subfolders, writes the same tree of folders, and does only
+      what an earlier run did not
+
+  camera-snapshot | thalweg tokens - --out tokens
+      reads one photograph from standard input, writes tokens/stdin.safetensors
 
   thalweg tokens photo.jpg --out tokens --budget 1024 --sides 4..12 \\
       --fixation 0.3,0.7 --foveal-bias 0.5
@@ -33,7 +43,10 @@ Examples:
       runs on the second GPU and prints a report for programs
 
   thalweg devices
-      lists the devices";
+      lists the devices
+
+  thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg
+      lets the shell complete commands and flags";
 
 const NOTES: &str = "\
 Results:
@@ -84,7 +97,10 @@ Images:
   whole numbers. CMYK is converted by the JPEG decoder; ICC profiles and gamma
   are ignored. The EXIF orientation is applied: results are those of the
   upright photograph. From a folder, a run takes *.png, *.jpg and *.jpeg in
-  order of name, but no subfolders, no hidden files and no *.heatmap.png.
+  order of name, with --recursive also from its subfolders, but no hidden
+  files, no hidden folders and no *.heatmap.png. The results of a subfolder go
+  to the folder of the same name in DIR. A line on standard error says how much
+  was skipped, and --json lists it.
 
 Exit code:
   0  all images are done
@@ -113,11 +129,23 @@ pub(crate) enum Command {
     // it.
     #[command(
         after_long_help = format!("{EXAMPLES}\n\n{NOTES}"),
-        override_usage = "thalweg tokens [OPTIONS] --out <DIR> <image|folder>..."
+        override_usage = "thalweg tokens [OPTIONS] --out <DIR> <image|folder|->..."
     )]
     Tokens(TokensArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
+    /// Print a script that lets a shell complete commands and flags
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Returns the script for a shell.
+pub(crate) fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 #[derive(Debug, Args)]
@@ -145,8 +173,8 @@ impl DeviceArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokensArgs {
-    /// PNG or JPEG files, or folders of them
-    #[arg(required = true, value_name = "image|folder")]
+    /// PNG or JPEG files, folders of them, or - for an image on standard input
+    #[arg(required = true, value_name = "image|folder|-")]
     pub(crate) inputs: Vec<PathBuf>,
 
     /// Folder for the results; made if missing
@@ -211,6 +239,18 @@ pub(crate) struct TokensArgs {
     /// Also write DIR/STEM.heatmap.png: the photograph with the allocation drawn over it
     #[arg(long)]
     pub(crate) heatmap: bool,
+
+    /// Also read the subfolders of folders; DIR gets the same tree
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+
+    /// Skip images whose results exist, whatever parameters made them
+    #[arg(long)]
+    pub(crate) skip_existing: bool,
+
+    /// Print errors only: no summary, no progress, no notes
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 
     /// Print one JSON document on standard output instead of the summary
     #[arg(long)]
@@ -314,7 +354,7 @@ pub(crate) fn parse() -> Command {
     if let Command::Tokens(args) = &command
         && let Err(message) = args.check()
     {
-        eprintln!("error: {message}\n\nFor more information, try '--help'.");
+        output::say(format_args!("error: {message}\n\nFor more information, try '--help'."));
         std::process::exit(2);
     }
     command
@@ -326,10 +366,13 @@ fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -
 
 fn device(text: &str) -> Result<String, String> {
     let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DEVICE may be set but empty
-    let known = matches!(text, "auto" | "cpu") || text.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
-    known
-        .then(|| text.to_owned())
-        .ok_or_else(|| "expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned())
+    // Only the library knows which names there are. To ask it means to open the device, which the
+    // run does anyway, and which stays open. `auto` is right, and may open a GPU for nothing if
+    // another flag is wrong.
+    if text != "auto" && matches!(Device::from_spec(text), Err(Error::DeviceSpec { .. })) {
+        return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn patch(text: &str) -> Result<u32, String> {
@@ -373,8 +416,6 @@ fn fixation(text: &str) -> Result<[f32; 2], String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

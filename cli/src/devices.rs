@@ -41,7 +41,7 @@ fn describe(device: &Device) -> Value {
     let dotted = |version: Option<(u32, u32)>| version.map(|(major, minor)| format!("{major}.{minor}"));
     json!({
         "id": device.to_string(),
-        "kind": if device.kind() == DeviceKind::Cuda { "cuda" } else { "cpu" },
+        "kind": format!("{:?}", device.kind()).to_lowercase(),
         "name": device.name(),
         "total_memory": device.total_memory(),
         "free_memory": device.free_memory().ok(),
@@ -63,7 +63,7 @@ fn table(devices: &[Device], best: &Device, note: Option<&str>) -> String {
         let free =
             device.free_memory().map_or_else(|e| format!("free unknown: {e}"), |bytes| format!("{} free", gib(bytes)));
         line("memory", format!("{}, {free}", gib(device.total_memory())));
-        let units = if device.kind() == DeviceKind::Cuda { "multiprocessors" } else { "threads" };
+        let units = if device.kind() == DeviceKind::Cpu { "threads" } else { "multiprocessors" };
         line(units, device.multiprocessors().to_string());
         line("copy engines", device.copy_engines().to_string());
         let priorities = device.priorities();

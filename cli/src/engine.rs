@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, Result};
-use thalweg_vision::{Head, Image, Pipeline, Query, TokenSet, arr_coc_0_1};
+use thalweg_vision::{Head, Image, Options, Pipeline, Query, TokenSet, arr_coc_0_1};
 
 use crate::args::{Precision, TokensArgs};
 use crate::output::Data::{F32, Half, I32};
@@ -50,10 +50,13 @@ impl Engine {
                 Ok(Self::Profile(arr_coc_0_1::Profile::new(device, head, query)?, Duration::ZERO))
             }
             _ => {
-                let mut pipeline = Pipeline::new(device, args.params())?
-                    .with_textures(args.textures)
-                    .with_precision(args.precision.into())
-                    .with_stages(true);
+                let options = Options {
+                    textures: args.textures,
+                    precision: args.precision.into(),
+                    stages: true,
+                    ..Options::default()
+                };
+                let mut pipeline = Pipeline::with_options(device, args.params(), options)?;
                 if let Some((head, query)) = query {
                     pipeline = pipeline.with_query(head, query)?;
                 }

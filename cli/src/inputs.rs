@@ -1,98 +1,159 @@
 //! Which photographs a run reads, and where their results go.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::args::TokensArgs;
-use crate::report::Failure;
+use crate::report::{Failure, Skipped, Why};
+
+/// The input that stands for standard input.
+pub(crate) const STDIN: &str = "-";
 
 /// A photograph to read and the name its results get.
 pub(crate) struct Input {
+    /// The file, or [`STDIN`].
     pub(crate) path: PathBuf,
-    stem: OsString,
+    /// The path below the folder that the command line names, or the file's name. The result has
+    /// the same path below `--out`, with another ending.
+    pub(crate) name: PathBuf,
+}
+
+/// What a run reads, what it cannot read, and what it leaves out.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) skipped: Vec<Skipped>,
 }
 
 /// Lists the photographs that the command line names and those in the folders that it names, each
 /// once. A photograph fails if its results would replace those of another one, or an input.
-pub(crate) fn gather(args: &TokensArgs) -> (Vec<Input>, Vec<Failure>) {
-    let mut paths = Vec::new();
-    let mut failures = Vec::new();
+pub(crate) fn gather(args: &TokensArgs) -> Gathered {
+    let mut found = Vec::new();
+    let mut gathered = Gathered::default();
     for path in &args.inputs {
-        if path.is_dir() {
-            match list(path) {
-                Ok(found) => paths.extend(found),
-                Err(error) => failures.push(Failure { path: path.clone(), error }),
+        if path.as_os_str() == STDIN {
+            found.push(Input { path: path.clone(), name: "stdin".into() });
+        } else if path.is_dir() {
+            let mut walk = Walk { args, root: path, seen: HashSet::new(), found: Vec::new(), gathered: &mut gathered };
+            let readable = walk.folder(path);
+            let mut inside = walk.found;
+            if readable && inside.is_empty() {
+                let below = if args.recursive { " or below" } else { "" };
+                let error = format!("no *.png, *.jpg or *.jpeg in this folder{below}");
+                gathered.failures.push(Failure { path: path.clone(), error });
             }
+            inside.sort_by(|a, b| a.path.cmp(&b.path));
+            found.extend(inside);
         } else {
-            paths.push(path.clone());
+            let name = path.file_name().unwrap_or(path.as_os_str()).into();
+            found.push(Input { path: path.clone(), name });
         }
     }
 
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mut seen = HashSet::new();
-    paths.retain(|path| seen.insert(real(path)));
-    let stem = |path: &Path| path.file_stem().unwrap_or(path.as_os_str()).to_owned();
-    let mut by_stem: BTreeMap<OsString, Vec<PathBuf>> = BTreeMap::new();
-    for path in &paths {
-        by_stem.entry(stem(path)).or_default().push(path.clone());
+    found.retain(|input| seen.insert(real(&input.path)));
+    let mut by_result: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    for input in &found {
+        by_result.entry(input.tokens(args)).or_default().push(input.source().to_path_buf());
     }
-    let mut inputs = Vec::new();
-    for path in paths {
-        let input = Input { stem: stem(&path), path };
-        let rivals: Vec<_> = by_stem[&input.stem]
+    for input in found {
+        let result = input.tokens(args);
+        let rivals: Vec<_> = by_result[&result]
             .iter()
-            .filter(|rival| **rival != input.path)
+            .filter(|rival| **rival != input.source())
             .map(|rival| rival.display().to_string())
             .collect();
-        let overwritten = [Some(input.tokens(args)), input.heatmap(args)]
-            .into_iter()
-            .flatten()
-            .find(|result| seen.contains(&real(result)));
+        let results = || [Some(result.clone()), input.heatmap(args)].into_iter().flatten();
+        let overwritten = results().find(|result| seen.contains(&real(result)));
         let error = if !rivals.is_empty() {
             let (have, all) = if rivals.len() == 1 { ("has", "both") } else { ("have", "all") };
             format!(
                 "{} {have} the same stem, so {all} would write {}; rename one or use another --out",
                 rivals.join(" and "),
-                input.tokens(args).display()
+                result.display()
             )
         } else if let Some(result) = overwritten {
             format!("its result would replace the input {}; use another --out", result.display())
         } else {
-            inputs.push(input);
+            if args.skip_existing && results().all(|result| result.is_file()) {
+                gathered.skipped.push(Skipped { path: input.source().to_path_buf(), why: Why::Exists });
+            } else {
+                gathered.inputs.push(input);
+            }
             continue;
         };
-        failures.push(Failure { path: input.path, error });
+        gathered.failures.push(Failure { path: input.source().to_path_buf(), error });
     }
-    (inputs, failures)
+    gathered
 }
 
-/// Lists the photographs of a folder in order of name.
-fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| format!("cannot read the folder: {e}"))?;
-    let wanted = |name: &OsStr| {
-        let name = name.to_string_lossy().to_ascii_lowercase();
-        [".png", ".jpg", ".jpeg"].iter().any(|ending| name.ends_with(ending))
-            && !name.starts_with('.')
-            && !name.ends_with(".heatmap.png")
-    };
-    let mut paths: Vec<PathBuf> = entries
-        .iter()
-        .filter(|entry| wanted(&entry.file_name()))
-        .map(fs::DirEntry::path)
-        .filter(|path| !path.is_dir())
-        .collect();
-    paths.sort();
-    if paths.is_empty() {
-        return Err("no *.png, *.jpg or *.jpeg in this folder".to_owned());
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// A walk through a folder that the command line names.
+struct Walk<'a> {
+    args: &'a TokensArgs,
+    root: &'a Path,
+    /// The folders that were read, so that a link to one of them does not make a circle.
+    seen: HashSet<PathBuf>,
+    found: Vec<Input>,
+    gathered: &'a mut Gathered,
+}
+
+impl Walk<'_> {
+    /// Lists a folder. Returns whether it could be read.
+    fn folder(&mut self, folder: &Path) -> bool {
+        if !self.seen.insert(real(folder)) {
+            return true;
+        }
+        let entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+            Ok(entries) => entries,
+            Err(e) => {
+                let error = format!("cannot read the folder: {e}");
+                self.gathered.failures.push(Failure { path: folder.to_path_buf(), error });
+                return false;
+            }
+        };
+        for entry in entries {
+            let path = entry.path();
+            match self.judge(&entry.file_name(), path.is_dir()) {
+                Some(why) => self.gathered.skipped.push(Skipped { path, why }),
+                None if path.is_dir() => _ = self.folder(&path),
+                None => {
+                    let name = path.strip_prefix(self.root).unwrap_or(&path).to_path_buf();
+                    self.found.push(Input { path, name });
+                }
+            }
+        }
+        true
     }
-    Ok(paths)
+
+    /// Returns why an entry of a folder is not read, if it is not.
+    fn judge(&self, name: &OsStr, is_folder: bool) -> Option<Why> {
+        let name = name.to_string_lossy().to_ascii_lowercase();
+        let photograph = [".png", ".jpg", ".jpeg"].iter().any(|ending| name.ends_with(ending));
+        if name.starts_with('.') {
+            Some(Why::Hidden)
+        } else if is_folder {
+            (!self.args.recursive).then_some(Why::Subfolder)
+        } else if name.ends_with(".heatmap.png") {
+            Some(Why::Heatmap)
+        } else {
+            (!photograph).then_some(Why::Other)
+        }
+    }
 }
 
 impl Input {
+    /// Returns how messages and the report name the photograph.
+    pub(crate) fn source(&self) -> &Path {
+        if self.path.as_os_str() == STDIN { &self.name } else { &self.path }
+    }
+
     /// Returns the path of the tokens, `DIR/<stem>.safetensors`.
     pub(crate) fn tokens(&self, args: &TokensArgs) -> PathBuf {
         self.result(args, ".safetensors")
@@ -104,8 +165,9 @@ impl Input {
     }
 
     fn result(&self, args: &TokensArgs, ending: &str) -> PathBuf {
-        let mut name = self.stem.clone(); // `with_extension` would cut a stem that contains dots
+        // `with_extension` would cut a stem that contains dots
+        let mut name = self.name.file_stem().unwrap_or(self.name.as_os_str()).to_owned();
         name.push(ending);
-        args.out.join(name)
+        args.out.join(self.name.with_file_name(name))
     }
 }

@@ -1,7 +1,7 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens` and `devices` are the two subcommands. `tokens` finds
-//! the photographs (`inputs`), decodes them with `thalweg_loader`, computes the results (`engine`),
+//! `args` parses the command line. `tokens` and `devices` are subcommands. `tokens` finds the
+//! photographs (`inputs`), decodes them with `thalweg_loader`, computes the results (`engine`),
 //! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
 //! (`output`) and reports what it did (`report`). `devices` lists the devices.
 
@@ -22,9 +22,10 @@ fn main() -> ExitCode {
     let done = match args::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Devices(list) => devices::run(&list),
+        Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("thalweg: {error}");
+        output::say(format_args!("thalweg: {error}"));
         ExitCode::FAILURE
     })
 }

@@ -4,6 +4,7 @@
 //! complete. No reader therefore sees an incomplete file, a full disk or Ctrl-C leaves none, and
 //! two runs that write into one folder do not mix their files.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ pub(crate) fn finish_writing_on_interrupt() -> Result<(), String> {
 /// Ends the process with the exit code that shells report for the signal.
 fn interrupted(signal: i32) {
     let _whole = writing();
-    eprintln!("thalweg: interrupted; the files that were written are whole");
+    say(format_args!("thalweg: interrupted; the files that were written are whole"));
     std::process::exit(128 + signal)
 }
 
@@ -61,6 +62,13 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|e| format!("cannot write to standard output: {e}"))
+}
+
+/// Prints a line to standard error. It ignores a full disk or a closed pipe, because nobody is left
+/// to be told. `eprintln!` would panic, and in the thread that handles signals it would end the
+/// handling.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    _ = io::stderr().write_fmt(format_args!("{line}\n"));
 }
 
 type Staged<'a> = (NamedTempFile, &'a Path);

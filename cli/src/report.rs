@@ -12,6 +12,9 @@ use crate::args::{Profile, TokensArgs};
 /// The version of the files' layout: their names, types and metadata.
 pub(crate) const FORMAT_VERSION: &str = "1";
 
+/// The parameters that are names of files.
+const FILES: [&str; 2] = ["weights", "query"];
+
 /// The most images that the table lists.
 const ROWS: usize = 20;
 
@@ -21,10 +24,56 @@ pub(crate) struct Failure {
     pub(crate) error: String,
 }
 
+/// A file or folder that a run left out, and why.
+pub(crate) struct Skipped {
+    pub(crate) path: PathBuf,
+    pub(crate) why: Why,
+}
+
+/// Why a run leaves out a file or a folder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Its results exist already.
+    Exists,
+    Subfolder,
+    Hidden,
+    Heatmap,
+    /// Its name does not end as that of a photograph.
+    Other,
+}
+
+impl Why {
+    const ALL: [Self; 5] = [Self::Exists, Self::Subfolder, Self::Hidden, Self::Heatmap, Self::Other];
+
+    /// Names one thing that was left out for this reason, and several.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Exists => ["image whose result exists", "images whose results exist"],
+            Self::Subfolder => ["subfolder (--recursive reads it)", "subfolders (--recursive reads them)"],
+            Self::Hidden => ["hidden entry", "hidden entries"],
+            Self::Heatmap => ["heatmap", "heatmaps"],
+            Self::Other => ["file of another type", "files of other types"],
+        }
+    }
+}
+
+/// Returns a line that says how many things a run left out, and why, if there are any.
+pub(crate) fn summary(skipped: &[Skipped]) -> Option<String> {
+    let counts = Why::ALL.map(|why| (why, skipped.iter().filter(|one| one.why == why).count()));
+    let parts: Vec<_> = counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(why, count)| format!("{count} {}", why.names()[usize::from(count > 1)]))
+        .collect();
+    (!parts.is_empty()).then(|| format!("skipped {}", parts.join(", ")))
+}
+
 /// What the report says about an image that is done.
 pub(crate) struct Done {
     pub(crate) device: Device,
     pub(crate) source: PathBuf,
+    /// The path of the image below the folder that the command line names, or its name.
+    pub(crate) name: PathBuf,
     pub(crate) output: PathBuf,
     pub(crate) heatmap: Option<PathBuf>,
     pub(crate) height: u32,
@@ -40,6 +89,7 @@ pub(crate) struct Report {
     pub(crate) note: Option<String>,
     pub(crate) done: Vec<Done>,
     pub(crate) failures: Vec<Failure>,
+    pub(crate) skipped: Vec<Skipped>,
     pub(crate) stages: Vec<(&'static str, Duration)>,
     pub(crate) wall: Duration,
 }
@@ -91,10 +141,15 @@ impl Report {
             .collect();
         let failed: Vec<Value> =
             self.failures.iter().map(|f| json!({ "source": text(&f.path), "error": f.error })).collect();
-        // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers.
-        let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
-        let parameters: Map<_, _> =
-            parameters(args).into_iter().map(|(name, text)| (name.to_owned(), value(text))).collect();
+        let skipped: Vec<Value> =
+            self.skipped.iter().map(|s| json!({ "source": text(&s.path), "why": s.why.names()[0] })).collect();
+        // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers,
+        // but the name of a file stays a string even if it is `7` or `null`.
+        let value = |(name, text): (&str, String)| {
+            let number = if FILES.contains(&name) { None } else { text.parse().ok().map(Value::Number) };
+            (name.to_owned(), number.unwrap_or(Value::String(text)))
+        };
+        let parameters: Map<_, _> = parameters(args).into_iter().map(value).collect();
         let seconds: Map<_, _> =
             self.stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time.as_secs_f64()))).collect();
         json!({
@@ -104,6 +159,7 @@ impl Report {
             "parameters": parameters,
             "images": images,
             "failed": failed,
+            "skipped": skipped,
             "patches": self.patches(),
             "tokens": self.tokens(),
             "seconds": seconds,
@@ -114,7 +170,7 @@ impl Report {
     /// Returns the table.
     pub(crate) fn table(&self, args: &TokensArgs) -> String {
         let mut text = String::new();
-        let name = |done: &Done| done.source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = |done: &Done| done.name.to_string_lossy().into_owned();
         let shown = &self.done[..self.done.len().min(ROWS)];
         let wide = shown.iter().map(|done| name(done).chars().count()).max().unwrap_or(0).max(5);
         _ = writeln!(text, "{:wide$}  {:>13}  {:>8}  {:>8}  {:>8}", "image", "size", "patches", "selected", "tokens");

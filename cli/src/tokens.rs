@@ -4,7 +4,7 @@
 //! chunk of photographs and writes the results.
 
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
 use thalweg::{Device, DeviceKind, Error};
-use thalweg_loader::{Loader, Options, Source, Upload, read_photo};
+use thalweg_loader::{Canvas, DecodeError, Loader, Options, Source, Upload, decode_photo, read_photo};
 use thalweg_vision::{Head, Image, Query};
 
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
-use crate::inputs::{Input, gather};
-use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters};
+use crate::inputs::{Gathered, Input, STDIN, gather};
+use crate::output::say;
+use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters, summary};
 use crate::{heatmap, output};
 
 /// A chunk is closed once it holds this many images or bytes.
@@ -35,6 +36,9 @@ const AHEAD_BYTES: usize = 1 << 30;
 /// bytes, in blocks of up to twice that size. The last photograph takes at most 768 MiB.
 const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
 
+/// The most bytes to read from standard input.
+const STDIN_BYTES: u64 = 1 << 30;
+
 /// Decoded photographs, and their places in the list of inputs.
 #[derive(Default)]
 struct Chunk {
@@ -47,7 +51,12 @@ struct Chunk {
 /// code 1.
 pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     let start = Instant::now();
-    let (inputs, failures) = gather(args);
+    let Gathered { inputs, failures, skipped } = gather(args);
+    if let Some(line) = summary(&skipped)
+        && !args.quiet
+    {
+        say(format_args!("thalweg: {line}"));
+    }
     let query = engine::query(args)?;
     let mut runner = Runner::open(args, query.as_ref())?;
     let mut report = Report {
@@ -55,6 +64,7 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
         note: runner.note.clone(),
         done: Vec::new(),
         failures,
+        skipped,
         stages: Vec::new(),
         wall: Duration::ZERO,
     };
@@ -65,7 +75,7 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
 
     let printed = if args.json {
         output::print(&format!("{:#}\n", report.json(args)))
-    } else if report.done.is_empty() {
+    } else if report.done.is_empty() || args.quiet {
         Ok(())
     } else {
         output::print(&report.table(args))
@@ -73,9 +83,9 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     if !report.failures.is_empty() {
         let total = report.done.len() + report.failures.len();
         let inputs = if total == 1 { "input" } else { "inputs" };
-        eprintln!("thalweg: {} of {total} {inputs} failed:", report.failures.len());
+        say(format_args!("thalweg: {} of {total} {inputs} failed:", report.failures.len()));
         for Failure { path, error } in &report.failures {
-            eprintln!("  {}: {error}", path.display());
+            say(format_args!("  {}: {error}", path.display()));
         }
     }
     printed?;
@@ -87,7 +97,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     output::finish_writing_on_interrupt()?;
 
     let bar = ProgressBar::with_draw_target(Some(inputs.len() as u64), ProgressDrawTarget::hidden());
-    if std::io::stderr().is_terminal() {
+    if std::io::stderr().is_terminal() && !args.quiet {
         bar.set_draw_target(ProgressDrawTarget::stderr());
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}") {
             bar.set_style(style);
@@ -100,19 +110,23 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
         upload: Upload::Off, // the pipeline uploads the photographs
         ..Options::default()
     };
-    let photos = Source::files(inputs.iter().map(|input| &input.path), read_photo);
+    let photos = Source::files(inputs.iter().map(|input| &input.path), read);
     let mut loader = Loader::new(runner.device, photos, options).map_err(|e| e.to_string())?;
     let mut writing = Duration::ZERO;
-    let mut fail = |index: usize, error| report.failures.push(Failure { path: inputs[index].path.clone(), error });
+    let mut fail =
+        |index: usize, error| report.failures.push(Failure { path: inputs[index].source().to_path_buf(), error });
     while let Some(chunk) = read_chunk(&mut loader, args.textures)? {
         bar.inc(chunk.failures.len() as u64);
         chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
         let outcomes = runner.engine.run(&chunk.images);
         for ((index, image), outcome) in chunk.inputs.into_iter().zip(&chunk.images).zip(outcomes) {
             let input = &inputs[index];
-            bar.set_message(input.path.display().to_string());
+            bar.set_message(input.source().display().to_string());
             let outcome = runner.rescue(image, outcome, |error| {
-                bar.suspend(|| eprintln!("thalweg: {}: {error}; done on the CPU device", input.path.display()));
+                if !args.quiet {
+                    let name = input.source().display();
+                    bar.suspend(|| say(format_args!("thalweg: {name}: {error}; done on the CPU device")));
+                }
             });
             let begin = Instant::now();
             let outcome = outcome.map_err(|e| e.to_string());
@@ -156,8 +170,10 @@ impl<'a> Runner<'a> {
             device = Device::cpu().map_err(|e| e.to_string())?;
             engine = start(device);
         }
-        if let Some(note) = &note {
-            eprintln!("thalweg: {note}");
+        if let Some(note) = &note
+            && !args.quiet
+        {
+            say(format_args!("thalweg: {note}"));
         }
         let engine = engine.map_err(|e| format!("cannot start on {device}: {e}"))?;
         Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })
@@ -232,8 +248,22 @@ fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chu
     Ok((!empty).then_some(chunk))
 }
 
+/// Reads and decodes a photograph from a file or from standard input.
+fn read(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    if path.as_os_str() != STDIN {
+        return read_photo(path, canvas);
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(STDIN_BYTES).read_to_end(&mut bytes);
+    read.map_err(|e| format!("cannot read it: {e}"))?;
+    decode_photo(&bytes, canvas)
+}
+
 fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcome: &Outcome) -> Result<Done, String> {
     let (output, mut heatmap) = (input.tokens(args), None);
+    if let Some(folder) = output.parent() {
+        fs::create_dir_all(folder).map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;
+    }
     let mut picture = None;
     if let (Outcome::Tokens(set), Some(path)) = (outcome, input.heatmap(args)) {
         picture = Some(heatmap::png(image, set, &args.params().sides)?);
@@ -241,13 +271,14 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
     }
     let picture = heatmap.as_deref().zip(picture.as_deref());
     output::write(
-        (&output, &outcome.tensors(image, args.precision), metadata(args, device, &input.path, image, outcome)),
+        (&output, &outcome.tensors(image, args.precision), metadata(args, device, input.source(), image, outcome)),
         picture,
     )?;
     let (grid, selected, tokens) = outcome.counts();
     Ok(Done {
         device,
-        source: input.path.clone(),
+        source: input.source().to_path_buf(),
+        name: input.name.clone(),
         output,
         heatmap,
         height: image.height(),

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use image::{ImageBuffer, Luma};
 
@@ -222,14 +223,14 @@ fn wrong_usage_names_the_flag_and_what_it_takes() {
         Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).args(*flags)).expect(2, words);
     }
     Run::of(thalweg().arg("tokens").arg(&image)).expect(2, &["--out"]);
-    Run::of(thalweg().args(["tokens", "--out"]).arg(bench.out())).expect(2, &["<image|folder>"]);
+    Run::of(thalweg().args(["tokens", "--out"]).arg(bench.out())).expect(2, &["<image|folder|->"]);
     Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).env("THALWEG_DEVICE", "gpu"))
         .expect(2, &["THALWEG_DEVICE", "auto, cpu or cuda:N"]);
     assert!(!bench.out().exists());
 
     // A variable of the environment does not turn its flag into a required argument.
     let run = Run::of(thalweg().arg("tokens").env("THALWEG_DEVICE", "cpu"));
-    let usage = "Usage: thalweg tokens [OPTIONS] --out <DIR> <image|folder>...\n";
+    let usage = "Usage: thalweg tokens [OPTIONS] --out <DIR> <image|folder|->...\n";
     let run = run.expect(2, &["required arguments were not provided", usage]);
     assert!(!run.err.contains("--device"), "{run:#?}");
     let help = Run::of(thalweg().args(["tokens", "-h"])).expect(0, &[]);
@@ -263,6 +264,32 @@ fn standard_output_on_a_full_disk_or_closed() {
     assert_eq!(bench.results(), ["a.safetensors"]);
 }
 
+/// Messages to a full disk are lost, but the exit code still says what happened.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_error_on_a_full_disk() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let bench = Bench::new();
+    for i in 0..16 {
+        bench.file(&format!("{i:02}.png"), png(pattern(16, 16)));
+    }
+    let bad = bench.file("bad.jpg", "no image");
+    for (input, flags, code) in [
+        ("00.png", &["--budget=63"][..], 2),
+        ("00.png", &["--budget=many"], 2),
+        ("00.png", &["--device=cuda:99"], 1),
+        ("bad.jpg", &[], 1),
+    ] {
+        let mut command = thalweg();
+        command.arg("tokens").arg(bench.input(input)).args(flags).arg("--out").arg(bench.out());
+        let code_of_run = command.stdout(Stdio::null()).stderr(full()).status().unwrap().code();
+        assert_eq!(code_of_run, Some(code), "{input} {flags:?}");
+    }
+    fs::remove_file(bad).unwrap();
+    add_endless_input(&bench);
+    assert_eq!(interrupt(&bench, &[], 1, "HUP", full().into()), Some(129));
+}
+
 /// Adds an input that comes last and is never read, because nobody writes into this pipe. A run
 /// over the folder therefore ends only by a signal.
 #[cfg(unix)]
@@ -273,7 +300,7 @@ fn add_endless_input(bench: &Bench) {
 /// Runs the command over the folder of inputs, sends it `signal` once the folder of results holds
 /// at least `results` files, and returns the exit code.
 #[cfg(unix)]
-fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str) -> Option<i32> {
+fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str, stderr: Stdio) -> Option<i32> {
     let mut child = thalweg()
         .arg("tokens")
         .arg(bench.folder.path().join("in"))
@@ -281,13 +308,22 @@ fn interrupt(bench: &Bench, flags: &[&str], results: usize, signal: &str) -> Opt
         .arg("--out")
         .arg(bench.out())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(stderr)
         .spawn()
         .unwrap();
     while bench.results().len() < results && child.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
     let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
+    // A run that ignores the signal must fail the test, and not outlive it.
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > given_up {
+            child.kill().unwrap();
+            panic!("SIG{signal} did not end the run");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let code = child.wait().unwrap().code();
     assert!(sent.success(), "the run ended before SIG{signal}, with exit code {code:?}");
     code
@@ -309,7 +345,7 @@ fn an_interrupt_leaves_whole_files() {
         // On a busy machine, the run may write all results before the signal reaches it. Such a run
         // says nothing about a signal that comes while files are written, so try again.
         let found_it_writing = (0..TRIES).any(|_| {
-            assert_eq!(interrupt(&bench, &["--heatmap"], results, signal), Some(code), "SIG{signal}");
+            assert_eq!(interrupt(&bench, &["--heatmap"], results, signal, Stdio::null()), Some(code), "SIG{signal}");
             let names = bench.results();
             for name in &names {
                 if name.ends_with(".safetensors") {
@@ -336,7 +372,7 @@ fn the_exit_code_says_which_signal_it_was() {
     }
     add_endless_input(&bench);
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
-        assert_eq!(interrupt(&bench, &[], 1, signal), Some(code), "SIG{signal}");
+        assert_eq!(interrupt(&bench, &[], 1, signal, Stdio::null()), Some(code), "SIG{signal}");
         fs::remove_dir_all(bench.out()).unwrap();
     }
 }

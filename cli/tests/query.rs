@@ -1,6 +1,7 @@
 //! The flags for weights, a query, the mix and the reference profile.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -104,6 +105,20 @@ fn the_reference_profile() {
     assert_eq!(document["parameters"]["profile"], "arr-coc-0-1");
     assert_eq!(document["images"][0]["selected"], 200);
     assert!(document["seconds"]["profile"].is_number());
+}
+
+/// A name that reads like a number or like `null` stays a name in the JSON document.
+#[test]
+fn names_of_files_are_strings() {
+    let bench = Bench::new();
+    let image = bench.file("a.png", png(pattern(16, 16)));
+    let weights = bench.file("7", fs::read(golden("head-weights")).unwrap());
+    let query = bench.file("null", fs::read(golden("query")).unwrap());
+    let flags = ["--weights".as_ref(), weights.as_os_str(), "--query".as_ref(), query.as_os_str()];
+    let run = bench.tokens(flags.into_iter().chain([image.as_os_str(), "--json".as_ref()])).expect(0, &[]);
+    let parameters = &serde_json::from_str::<Value>(&run.out).unwrap()["parameters"];
+    assert_eq!((&parameters["weights"], &parameters["query"]), (&"7".into(), &"null".into()));
+    assert_eq!((&parameters["patch"], &parameters["focus"]), (&32.into(), &0.8.into()));
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> 
     oracle::allocate(relevance, lo, hi, budget, focus).into_iter().map(|n| n as i32).collect()
 }
 
-/// Halves are the floats, rounded; all else is the same.
+/// Halves are the rounded floats, and everything else is the same.
 #[test]
 fn tokens_in_half_precision() {
     let path = photo("eye.png");
@@ -96,7 +96,7 @@ fn golden_files() {
         if theirs.names().contains(&"textures") {
             assert!(difference("textures", &ours, &theirs) <= 2e-5, "{golden}: textures");
         }
-        // Where the roundings of relevance agree, all that follows does.
+        // If relevance is rounded alike in both files, everything that follows from it is equal.
         if sides == theirs.i32("sides").1 {
             for name in ["cu_seqlens", "patch_id"] {
                 assert_eq!(ours.i32(name), theirs.i32(name), "{golden}: {name}");
@@ -299,7 +299,7 @@ fn devices_say_which_one_a_run_would_use() {
         assert_eq!(document["used"], document["auto"]);
     }
 
-    // What does not do for `tokens` does not do here, in the same words.
+    // A name that `tokens` refuses is refused here, with the same message.
     let bench = Bench::new();
     for (device, code) in [("banana", 2), ("cuda:-1", 2), ("cuda:99", 1)] {
         let listed = Run::of(&mut devices(device)).expect(code, &[device]);
@@ -322,7 +322,17 @@ fn help_and_version() {
     let run = Run::of(thalweg().arg("--version")).expect(0, &[]);
     assert_eq!(run.out.trim(), concat!("thalweg ", env!("CARGO_PKG_VERSION")));
     let run = Run::of(thalweg().args(["tokens", "--help"])).expect(0, &[]);
-    for word in ["Examples:", "THALWEG_DEVICE", "--foveal-bias", "cu_seqlens", "EXIF", "Exit code"] {
+    for word in [
+        "Examples:",
+        "THALWEG_DEVICE",
+        "--foveal-bias",
+        "--skip-existing",
+        "--recursive",
+        "--quiet",
+        "cu_seqlens",
+        "EXIF",
+        "Exit code",
+    ] {
         assert!(run.out.contains(word), "{word}");
     }
     // The prose of the help is laid out for 80 columns.

@@ -1,11 +1,11 @@
 //! Tests of how the pipeline fails, and that it goes on afterwards.
 
 use thalweg::{Device, Error};
-use thalweg_vision::{Image, Params, Pipeline};
+use thalweg_vision::{Image, Options, Params, Pipeline};
 
 use crate::support::devices::{alone, devices, report};
 use crate::support::run::given;
-use crate::{allocate, mixed, noise, pipeline, small_params};
+use crate::{allocate, deep, mixed, noise, pipeline, small_params};
 
 /// One image whose tokens could pass 2^31 fails; those around it do not.
 #[test]
@@ -30,7 +30,8 @@ fn an_image_that_fails_leaves_the_others_alone() {
     }
 }
 
-/// Out of memory in the middle of an image's launches: a typed error, and the pipeline works on.
+/// If memory runs out in the middle of an image, the image gets a typed error, and the pipeline
+/// works on.
 #[test]
 fn running_out_of_memory_is_an_error_and_no_end() {
     let _alone = alone();
@@ -78,6 +79,36 @@ fn an_image_is_as_large_as_it_says() {
     let error = Image::new(2, 3, vec![0; 17]).unwrap_err().to_string();
     assert_eq!(error, "image is 17 bytes, expected 18 bytes, 3 for each of 2 x 3 pixels");
     assert!(Image::new(16384, 1, vec![0; 3 * 16384]).is_ok());
+}
+
+#[test]
+fn a_pipeline_of_no_depth_is_refused() {
+    let options = Options { depth: 0, ..Options::default() };
+    let error = Pipeline::with_options(Device::cpu().unwrap(), Params::default(), options).unwrap_err();
+    assert_eq!(error.to_string(), "depth is 0, expected at least 1");
+}
+
+/// What a program logs of a pipeline, or of what it makes, are a few lines and no weights.
+#[test]
+fn debug_output_is_short() {
+    let _alone = alone();
+    let pipeline = deep(Device::cpu().unwrap(), small_params(), 2);
+    let sizes = [[40, 50], [3, 4]];
+    let frame = pipeline.frame(&sizes).unwrap();
+    assert_eq!(format!("{frame:?}"), "Frame([[40, 50], [3, 4]])");
+    let future = format!("{:?}", pipeline.frame_async(&sizes));
+    let tokens = pipeline.submit(frame).unwrap().synchronize().unwrap();
+    let (images, selected, len) = (tokens.images(), tokens.selected(), tokens.len());
+    let numbers = format!("Tokens {{ images: {images}, selected: {selected}, tokens: {len}, .. }}");
+    assert_eq!(format!("{tokens:?}"), numbers);
+    pipeline.recycle(tokens);
+    let text = format!("{pipeline:?}");
+    for word in ["Device(cpu)", "patch: 16", "depth: 2", "textures: true", "has_query: false"] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    for text in [text, future] {
+        assert!(text.len() < 600, "{} bytes: {text}", text.len());
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Pipelines whose streams stand at gates, and what tests of work under way on them need.
+//! Pipelines whose streams stand at gates, and helpers for tests of the work behind these gates.
 
 use std::sync::LazyLock;
 use std::thread;
@@ -9,9 +9,9 @@ use thalweg_vision::{Frame, Image, Pipeline};
 
 use crate::support::devices::devices;
 use crate::support::gate::Gate;
-use crate::{finish, frame, pipeline, small_params, submit};
+use crate::{deep, finish, frame, small_params, submit};
 
-/// Takes every parked stream of a device, and a new one. Any of them is parked again when it is dropped.
+/// Takes every parked stream of a device, and a new one. A stream is parked again when it is dropped.
 fn take_parked(device: Device) -> Vec<AnyStream> {
     // No stream of this device is ever parked, so each is new, and newer than all that are parked.
     static NEVER_PARKED: LazyLock<Device> = LazyLock::new(|| Device::new_cpu().unwrap());
@@ -25,17 +25,18 @@ fn take_parked(device: Device) -> Vec<AnyStream> {
     taken
 }
 
-/// Page-locked memory, loaded kernels and streams for what a test has under way behind gates: to get
-/// any of them may wait for the device.
+/// Runs a pipeline until its device has page-locked memory, loaded kernels and streams in stock.
+/// To make any of them may wait for the device, which a test behind a gate must not do.
 fn warm_up(device: Device, image: &Image) {
-    let warm = pipeline(device, small_params()).with_depth(4);
+    let warm = deep(device, small_params(), 4);
     for _ in 0..3 {
         let under_way: Vec<_> = (0..4).map(|_| submit(&warm, image).unwrap()).collect();
         under_way.into_iter().for_each(|submitted| drop(finish(&warm, submitted)));
     }
 }
 
-/// A pipeline, and frames of it for an image, whose streams stand at gates.
+/// Makes a pipeline of depth `N`, and `N` frames of it for an image. The stream of each frame stands
+/// at a gate.
 pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
     // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread of
     // another test that ends may still park its own in between. Then a gated stream may be left over,
@@ -49,7 +50,7 @@ pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline,
             stream.enter(|s| gate.hold(s));
         }
         drop(streams);
-        let pipeline = pipeline(device, small_params()).with_depth(N);
+        let pipeline = deep(device, small_params(), N);
         let frames = (0..N).map(|_| frame(&pipeline, std::slice::from_ref(image)).unwrap()).collect();
         // No stream is left over if one that is parked now is the next. To make a stream could wait
         // for the gates, and here one is parked, so none is made.
@@ -63,14 +64,14 @@ pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline,
     panic!("other threads park streams all the time");
 }
 
-/// Drops it on another thread, to fail rather than hang where that waits.
+/// Drops a value on another thread. If the drop waits, the test fails and does not hang.
 pub(crate) fn drop_without_waiting(value: impl Send) {
     let given_up = Instant::now() + Duration::from_secs(30);
     thread::scope(|threads| {
         let dropping = threads.spawn(move || drop(value));
         while !dropping.is_finished() {
             if Instant::now() > given_up {
-                // The scope would wait for ever.
+                // A panic would not end the test, because the scope waits for the thread.
                 eprintln!("dropping waits for the device");
                 std::process::abort();
             }

@@ -9,8 +9,8 @@ use thalweg_vision::{Image, Params, Pipeline};
 use crate::support::devices::{alone, devices, report};
 use crate::support::run::reference_sides;
 
-/// More patches than a 32-bit product of extents and planes would reach; here and there a patch with more in it, whose
-/// features and tokens are those of a small image cut out around it.
+/// The image has more elements than 32 bits count. A few of its patches are rich; their features and
+/// tokens must be those of a small image cut out around them.
 #[test]
 fn the_largest_image() {
     let _alone = alone();
@@ -51,7 +51,7 @@ fn check_large(device: Device, h: usize, w: usize) {
 
     for (py, px) in rich {
         let what = format!("patch ({py}, {px}) of {h} x {w} on {device}");
-        // The patch and what its borders see.
+        // The patch, and the patches around it, whose pixels its borders read.
         let rows = py.saturating_sub(1) * P..((py + 2) * P).min(h);
         let columns = px.saturating_sub(1) * P..((px + 2) * P).min(w);
         let around = cut(rows.clone(), columns.clone());
@@ -59,7 +59,7 @@ fn check_large(device: Device, h: usize, w: usize) {
         let index = py.min(1) * oracle::grid(ch, cw, P).1 + px.min(1);
         let patch = py * gw + px;
 
-        // Position and eccentricity are of the whole image.
+        // Position and eccentricity count in the whole image, not in the cut-out one.
         let mut planes = oracle::textures(&around, [0.5, 0.5]);
         for (i, y) in rows.clone().enumerate() {
             for (j, x) in columns.clone().enumerate() {

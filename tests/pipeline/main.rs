@@ -1,5 +1,5 @@
-//! The pipeline as a whole, on every device: what it computes for random images and parameters, how it fails, and what becomes
-//! of work that nobody waits for.
+//! Tests of the pipeline as a whole, on every device: what it computes for random images and
+//! parameters, how it fails, and what becomes of work that nobody waits for.
 
 mod allocation;
 mod errors;
@@ -19,7 +19,7 @@ use oracle::{Content, ImageSpec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use thalweg::{AnyStream, Device, Event, kernel};
-use thalweg_vision::{Allocation, Frame, Image, Params, Pipeline, TokenSet, Tokens, allocate_blocking};
+use thalweg_vision::{Allocation, Frame, Image, Options, Params, Pipeline, TokenSet, Tokens, allocate_blocking};
 
 use support::run::given;
 
@@ -51,8 +51,18 @@ fn small_params() -> Params {
     Params { patch: 16, sides: 2..=6, budget: 500, ..Params::default() }
 }
 
+/// A pipeline of the default depth that returns textures.
 fn pipeline(device: Device, params: Params) -> Pipeline {
-    Pipeline::new(device, params).unwrap().with_textures(true)
+    pipeline_with(device, params, Options::default())
+}
+
+/// A pipeline of this depth that returns textures.
+fn deep(device: Device, params: Params, depth: usize) -> Pipeline {
+    pipeline_with(device, params, Options { depth, ..Options::default() })
+}
+
+fn pipeline_with(device: Device, params: Params, options: Options) -> Pipeline {
+    Pipeline::with_options(device, params, Options { textures: true, ..options }).unwrap()
 }
 
 fn unwrap_all(results: Vec<thalweg::Result<TokenSet>>) -> Vec<TokenSet> {

@@ -9,16 +9,15 @@ use thalweg_vision::{Params, Pipeline};
 use crate::gates::gpus_and_a_cpu;
 use crate::support::devices::{alone, devices, report};
 use crate::support::run::given;
-use crate::{finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
 /// In the steady state a batch takes the memory of an earlier one.
 #[test]
 fn the_steady_state_allocates_nothing() {
     let _alone = alone();
-    for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([Device::new_cpu().unwrap()])
-    {
+    for device in gpus_and_a_cpu() {
         let image = given(&noise(64, 64));
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let go_round = || {
             let mut tokens = submit(&pipeline, &image).unwrap().synchronize().unwrap();
             let place = tokens.position().as_ptr();
@@ -31,7 +30,7 @@ fn the_steady_state_allocates_nothing() {
             pipeline.recycle(tokens);
             (place, pixels, other)
         };
-        // What the first rounds staged is given back a little later.
+        // The memory in which the first rounds staged constants comes back a little later.
         (0..4).for_each(|_| _ = go_round());
         let first = go_round();
         if device.kind() == DeviceKind::Cpu {
@@ -50,7 +49,7 @@ fn dropped_batches_use_the_same_memory_again() {
     let _alone = alone();
     let image = given(&noise(64, 64));
     for device in gpus_and_a_cpu() {
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let mut places = HashSet::new();
         let mut go_round = |times| {
             for i in 0..times {
@@ -84,8 +83,8 @@ fn resident() -> Option<usize> {
     Some(pages.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
-/// Images dropped, failed and finished by the hundred: memory does not grow. A leak of the planes or the tokens, in device or
-/// host memory, would be 250 MB and more.
+/// Memory does not grow while hundreds of images are dropped, fail or are finished. A leak of the
+/// planes or of the tokens, in device or host memory, would be 250 MB or more.
 #[test]
 fn nothing_leaks() {
     const SLACK: usize = 150 << 20;
@@ -108,7 +107,8 @@ fn nothing_leaks() {
                     3 => drop(finish(&pipeline, submitted)),
                     2 => drop(submitted.synchronize().unwrap()),
                     1 => drop(frame(&pipeline, std::slice::from_ref(&image)).unwrap()),
-                    // Not waited for; so that memory in use has a bound, the next one is.
+                    // Nobody waits for this image. The test waits for the next one, so that the
+                    // memory in use has a bound.
                     _ => drop(submitted),
                 }
             }
@@ -133,7 +133,8 @@ fn nothing_leaks() {
     }
 }
 
-/// Free slots held on to the pipeline's list of them, and so to themselves: a pipeline that was dropped gave nothing back.
+/// A dropped pipeline gives its memory back. It once did not, because each free slot kept the list of
+/// free slots alive, and the list kept the slot.
 #[test]
 fn a_dropped_pipeline_gives_its_slots_back() {
     let device = Device::new_cpu().unwrap();
@@ -163,7 +164,7 @@ fn forgetting_an_image_harms_no_other() {
     let _alone = alone();
     let images = mixed();
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(images.len() + 1);
+        let pipeline = deep(device, small_params(), images.len() + 1);
         let want = unwrap_all(pipeline.run(&images));
         for image in &images {
             std::mem::forget(submit(&pipeline, image).unwrap());

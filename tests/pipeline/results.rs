@@ -1,17 +1,18 @@
-//! Tests of what the pipeline computes, for one image or many, in full and half precision, under any schedule.
+//! Tests of what the pipeline computes: for one image or many, in full and half precision, under any
+//! schedule.
 
 use std::thread;
 
 use oracle::{Content, ImageSpec, PLANES};
 use proptest::prelude::*;
 use thalweg::Device;
-use thalweg_vision::{Image, Params, Pipeline, Precision, TokenSet, TokenValues};
+use thalweg_vision::{Image, Options, Params, Pipeline, Precision, TokenSet, TokenValues};
 
 use crate::support::cases;
 use crate::support::devices::{alone, devices};
 use crate::support::images::images;
 use crate::support::run::{check_run, given};
-use crate::{finish, frame, mixed, params, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, finish, frame, mixed, params, pipeline, pipeline_with, small_params, submit, unwrap_all};
 
 proptest! {
     #![proptest_config(cases(128))]
@@ -27,7 +28,7 @@ proptest! {
     }
 }
 
-/// More patches than the threads of a block hold in registers, and not a multiple of anything.
+/// These images have more patches than the threads of a block hold in registers.
 #[test]
 fn images_of_many_patches() {
     let _alone = alone();
@@ -62,7 +63,7 @@ fn a_batch_equals_its_images_one_by_one() {
             assert!(run == other, "without textures on {device}");
         }
         assert_eq!(one.stages(), Default::default(), "not measured on {device}");
-        let measured = pipeline(device, small_params()).with_stages(true);
+        let measured = pipeline_with(device, small_params(), Options { stages: true, ..Options::default() });
         assert!(unwrap_all(measured.run(&images)) == batch_with_textures, "measured on {device}");
         let stages = measured.stages();
         println!("{device}: {stages:?}");
@@ -70,8 +71,9 @@ fn a_batch_equals_its_images_one_by_one() {
     }
 }
 
-/// Images of mixed sizes in one submission, and again, and again: what is enqueued call by call, what is captured and what is
-/// replayed give what the images give alone.
+/// Images of mixed sizes are submitted together, several times. The first batch is enqueued call by
+/// call, the second is captured, and the later ones are replayed. All give what each image gives
+/// alone.
 #[test]
 fn a_submission_equals_its_images_one_by_one() {
     let _alone = alone();
@@ -83,7 +85,7 @@ fn a_submission_equals_its_images_one_by_one() {
             .iter()
             .map(|i| Image::new(i.height(), i.width(), i.rgb().iter().map(|v| v.wrapping_add(77)).collect()).unwrap())
             .collect();
-        let pipeline = pipeline(device, small_params()).with_depth(2);
+        let pipeline = deep(device, small_params(), 2);
         let [want, other] = [&images, &shifted].map(|images| unwrap_all(pipeline.run(images)));
         for (round, (images, want)) in [(&images, &want), (&shifted, &other)].into_iter().cycle().take(6).enumerate() {
             let tokens = pipeline.submit(frame(&pipeline, images).unwrap()).unwrap().synchronize().unwrap();
@@ -114,7 +116,7 @@ fn tokens_in_half_precision() {
         let images = mixed();
         let want = unwrap_all(pipeline(device, small_params()).run(&images));
         for (precision, bound) in [(Precision::F16, 2f32.powi(-11)), (Precision::Bf16, 2f32.powi(-8))] {
-            let pipeline = pipeline(device, small_params()).with_precision(precision);
+            let pipeline = pipeline_with(device, small_params(), Options { precision, ..Options::default() });
             for (want, mut got) in want.iter().zip(unwrap_all(pipeline.run(&images))) {
                 assert_eq!(got.tokens.len(), want.tokens.len());
                 for (got, want) in got.tokens.iter().zip(&want.tokens) {
@@ -137,14 +139,15 @@ fn tokens_in_half_precision() {
     }
 }
 
-/// A device that runs what it is given late and out of order, wherever the pipeline's events allow it.
+/// A seeded device runs work late and out of order, as far as the pipeline's events allow it. The
+/// results stay the same.
 #[test]
 fn no_schedule_changes_the_result() {
     let _alone = alone();
     let images = &mixed()[..6];
     let want = unwrap_all(pipeline(Device::cpu().unwrap(), small_params()).run(images));
     let seeded = Device::seeded_cpu(0).unwrap();
-    let pipeline = pipeline(seeded, small_params()).with_depth(images.len());
+    let pipeline = deep(seeded, small_params(), images.len());
     for seed in 0..u64::from(cases(60).cases) {
         seeded.reseed(seed);
         let got = unwrap_all(pipeline.run(images));

@@ -1,24 +1,27 @@
-//! Tests of slots: how many batches can be under way, and what becomes of those that nobody waits for.
+//! Tests of slots: how many batches can be under way, and what becomes of batches that nobody waits
+//! for.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::thread;
 
-use thalweg::{Device, Error};
+use thalweg::{AnyStream, Device, Error};
 use thalweg_vision::Params;
 
 use crate::gates::{drop_without_waiting, gated, gpus_and_a_cpu};
 use crate::support::devices::{alone, devices};
+use crate::support::gate::guarded;
 use crate::support::run::given;
-use crate::{eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
-/// A pipeline is as deep as it says: the next frame waits for one to come back, of whatever sizes, or to be dropped.
+/// A pipeline is as deep as it says. One more frame waits until another one, of any sizes, comes back
+/// or is dropped.
 #[test]
 fn frames_are_as_many_as_the_pipeline_is_deep() {
     let _alone = alone();
     let image = given(&noise(40, 50));
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let pipeline = deep(device, small_params(), 3);
         let sizes = [[40, 50]];
         let mut frames: Vec<_> = (0..3).map(|_| pipeline.frame(&sizes).unwrap()).collect();
         assert!(pipeline.try_frame(&sizes).unwrap().is_none());
@@ -26,7 +29,7 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
         let submitted = submit(&pipeline, &image).unwrap();
         assert!(pipeline.try_frame(&[[1, 1]]).unwrap().is_none());
         thread::scope(|threads| {
-            // One that waits, whoever comes first.
+            // This works whichever of the two threads comes first.
             let waiting = threads.spawn(|| pipeline.frame(&[[7, 9]]).unwrap().size(0));
             pipeline.recycle(submitted.synchronize().unwrap());
             assert_eq!(waiting.join().unwrap(), [7, 9], "another size took the free slot's place");
@@ -43,13 +46,13 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
     }
 }
 
-/// Many more images under way than `run` keeps, finished in any order.
+/// Many more images can be under way than `run` keeps, and be finished in any order.
 #[test]
 fn any_number_can_be_under_way() {
     let _alone = alone();
     for &device in devices() {
         let images = mixed();
-        let pipeline = pipeline(device, small_params()).with_depth(4 * images.len());
+        let pipeline = deep(device, small_params(), 4 * images.len());
         let want = unwrap_all(pipeline.run(&images));
         let mut under_way: Vec<_> =
             (0..4).flat_map(|_| images.iter().zip(&want)).map(|(i, w)| (submit(&pipeline, i).unwrap(), w)).collect();
@@ -134,6 +137,35 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
         let other = eventually("the other place is free again", || pipeline.try_frame(&sizes).unwrap());
         assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "there are two on {device}");
         drop((frame, other));
+    }
+}
+
+/// A batch that `unzip` or `wait` took over is not the pipeline's any more: its place comes free as
+/// soon as it is dropped, although its work goes on.
+#[test]
+fn a_batch_that_was_taken_over_gives_its_place_back_at_once() {
+    let _alone = alone();
+    let image = given(&noise(64, 80));
+    let sizes = [[64, 80]];
+    for device in gpus_and_a_cpu() {
+        let (pipeline, frames, gates) = gated::<2>(device, &image);
+        let [first, second] = &gates;
+        guarded(&[first, second], || {
+            let mut submitted = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap());
+            let unzipped = submitted.next().unwrap().unzip();
+            let other = AnyStream::new(device).unwrap();
+            let waited = other.enter(|s| {
+                let on = s.wait(submitted.next().unwrap()).unwrap();
+                assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "both places are taken on {device}");
+                drop(on);
+                pipeline.try_frame(&sizes).unwrap()
+            });
+            assert!(waited.is_some(), "one place is free again on {device}");
+            assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "the other is taken on {device}");
+            drop(unzipped);
+            let other = pipeline.try_frame(&sizes).unwrap();
+            assert!(other.is_some(), "both places are free on {device}");
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use thalweg_vision::{Frame, FrameFuture, Pipeline};
 use crate::gates::{gated, gpus_and_a_cpu};
 use crate::support::devices::{alone, devices};
 use crate::support::run::given;
-use crate::{mixed, noise, panics, pipeline, small_params, unwrap_all};
+use crate::{deep, mixed, noise, panics, small_params, unwrap_all};
 
 /// A waker that says when it is woken.
 struct Bell(mpsc::Sender<()>);
@@ -130,6 +130,52 @@ fn tasks_wait_for_frames_in_order() {
     }
 }
 
+/// A waker whose destructor panics.
+struct Mine;
+
+impl Wake for Mine {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "on purpose");
+    }
+}
+
+/// The destructor of a waker is code of an executor. If it panics, the place and the queue do not
+/// suffer, and neither does the task that happens to drop it.
+#[test]
+fn a_waker_may_panic_when_it_is_dropped() {
+    let _alone = alone();
+    let pipeline = deep(devices()[0], small_params(), 1);
+    let sizes = [[4, 4]];
+    let polled = || {
+        let mut future = pipeline.frame_async(&sizes);
+        let mine = Waker::from(Arc::new(Mine));
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&mine)).is_pending());
+        drop(mine); // The queue holds the last handle.
+        future
+    };
+    let frame = pipeline.frame(&sizes).unwrap();
+    let (first, mut second) = (polled(), polled());
+    let mut third = Waiter::new(&pipeline, &sizes);
+    assert!(third.poll().is_pending());
+    drop(first);
+    // Another waker takes the place of the one that panics.
+    let (bell, woken) = mpsc::channel();
+    let bell = Waker::from(Arc::new(Bell(bell)));
+    assert!(Pin::new(&mut second).poll(&mut Context::from_waker(&bell)).is_pending());
+    drop(frame);
+    woken.try_recv().expect("it is the first in the queue");
+    let Poll::Ready(frame) = Pin::new(&mut second).poll(&mut Context::from_waker(&bell)) else {
+        panic!("it is this task's turn")
+    };
+    drop(frame.unwrap());
+    third.is_woken();
+    drop(third.frame());
+}
+
 /// Many more requests than places, some of which are given up at some point.
 #[test]
 fn requests_share_a_pipeline_under_tokio() {
@@ -137,7 +183,7 @@ fn requests_share_a_pipeline_under_tokio() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let images = mixed();
     for &device in devices() {
-        let pipeline = pipeline(device, small_params()).with_depth(3);
+        let pipeline = deep(device, small_params(), 3);
         let want = unwrap_all(pipeline.run(&images));
         let (pipeline, images) = (Arc::new(pipeline), Arc::new(images.clone()));
         let (in_use, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -177,10 +223,16 @@ fn requests_share_a_pipeline_under_tokio() {
             got
         });
         assert!(most.load(Ordering::SeqCst) <= 3);
+        let mut gave_up_waiting = 0;
         for (i, set) in got.into_iter().enumerate() {
-            assert_eq!(set.is_some(), i % 5 < 3 || (set.is_some() && i % 5 == 4), "request {i}");
+            match i % 5 {
+                3 => assert!(set.is_none(), "request {i} was given up under way"),
+                4 => gave_up_waiting += u32::from(set.is_none()),
+                _ => assert!(set.is_some(), "request {i}"),
+            }
             assert!(set.is_none_or(|set| set == want[i % want.len()]), "request {i} on {device}");
         }
+        assert!(gave_up_waiting > 0, "some request had to wait on {device}");
     }
 }
 
@@ -203,7 +255,8 @@ fn a_failed_device_ends_the_wait() {
             panics(s).unwrap();
             s.synchronize().unwrap_err()
         });
-        // By value: should one fail, the thread gets its turn and the test ends.
+        // The loop takes the tasks by value. So if one of them fails, the others leave the queue,
+        // the thread gets its turn, and the test ends.
         for mut task in tasks {
             task.is_woken();
             assert!(matches!(task.poll(), Poll::Ready(Err(Error::Poisoned { .. }))));

@@ -4,7 +4,7 @@ use thalweg::{LiveBrand, Result, Stream};
 fn wait<S>(s: &Stream<S>) -> Result<()> { // bug
 fn wait<S: LiveBrand>(s: &Stream<S>) -> Result<()> { // fix
     s.synchronize()
-    //~^ E0277 `stream `S` cannot do this` `the bound is `S: LiveBrand``
+    //~^ E0277 `the bound is` `LiveBrand`
 }
 
 fn main() {}

@@ -21,11 +21,13 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
+use thalweg::simt::host::counted;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Plain, Resource, Result, Shared, Stream,
+    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, LiveBrand, On, PinnedBuffer, Plain, Resource, Result, Shared,
+    Stream,
 };
 
-use crate::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience, Scores};
+use crate::kernels::{Batch, MAX_IMAGES, ParticipatoryMut, RelevanceMut, Salience, Scores};
 use crate::{Head, Image, PLANES, Query, kernels};
 
 /// Rows and columns of patches.
@@ -108,6 +110,18 @@ struct HostMaps {
     topk: PinnedBuffer<i32>,
 }
 
+/// Checks a number of images: each kernel has a block, or a row of blocks, for each image.
+fn check_images(images: usize) -> Result<()> {
+    if images > MAX_IMAGES as usize {
+        return Err(Error::Parameter {
+            name: "batch",
+            given: counted(images, "image"),
+            expected: format!("at most {MAX_IMAGES}"),
+        });
+    }
+    Ok(())
+}
+
 impl Profile {
     /// A profile with a stream of its own. Without a balancer, the three scores weigh the same.
     /// Waits until the weights are on the device.
@@ -119,7 +133,7 @@ impl Profile {
         let stream = AnyStream::new(device)?;
         let (coupling, predictor) = stream.enter(|s| {
             let keep = |values: Vec<f32>| -> Result<_> { Ok(s.share(s.upload_blocking(&values)?)?) };
-            Ok::<_, thalweg::Error>((keep(coupling)?, predictor.map(keep).transpose()?))
+            Ok::<_, Error>((keep(coupling)?, predictor.map(keep).transpose()?))
         })?;
         Ok(Self { device, stream, coupling, predictor })
     }
@@ -178,7 +192,7 @@ impl Profile {
                 mix: self.download(stream, &maps.mix)?,
                 topk: self.download(stream, &maps.topk)?,
             };
-            Ok::<_, thalweg::Error>(stream.record(maps)?)
+            Ok::<_, Error>(stream.record(maps)?)
         })?;
         let maps = maps.synchronize()?;
         let map = |map: &[f32], i: usize| map[i * PATCHES..(i + 1) * PATCHES].to_vec();
@@ -194,11 +208,12 @@ impl Profile {
         Ok((0..images.len()).map(of).collect())
     }
 
-    /// Device memory for the maps of this many images.
+    /// Device memory for the maps of this many images, at most 65535.
     ///
     /// # Errors
-    /// There is no memory, or the device has failed.
+    /// There are too many images, there is no memory, or the device has failed.
     pub fn alloc<S: LiveBrand>(&self, stream: &Stream<S>, images: usize) -> Result<DeviceMapsOn<S>> {
+        check_images(images)?;
         let mut mix = stream.alloc(3 * images)?;
         stream.fill(&mut mix, 1.0 / 3.0)?;
         // The layout of images of 32 x 32 pixels in which each pixel is a patch.
@@ -227,7 +242,7 @@ impl Profile {
     /// [`kernels::profile_sample`] takes them. `maps` must be for B images.
     ///
     /// # Errors
-    /// The lengths do not agree, or the device has failed.
+    /// The lengths do not agree, there are more than 65535 images, or the device has failed.
     pub fn enqueue<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
@@ -235,6 +250,7 @@ impl Profile {
         rgb: &DeviceSlice<S, u8>,
         maps: &mut DeviceMapsOn<S>,
     ) -> Result<()> {
+        check_images(table.len() / 3)?;
         let images = (table.len() / 3) as u32;
         let n = PATCHES as u32;
         let DeviceMapsOn { information, perspectival, participatory, relevance, mix, topk, .. } = maps;

@@ -32,6 +32,9 @@
 
 mod allocate;
 pub mod arr_coc_0_1;
+mod block_on;
+mod frame;
+mod options;
 mod params;
 mod pipeline;
 mod query;
@@ -41,8 +44,10 @@ mod tokens;
 mod workspace;
 
 pub use allocate::{Allocation, allocate_blocking};
+pub use frame::Frame;
+pub use options::Options;
 pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
-pub use pipeline::{Frame, FrameFuture, Pipeline};
+pub use pipeline::{FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};
 pub use stages::Stages;
 pub use tokens::{TokenSet, TokenValues, Tokens};
@@ -53,7 +58,8 @@ pub use workspace::{Precision, Workspace, WorkspaceOn};
 pub use thalweg_kernels::vision as kernels;
 
 /// Locks a mutex. The data of a mutex that a panic poisoned is still consistent, because no code of
-/// a user runs under a lock of this crate.
+/// a user runs under a lock of this crate. A seeded CPU device may run host functions under it; it
+/// catches their panics.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

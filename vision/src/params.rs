@@ -15,6 +15,7 @@ pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 
 /// How an image becomes tokens.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Params {
     /// Side of a patch in pixels, 1 to 16384. Default 32.
     pub patch: u32,

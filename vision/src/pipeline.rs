@@ -13,25 +13,23 @@
 //! the budget decides the size of their memory.
 
 use std::collections::VecDeque;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
 
+use crate::block_on::block_on;
+use crate::frame::Frame;
 use crate::kernels::Layout;
 use crate::lock;
 use crate::params::layout;
 use crate::slots::{Buffers, BuffersOn, Claim, Draft, Run, SlotOn, Slots, Work};
 use crate::stages::Stages;
 use crate::tokens::TokensOn;
-use crate::workspace::{Coupling, Mix, Plan, Precision, WorkspaceOn};
-use crate::{Head, Image, PLANES, Params, Query, TokenSet, Tokens, kernels};
-
-/// The default number of slots of a pipeline. It is enough to keep both copy engines and the
-/// kernels busy beside the work of the host.
-const DEPTH: usize = 4;
+use crate::workspace::{Coupling, Mix, Plan, WorkspaceOn};
+use crate::{Head, Image, Options, PLANES, Params, Query, TokenSet, Tokens, kernels};
 
 /// Images to tokens.
 ///
@@ -67,66 +65,24 @@ const DEPTH: usize = 4;
 /// assert!(total > 0 && total <= 20 * 2 * 500);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Pipeline {
     device: Device,
     params: Params,
+    options: Options,
     gains: Vec<u32>,
-    precision: Precision,
-    keep_textures: bool,
-    measure: bool,
     coupling: Option<Coupling>,
     slots: Arc<Slots>,
 }
 
-/// Page-locked memory for a batch of images. Write the images, then [`submit`](Pipeline::submit)
-/// it. Dropping it gives the memory to a later batch.
-#[derive(Debug)]
-pub struct Frame {
-    /// `None` once it is submitted.
-    draft: Option<Draft>,
-    slots: Weak<Slots>,
-}
-
-impl Drop for Frame {
-    fn drop(&mut self) {
-        if let (Some(draft), Some(slots)) = (self.draft.take(), self.slots.upgrade()) {
-            slots.free(draft);
-        }
-    }
-}
-
-impl Frame {
-    fn layout(&self) -> &Layout {
-        match &self.draft {
-            Some(draft) => &draft.plan().layout,
-            None => unreachable!("only `submit` takes it, by value"),
-        }
-    }
-
-    /// Number of images.
-    pub fn images(&self) -> usize {
-        self.layout().images() as usize
-    }
-
-    /// Height and width of image `i`.
-    ///
-    /// # Panics
-    /// There is no image `i`.
-    pub fn size(&self, i: usize) -> [u32; 2] {
-        self.layout().size(i)
-    }
-
-    /// The bytes of image `i`, `[H, W, 3]` sRGB. At first they hold what an earlier batch left.
-    ///
-    /// # Panics
-    /// There is no image `i`.
-    pub fn image_mut(&mut self, i: usize) -> &mut [u8] {
-        let range = self.layout().byte_range(i);
-        match &mut self.draft {
-            Some(draft) => &mut draft.images[range],
-            None => unreachable!("only `submit` takes it, by value"),
-        }
+/// Shows the settings, and neither weights nor memory.
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("device", &self.device)
+            .field("params", &self.params)
+            .field("options", &self.options)
+            .field("has_query", &self.coupling.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,45 +90,30 @@ impl Frame {
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
 impl Pipeline {
-    /// A pipeline of the default depth, without a query, that makes 32-bit tokens.
+    /// A pipeline with the default [`Options`] and without a query.
     ///
     /// # Errors
     /// A parameter is out of its range.
     pub fn new(device: Device, params: Params) -> Result<Self> {
+        Self::with_options(device, params, Options::default())
+    }
+
+    /// A pipeline without a query.
+    ///
+    /// # Errors
+    /// A parameter or an option is out of its range.
+    pub fn with_options(device: Device, params: Params, options: Options) -> Result<Self> {
         params.validate()?;
+        options.validate()?;
         let (lo, hi) = params.side_bounds();
         Ok(Self {
             device,
             gains: kernels::gains(lo, hi, params.focus),
             params,
-            precision: Precision::F32,
-            keep_textures: false,
-            measure: false,
             coupling: None,
-            slots: Slots::new(DEPTH),
+            slots: Slots::new(device, options.depth),
+            options,
         })
-    }
-
-    /// Sets how many batches may be under way or in use at once, at least 1. Default 4. A batch
-    /// that is dropped under way counts until its work is done, however it is dropped.
-    pub fn with_depth(self, depth: usize) -> Self {
-        Self { slots: Slots::new(depth.max(1)), ..self }
-    }
-
-    /// Sets how tokens are stored. Default [`Precision::F32`].
-    pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, slots: Slots::new(self.slots.depth()), ..self }
-    }
-
-    /// Sets whether the texture array comes back too (52 bytes for each pixel). Default no.
-    pub fn with_textures(self, keep: bool) -> Self {
-        Self { keep_textures: keep, slots: Slots::new(self.slots.depth()), ..self }
-    }
-
-    /// Sets whether to measure the device time of each [stage](Pipeline::stages). A pipeline that
-    /// measures records events and replays no graph. Default no.
-    pub fn with_stages(self, measure: bool) -> Self {
-        Self { measure, slots: Slots::new(self.slots.depth()), ..self }
     }
 
     /// Makes the participatory score of a query part of relevance. [`Params::mix`] gives the
@@ -187,7 +128,12 @@ impl Pipeline {
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
-        Ok(Self { coupling, slots: Slots::new(self.slots.depth()), ..self })
+        Ok(Self { coupling, slots: Slots::new(self.device, self.options.depth), ..self })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
     }
 
     /// The device it runs on.
@@ -200,12 +146,17 @@ impl Pipeline {
         &self.params
     }
 
-    /// How many batches may be under way or in use at once.
-    pub fn depth(&self) -> usize {
-        self.slots.depth()
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
-    /// The device time of the batches recycled so far, if it is [measured](Pipeline::with_stages).
+    /// How many batches may be under way or in use at once.
+    pub fn depth(&self) -> usize {
+        self.options.depth
+    }
+
+    /// The device time of the batches recycled so far, if it is [measured](Options::stages).
     pub fn stages(&self) -> Stages {
         self.slots.stages()
     }
@@ -236,12 +187,13 @@ impl Pipeline {
     ///
     /// ```
     /// use thalweg::Device;
-    /// use thalweg_vision::{Params, Pipeline};
+    /// use thalweg_vision::{Options, Params, Pipeline};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> thalweg::Result<()> {
     /// let params = Params { budget: 500, ..Params::default() };
-    /// let pipeline = Pipeline::new(Device::best()?, params)?.with_depth(2);
+    /// let options = Options { depth: 2, ..Options::default() };
+    /// let pipeline = Pipeline::with_options(Device::best()?, params, options)?;
     /// let request = async |shade| {
     ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
     ///     frame.image_mut(0).fill(shade);
@@ -289,7 +241,7 @@ impl Pipeline {
             made => made,
         };
         let (stream, plan, images, buffers) = made?;
-        let work = if self.measure { Work::Measured(Vec::new()) } else { Work::First };
+        let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::First };
         Ok(Some(self.lend(Draft {
             images,
             buffers,
@@ -298,7 +250,7 @@ impl Pipeline {
     }
 
     fn lend(&self, draft: Draft) -> Frame {
-        Frame { draft: Some(draft), slots: Arc::downgrade(&self.slots) }
+        Frame::new(draft, &self.slots)
     }
 
     /// Makes a stream and the memory for a batch. Waits for nothing.
@@ -308,7 +260,7 @@ impl Pipeline {
         let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
         let (plan, buffers) = stream.enter(|s| {
             let workspace = self.workspace_of(s, layout)?;
-            let planes = match self.keep_textures {
+            let planes = match self.options.textures {
                 true => Some((s.alloc(PLANES * pixels)?, s.bind(self.device.pinned(PLANES * pixels)?)?)),
                 false => None,
             };
@@ -335,7 +287,7 @@ impl Pipeline {
     }
 
     fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
-        WorkspaceOn::new(stream, &self.params, layout, self.precision, &self.gains, self.coupling.as_ref())
+        WorkspaceOn::new(stream, &self.params, layout, self.options.precision, &self.gains, self.coupling.as_ref())
     }
 
     /// Device memory for batches of images of these sizes (height, width) that are on the device
@@ -370,11 +322,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn submit(&self, mut frame: Frame) -> Result<Event<Tokens>> {
-        let Some(Draft { images, buffers, run }) = frame.draft.take() else {
-            unreachable!("only this and `drop` take it, by value")
-        };
-        let home = std::mem::take(&mut frame.slots);
+    pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
+        let (Draft { images, buffers, run }, home) = frame.submit();
         let mut work = lock(&run.work);
         run.stream.enter(|stream| {
             let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
@@ -404,16 +353,12 @@ impl Pipeline {
         if !draft.run.place.is_of(&self.slots) {
             return;
         }
-        if let Work::Measured(marks) = &*lock(&draft.run.work) {
+        let times = match &*lock(&draft.run.work) {
             // The tokens are on the host, so the device is past the marks.
-            self.slots.set_stages(|stages| {
-                let mut sum = *stages;
-                if sum.add(marks).is_ok() {
-                    *stages = sum;
-                }
-            });
-        }
-        self.slots.free(draft);
+            Work::Measured(marks) => Stages::between(marks).ok(),
+            _ => None,
+        };
+        self.slots.recycle(draft, times);
     }
 
     /// Processes images of any sizes, a few at a time, and waits for all of them. Returns a result
@@ -489,54 +434,5 @@ impl FrameFuture<'_> {
 impl Drop for FrameFuture<'_> {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// Waits for a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::Pin;
-    use std::sync::mpsc;
-    use std::task::{Context, Poll, Waker};
-
-    use super::Pipeline;
-    use thalweg::{Device, Result};
-
-    use crate::Params;
-
-    /// After the driver fails, nobody can say when a batch is done. Whoever waits for its place
-    /// must not wait forever.
-    #[test]
-    fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
-        let pipeline = Pipeline::new(Device::new_cpu()?, Params::default())?.with_depth(1);
-        let frame = pipeline.frame(&[[4, 4]])?;
-        let (open, gate) = mpsc::channel::<()>();
-        let Some(draft) = &frame.draft else { unreachable!("it was not submitted") };
-        draft.run.stream.enter(|s| s.launch_host(move || _ = gate.recv()))?;
-        drop(pipeline.submit(frame)?);
-        let mut waiting = pipeline.frame_async(&[[4, 4]]);
-        let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(poll().is_pending());
-        pipeline.slots.lose_returning();
-        assert!(matches!(poll(), Poll::Ready(Ok(_))), "its place is free");
-        drop(open);
-        Ok(())
     }
 }

@@ -38,14 +38,24 @@ impl Stages {
         ]
     }
 
-    /// Adds the times between marks. There is one mark before the first stage and one after each
-    /// stage.
-    pub(crate) fn add(&mut self, marks: &[TimedEvent]) -> Result<()> {
-        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
-        let stages = [upload, analysis, relevance, allocation, compression, textures, download];
-        for (stage, pair) in stages.into_iter().zip(marks.windows(2)) {
-            *stage += pair[1].elapsed(&pair[0])?.unwrap_or_default();
+    /// The times between marks. There is one mark before the first stage and one after each stage.
+    pub(crate) fn between(marks: &[TimedEvent]) -> Result<Self> {
+        let mut times = Self::default();
+        for (stage, pair) in times.each_mut().into_iter().zip(marks.windows(2)) {
+            *stage = pair[1].elapsed(&pair[0])?.unwrap_or_default();
         }
-        Ok(())
+        Ok(times)
+    }
+
+    /// Adds the times of a batch.
+    pub(crate) fn add(&mut self, mut times: Self) {
+        for (sum, time) in self.each_mut().into_iter().zip(times.each_mut()) {
+            *sum += *time;
+        }
+    }
+
+    fn each_mut(&mut self) -> [&mut Duration; 7] {
+        let Self { upload, analysis, relevance, allocation, compression, textures, download } = self;
+        [upload, analysis, relevance, allocation, compression, textures, download]
     }
 }

@@ -1,5 +1,7 @@
 //! The results of a batch on the host.
 
+use std::fmt;
+
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
@@ -70,13 +72,25 @@ impl TokenSet {
 /// [`Pipeline::recycle`](crate::Pipeline::recycle) gives the memory to a later batch. Dropping a
 /// `Tokens` frees the memory. Dropping an [`Event<Tokens>`](thalweg::Event), or a future of one,
 /// gives the memory to a later batch as soon as the work of this batch is done. Until then the
-/// batch takes one of the pipeline's [places](crate::Pipeline::depth). A batch that is forgotten
-/// (`std::mem::forget`) keeps its place forever, because the pipeline cannot tell it from a batch
-/// in use.
-#[derive(Debug, Resource)]
+/// batch takes one of the pipeline's [places](crate::Pipeline::depth). A batch that `wait` or
+/// `unzip` took over gives its place back as soon as it is dropped, and its memory is freed once
+/// its work is done. A batch that is forgotten (`std::mem::forget`) keeps its place forever,
+/// because the pipeline cannot tell it from a batch in use.
+#[derive(Resource)]
 #[resource(unzip)]
 pub struct Tokens {
     pub(crate) slot: Slot,
+}
+
+/// Shows the numbers of images, selected patches and tokens.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("images", &self.images())
+            .field("selected", &self.selected())
+            .field("tokens", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The numbers of tokens, in the [`Precision`] of the pipeline.

@@ -16,6 +16,7 @@ use crate::{PLANES, Params};
 
 /// How the numbers of a token are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Precision {
     /// 32-bit floats.
     #[default]

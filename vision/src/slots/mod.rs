@@ -4,8 +4,9 @@
 //! free; or it is on loan, as a [`Frame`](crate::Frame) or as [`Tokens`](crate::Tokens); or it is
 //! *returning*: its event was dropped while its work was pending. A slot that is given back keeps
 //! its place until the device is past its work. Then it is free, with its memory and its graph. So
-//! a pipeline never has more than n batches under way. `Tokens` that are dropped free their memory
-//! and their place.
+//! a pipeline never has more than n batches under way, but for those whose event `wait` or `unzip`
+//! took over: they give their place back as soon as they are dropped, and their memory once their
+//! work is done. `Tokens` that are dropped free their memory and their place.
 //!
 //! Threads and tasks that find no place stand in one queue, and get places in the order in which
 //! they came. Only the first may take a place. **Invariant**: if there is room and a queue, the
@@ -13,14 +14,21 @@
 //! out of the queue maintains this, with [`State::call`].
 //!
 //! Wakers are code of an executor, so none is woken, cloned or dropped under the lock.
+//!
+//! In a forked child, another thread of the parent may have held the lock, and then nobody ever
+//! releases it. So nothing that runs there takes it, and slots leak.
 
 mod slot;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Wake, Waker};
 
-use thalweg::{Event, Query, Result, Returned};
+use thalweg::{Device, Error, Event, Query, Result, Returned};
 
 pub(crate) use slot::{Buffers, BuffersOn, Draft, Run, Slot, SlotOn, Work};
 
@@ -30,6 +38,7 @@ use crate::stages::Stages;
 /// The places of a pipeline.
 #[derive(Debug)]
 pub(crate) struct Slots {
+    device: Device,
     depth: usize,
     state: Mutex<State>,
 }
@@ -103,20 +112,17 @@ impl State {
 }
 
 impl Slots {
-    pub(crate) fn new(depth: usize) -> Arc<Self> {
-        Arc::new(Self { depth, state: Mutex::default() })
+    pub(crate) fn new(device: Device, depth: usize) -> Arc<Self> {
+        Arc::new(Self { device, depth, state: Mutex::default() })
     }
 
-    pub(crate) fn depth(&self) -> usize {
-        self.depth
+    /// Whether this process is a forked child.
+    fn in_child(&self) -> bool {
+        matches!(self.device.usable(), Err(Error::Forked))
     }
 
     pub(crate) fn stages(&self) -> Stages {
         lock(&self.state).stages
-    }
-
-    pub(crate) fn set_stages(&self, change: impl FnOnce(&mut Stages)) {
-        change(&mut lock(&self.state).stages);
     }
 
     /// Takes a free slot that suits, or a place for a new one, if nobody else is first in the
@@ -141,7 +147,7 @@ impl Slots {
         let mut left = None;
         match (&claim, *turn) {
             (Ok(None), Some(number)) => {
-                // The old waker is dropped with `waker`, once the lock is released.
+                // From here on, `waker` is the old one, which is dropped once the lock is released.
                 if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.number == number) {
                     std::mem::swap(&mut waiter.waker, &mut waker);
                 }
@@ -162,7 +168,7 @@ impl Slots {
         let next = state.call(self.depth);
         drop(state);
         wake(next);
-        drop(left);
+        discard((left, waker));
         claim
     }
 
@@ -187,12 +193,15 @@ impl Slots {
 
     /// Leaves the queue. The turn passes to the next.
     pub(crate) fn leave(&self, number: u64) {
+        if self.in_child() {
+            return;
+        }
         let mut state = lock(&self.state);
         let left = state.leave_queue(number);
         let next = state.call(self.depth);
         drop(state);
         wake(next);
-        drop(left);
+        discard(left);
     }
 
     /// Takes the free slots out, so that the caller can free their memory.
@@ -202,7 +211,16 @@ impl Slots {
 
     /// Takes back a slot that nobody uses.
     pub(crate) fn free(&self, draft: Draft) {
+        self.recycle(draft, None);
+    }
+
+    /// Takes back a slot that nobody uses, and adds the times of its batch, if it was measured.
+    pub(crate) fn recycle(&self, draft: Draft, times: Option<Stages>) {
+        if self.in_child() {
+            return forget(draft);
+        }
         let mut state = lock(&self.state);
+        state.stages.add(times.unwrap_or_default());
         state.free.push_back(draft);
         let next = state.call(self.depth);
         drop(state);
@@ -214,6 +232,9 @@ impl Slots {
     /// `done` is the slot's event over nothing. It is asked without the lock, because a question to a
     /// device with a seeded schedule runs what the device holds, host functions among it.
     pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>, done: Event<()>) {
+        if self.in_child() {
+            return forget((slot, done));
+        }
         let mut state = lock(&self.state);
         let number = state.number();
         state.returning.push((number, slot));
@@ -261,18 +282,13 @@ fn idle(slot: Event<Slot>) -> Result<Slot, Event<Slot>> {
 /// because destructors call it.
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
-        std::mem::forget(woken.err());
+        forget(catch_unwind(AssertUnwindSafe(|| waker.wake())).err());
     }
 }
 
-#[cfg(test)]
-impl Slots {
-    /// Settles the returning slots as if their device could not say whether they are done.
-    pub(crate) fn lose_returning(&self) {
-        let numbers: Vec<_> = lock(&self.state).returning.iter().map(|(number, _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.settle(number));
-    }
+/// Drops what may hold a waker, and catches a panic of its destructor.
+fn discard<T>(value: T) {
+    forget(catch_unwind(AssertUnwindSafe(|| drop(value))).err());
 }
 
 /// Settles a returning slot when it is woken.
@@ -302,7 +318,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(slots) = self.0.upgrade() {
+        if let Some(slots) = self.0.upgrade()
+            && !slots.in_child()
+        {
             let mut state = lock(&slots.state);
             state.taken -= 1;
             let next = state.call(slots.depth);
