@@ -37,6 +37,11 @@
 /// - Unsigned parameters are widened to `u128` and signed ones to `i128`, so a product of four
 ///   `u32` or of two `u64` cannot overflow. For more factors use `checked_mul`, for a difference
 ///   `checked_sub`. Extents and `shared` are `u128`.
+/// - Constants are widened in the same way, so `const BLOCK: u32 = 256;` can stand beside a
+///   parameter: `grid(n.div_ceil(BLOCK)) block(BLOCK) shared(BLOCK * 4)`. A constant is a name or a
+///   path in capital letters, such as `BLOCK` or `crate::layout::BLOCK`, also with a field, an
+///   index or `.len()` after it. What a function returns and names in small letters are not
+///   widened: write `size_of::<f64>() as u128`.
 /// - A buffer `x` has `x.len()`, `x.is_empty()` and `x.is_aligned(bytes)`.
 /// - If a predicate of `require` is false, the launcher returns
 ///   [`LaunchError::Requirement`](crate::host::LaunchError::Requirement), which names the first
@@ -213,7 +218,7 @@ macro_rules! __launcher {
                 $(let $arg = $crate::host::Argument::widen(&$arg);)*
                 #[allow(unused_labels)]
                 let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
-                    $(if !($require) {
+                    $(if !$crate::__clause!($crate::host::widened; $require) {
                         break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
                     })*
                     $crate::__core::option::Option::None
@@ -229,9 +234,9 @@ macro_rules! __launcher {
                 }
                 $crate::host::LaunchShape::new(
                     &__KERNEL,
-                    &[$($crate::host::extent($grid)),+],
-                    &[$($crate::host::extent($block)),+],
-                    [$($crate::host::extent($shared),)? 0][0],
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
+                    [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
                 )?
             };
             // SAFETY: The author of the declaration promises that the kernel is sound for arguments

@@ -85,3 +85,6 @@ pub use element::{Element, Word};
 pub use gpu::Gpu;
 #[doc(hidden)]
 pub use kernel::__bytes;
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use thalweg_derive::__clause;

@@ -5,6 +5,7 @@
 //! its streams.
 
 mod argument;
+mod constant;
 mod counted;
 mod error;
 mod kernel;
@@ -16,6 +17,8 @@ mod slice;
 #[doc(hidden)]
 pub use argument::{Argument, Parameter, slots};
 pub use argument::{Extent, MAX_PARAMETERS};
+#[doc(hidden)]
+pub use constant::{Constant, widened};
 #[doc(hidden)]
 pub use counted::counted;
 pub use error::LaunchError;
