@@ -30,9 +30,16 @@ fn expression(function: &[TokenTree], tokens: TokenStream) -> TokenStream {
                 let other = is_call(after) || is_word(after, "as") || is(after, '!') || is_path(&tokens, at);
                 if constant && !other && !is_member(&tokens, start) {
                     at = places(&tokens, at);
-                    out.extend_from_slice(function);
+                    // The call stands where the constant does, so an error points at the constant.
+                    let place = tokens[start].span();
+                    out.extend(function.iter().cloned().map(|mut token| {
+                        token.set_span(token.span().located_at(place));
+                        token
+                    }));
                     let value = tokens[start..at].iter().cloned().collect();
-                    out.push(Group::new(Delimiter::Parenthesis, value).into());
+                    let mut value = Group::new(Delimiter::Parenthesis, value);
+                    value.set_span(value.span().located_at(place));
+                    out.push(value.into());
                     continue;
                 }
                 if is(after, '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {

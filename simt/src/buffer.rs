@@ -1,6 +1,6 @@
 //! The three kinds of buffer parameter.
 
-use crate::{Element, Simt};
+use crate::{Element, Index, Simt};
 
 macro_rules! parameter {
     ($(#[$doc:meta])* $name:ident, $ptr:ty) => {
@@ -57,11 +57,11 @@ impl<T: Element> In<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn get(self, cx: impl Simt, i: usize) -> T {
+    pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i)) }
+        unsafe { cx.load(self.0.add(i.index())) }
     }
 }
 
@@ -71,11 +71,11 @@ impl<T: Element> Out<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn set(self, cx: impl Simt, i: usize, v: T) {
+    pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i), v) }
+        unsafe { cx.store(self.0.add(i.index()), v) }
     }
 }
 
@@ -85,11 +85,11 @@ impl<T: Element> InOut<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn get(self, cx: impl Simt, i: usize) -> T {
+    pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i)) }
+        unsafe { cx.load(self.0.add(i.index())) }
     }
 
     /// Stores element `i`.
@@ -97,10 +97,10 @@ impl<T: Element> InOut<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn set(self, cx: impl Simt, i: usize, v: T) {
+    pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i), v) }
+        unsafe { cx.store(self.0.add(i.index()), v) }
     }
 }

@@ -222,6 +222,12 @@ pub trait Simt: Copy {
 /// threads of the block must reach each barrier, and all 32 threads of the warp must reach each
 /// warp operation. The author of the kernel promises this in [`kernel!`](crate::kernel). The CPU
 /// device reports threads that diverge.
+#[diagnostic::on_unimplemented(
+    message = "threads over `Simt` have no barriers, shared memory and warp operations",
+    label = "this needs the other threads of the block",
+    note = "declare the kernel with `cx: impl Cooperative` instead of `cx: impl Simt`, and so the functions that take \
+            its context. Its block then has a multiple of 32 threads"
+)]
 pub trait Cooperative: Simt {
     /// Waits until every thread of the block has reached this barrier (`__syncthreads`). After it,
     /// the block sees the shared and device memory that its threads wrote before it.

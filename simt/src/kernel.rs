@@ -111,7 +111,7 @@ macro_rules! kernel {
         $vis unsafe extern "ptx-kernel" fn $name($($arg: $crate::__parameter!(raw $kind $(<$element>)?)),*) {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
-            unsafe fn __thalweg_body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+            unsafe fn __thalweg_body($cx: $crate::__context!($context), $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
                 // SAFETY: The author of the declaration promises that the body is sound for every
                 // list of arguments that passes `require` (see `kernel!`).
                 unsafe { $body }
@@ -138,7 +138,7 @@ macro_rules! kernel {
                     #[inline(always)]
                     #[allow(unused_variables, clippy::too_many_arguments)]
                     unsafe fn __thalweg_body(
-                        $cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
+                        $cx: $crate::__context!($context), $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
                     ) {
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require` (see `kernel!`).
@@ -294,6 +294,14 @@ macro_rules! __origin {
             $crate::__core::module_path!()
         )
     };
+}
+
+/// Makes the type of the context as a body sees it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __context {
+    (Simt) => { impl $crate::Simt + $crate::__Independent };
+    (Cooperative) => { impl $crate::Cooperative };
 }
 
 /// Says whether the threads of a block may wait for each other.

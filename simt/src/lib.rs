@@ -48,6 +48,8 @@
 //! |---|---|
 //! | `element` | the types that kernels load and store |
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
+//! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
+//! | `index` | the types by which bodies index buffers |
 //! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
 //! | `gpu` | the context on `nvptx64` |
 //! | [`host::counted`] | numbers with their nouns |
@@ -68,6 +70,8 @@ pub use core as __core;
 mod buffer;
 mod context;
 mod element;
+mod independent;
+mod index;
 mod kernel;
 mod ptx;
 
@@ -81,6 +85,9 @@ pub mod host;
 pub use buffer::{In, InOut, Out};
 pub use context::{Cooperative, Dim3, Shared, Simt};
 pub use element::{Element, Word};
+#[doc(hidden)]
+pub use independent::Independent as __Independent;
+pub use index::Index;
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
 #[doc(hidden)]

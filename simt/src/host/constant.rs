@@ -2,7 +2,9 @@
 
 use super::argument::Extent;
 
-/// A constant as it stands in a clause. Numbers are widened as parameters are.
+/// A constant as it stands in a clause. Numbers are widened as parameters are. `Wide` is the type by
+/// which a clause sees it. Each type has only one, so it could be an associated type, but then the
+/// compiler would report each mistake twice.
 #[diagnostic::on_unimplemented(
     message = "a constant of type `{Self}` cannot be used in a clause of `kernel!`",
     label = "this is neither a number nor a `bool`",
@@ -10,17 +12,14 @@ use super::argument::Extent;
             to `u128` or `i128`, as parameters are. Give other values a name in small letters, such as that of a `fn`"
 )]
 #[doc(hidden)]
-pub trait Constant {
-    /// The type by which a clause sees the constant.
-    type Wide;
+pub trait Constant<Wide> {
     /// Returns the constant as a clause sees it.
-    fn widen(self) -> Self::Wide;
+    fn widen(self) -> Wide;
 }
 
 macro_rules! constants {
     ($($wide:ty: $($t:ty)*;)*) => {$($(
-        impl Constant for $t {
-            type Wide = $wide;
+        impl Constant<$wide> for $t {
             #[inline(always)]
             fn widen(self) -> $wide {
                 self as $wide
@@ -41,6 +40,6 @@ constants! {
 /// Returns a constant as a clause sees it.
 #[doc(hidden)]
 #[inline(always)]
-pub fn widened<C: Constant>(constant: C) -> C::Wide {
+pub fn widened<C: Constant<Wide>, Wide>(constant: C) -> Wide {
     constant.widen()
 }
