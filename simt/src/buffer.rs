@@ -28,6 +28,17 @@ macro_rules! parameter {
                 Self(p)
             }
 
+            /// Makes the parameter from the slot that the launch carries.
+            ///
+            /// # Safety
+            /// `address` is that of a device buffer that the launch passed for this parameter.
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[doc(hidden)]
+            #[inline(always)]
+            pub unsafe fn from_address(address: u64) -> Self {
+                Self(address as usize as $ptr)
+            }
+
             /// Returns the address of element 0.
             #[inline(always)]
             pub fn as_ptr(self) -> $ptr {

@@ -26,7 +26,8 @@
 ///
 /// A kernel has at most 32 parameters. Each is one of these:
 ///
-/// - a number: `u8` to `u64`, `i8` to `i64`, `f32` or `f64`;
+/// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f32` or `f64`;
+/// - a `bool`;
 /// - a buffer of an [`Element`](crate::Element): [`In`](crate::In), [`Out`](crate::Out) or
 ///   [`InOut`](crate::InOut).
 ///
@@ -148,9 +149,10 @@ macro_rules! kernel {
                     unsafe fn __thalweg_block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
                         let mut slots = slots.iter().copied();
                         // SAFETY: The launcher made one slot for each parameter, in this order,
-                        // with `Argument::slot`.
-                        $(let $arg: $crate::__parameter!(body $kind $(<$element>)?) = unsafe {
-                            $crate::host::Parameter::from_slot(slots.next().unwrap_or_default())
+                        // with `Argument::slot`. The slot of a buffer is its address, and the CPU
+                        // device exposed the memory's provenance when it allocated it.
+                        $(let $arg = unsafe {
+                            $crate::__parameter!(slot (slots.next().unwrap_or_default()) $kind $(<$element>)?)
                         };)*
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require`, and that it holds no value
@@ -212,10 +214,11 @@ macro_rules! __launcher {
                 $cpu,
                 $($cooperative)*,
             );
-            let slots = $crate::host::slots([$($crate::host::Argument::slot(&$arg)),*]);
+            $(let $arg = $crate::host::argument(&$arg);)*
+            let slots = $crate::host::slots([$($arg.0),*]);
             #[allow(unused_variables)]
             let shape = {
-                $(let $arg = $crate::host::Argument::widen(&$arg);)*
+                $(let $arg = $arg.1;)*
                 #[allow(unused_labels)]
                 let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
                     $(if !$crate::__clause!($crate::host::widened; $require) {
@@ -262,6 +265,8 @@ macro_rules! __parameter {
     (raw $t:ident) => { $t };
     (body $kind:ident<$t:ident>) => { $crate::$kind<$t> };
     (body $t:ident) => { $t };
+    (slot $slot:tt $kind:ident<$t:ident>) => { $crate::$kind::<$t>::from_address($slot) };
+    (slot $slot:tt $t:ident) => { $crate::host::number::<$t>($slot) };
     (from $arg:ident $kind:ident<$t:ident>) => { $crate::$kind::from_ptr($arg) };
     (from $arg:ident $t:ident) => { $arg };
 }

@@ -85,11 +85,11 @@ pub mod host;
 pub use buffer::{In, InOut, Out};
 pub use context::{Cooperative, Dim3, Shared, Simt};
 pub use element::{Element, Word};
+#[cfg(target_arch = "nvptx64")]
+pub use gpu::Gpu;
 #[doc(hidden)]
 pub use independent::Independent as __Independent;
 pub use index::Index;
-#[cfg(target_arch = "nvptx64")]
-pub use gpu::Gpu;
 #[doc(hidden)]
 pub use kernel::__bytes;
 #[cfg(not(target_arch = "nvptx64"))]

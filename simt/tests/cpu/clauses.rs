@@ -85,8 +85,7 @@ fn constants_of_every_type_mix_with_parameters() {
         (128, -2, 0.25, "i128::from(k) > LIMIT"),
         (128, -1, 0.5, "a < SCALE"),
     ] {
-        let Err(LaunchError::Requirement { requirement: unmet, .. }) =
-            of_every_type(&look, n, k, a, slice_mut(&mut x))
+        let Err(LaunchError::Requirement { requirement: unmet, .. }) = of_every_type(&look, n, k, a, slice_mut(&mut x))
         else {
             panic!("{requirement} is not met")
         };
