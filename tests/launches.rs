@@ -105,3 +105,26 @@ fn truth_values_and_sizes_arrive_as_they_were_given() {
         .unwrap();
     }
 }
+
+/// The page for a first kernel shows the files of `examples/user-kernel`, with the paths of a package
+/// beside a checkout of thalweg.
+#[test]
+fn the_page_for_a_first_kernel_shows_the_example() {
+    let page = include_str!("../docs/first-kernel.md");
+    let shown: Vec<&str> = page
+        .split("\n```")
+        .filter_map(|part| ["toml\n", "rust\n"].iter().find_map(|language| part.strip_prefix(language)))
+        .collect();
+    let manifest = include_str!("../examples/user-kernel/Cargo.toml");
+    let manifest = manifest.replace("\"../../", "\"../thalweg/").replace("\"../..\"", "\"../thalweg\"");
+    let files = [
+        &*manifest,
+        include_str!("../examples/user-kernel/build.rs"),
+        include_str!("../examples/user-kernel/src/lib.rs"),
+        include_str!("../examples/user-kernel/src/main.rs"),
+    ];
+    assert_eq!(shown.len(), files.len(), "the page shows other files than the four of the example");
+    for (shown, file) in shown.into_iter().zip(files) {
+        assert_eq!(format!("{shown}\n"), file);
+    }
+}

@@ -17,6 +17,22 @@ macro_rules! parameter {
         }
         impl<T> Copy for $name<T> {}
 
+        impl<T> $name<T> {
+            /// Makes the parameter from the slot that the launch carries.
+            ///
+            /// # Safety
+            /// `address` is that of a device buffer that the launch passed for this parameter.
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[doc(hidden)]
+            #[inline(always)]
+            pub unsafe fn from_address(address: u64) -> Self
+            where
+                T: Element,
+            {
+                Self(address as usize as $ptr)
+            }
+        }
+
         impl<T: Element> $name<T> {
             /// Makes the parameter from the address that the launch carries.
             ///
@@ -28,18 +44,8 @@ macro_rules! parameter {
                 Self(p)
             }
 
-            /// Makes the parameter from the slot that the launch carries.
-            ///
-            /// # Safety
-            /// `address` is that of a device buffer that the launch passed for this parameter.
-            #[cfg(not(target_arch = "nvptx64"))]
-            #[doc(hidden)]
-            #[inline(always)]
-            pub unsafe fn from_address(address: u64) -> Self {
-                Self(address as usize as $ptr)
-            }
-
             /// Returns the address of element 0.
+            #[must_use]
             #[inline(always)]
             pub fn as_ptr(self) -> $ptr {
                 self.0
@@ -67,6 +73,7 @@ impl<T: Element> In<T> {
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
+    #[must_use]
     #[inline(always)]
     pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
@@ -95,6 +102,7 @@ impl<T: Element> InOut<T> {
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
+    #[must_use]
     #[inline(always)]
     pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,

@@ -8,7 +8,7 @@ macro_rules! refused {
         /// and the message is that of [`Cooperative`]. Without this trait, the compiler would say
         /// that there is no such method.
         #[doc(hidden)]
-        pub trait Independent: Simt {
+        pub trait Independent: Copy {
             $(
                 #[doc = concat!("See [`Cooperative::", stringify!($name), "`].")]
                 ///

@@ -16,15 +16,16 @@
 //! # fn main() {}
 //! ptx! {} // or `ptx! { unsafe "kernels" }`: the file that the build script made
 //!
+//! const BLOCK: u32 = 256;
+//!
 //! kernel! {
 //!     /// `y = a x + y`, element by element.
 //!     pub unsafe fn saxpy(cx: impl Simt, n: u32, a: f32, x: In<f32>, y: InOut<f32>)
 //!     require { x.len() == n, y.len() == n }
-//!     grid(n.div_ceil(256)) block(256)
+//!     grid(n.div_ceil(BLOCK)) block(BLOCK)
 //!     {
 //!         let i = cx.global_x();
 //!         if i < n {
-//!             let i = i as usize;
 //!             y.set(cx, i, cx.fma(a, x.get(cx, i), y.get(cx, i)));
 //!         }
 //!     }

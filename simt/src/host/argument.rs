@@ -19,6 +19,7 @@ use sealed::Sealed;
 /// [`Argument::slot`] of a `T` made the slot.
 #[doc(hidden)]
 #[inline(always)]
+#[must_use]
 pub unsafe fn number<T: Copy>(slot: u64) -> T {
     let bytes = slot.to_le_bytes();
     const { assert!(size_of::<T>() <= size_of::<u64>(), "a slot has 8 bytes") };
@@ -32,6 +33,7 @@ pub const MAX_PARAMETERS: usize = 32;
 
 /// Returns `slots` after checking, when it is compiled, that a launch can carry so many.
 #[doc(hidden)]
+#[must_use]
 pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
     const { assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters") };
     slots
@@ -125,16 +127,19 @@ pub struct Extent {
 
 impl Extent {
     /// Returns the number of elements in the buffer.
+    #[must_use]
     pub fn len(self) -> u128 {
         self.len as u128
     }
 
     /// Returns whether the buffer is empty.
+    #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// Returns whether the address of the first element is a multiple of `bytes`.
+    #[must_use]
     pub fn is_aligned(self, bytes: u64) -> bool {
         self.addr.is_multiple_of(bytes)
     }

@@ -57,7 +57,7 @@ kernel! {
         (1..=BIG).contains(&n),
         n <= BIG * BIG,
         BLOCK <= n,
-        i128::from(k) > LIMIT,
+        k > LIMIT,
         a < SCALE,
         STRICT || n == 0,
         matches!(n, 64..=4096),
@@ -80,11 +80,9 @@ fn constants_of_every_type_mix_with_parameters() {
     let shape = look.0.get().unwrap();
     assert_eq!((shape.grid, shape.block, shape.shared), ([2, 5, 6], [64, 1, 1], 64 * 4 + 8));
 
-    for (n, k, a, requirement) in [
-        (127, -1, 0.25, "x.len() == n * CHANNELS"),
-        (128, -2, 0.25, "i128::from(k) > LIMIT"),
-        (128, -1, 0.5, "a < SCALE"),
-    ] {
+    for (n, k, a, requirement) in
+        [(127, -1, 0.25, "x.len() == n * CHANNELS"), (128, -2, 0.25, "k > LIMIT"), (128, -1, 0.5, "a < SCALE")]
+    {
         let Err(LaunchError::Requirement { requirement: unmet, .. }) = of_every_type(&look, n, k, a, slice_mut(&mut x))
         else {
             panic!("{requirement} is not met")
