@@ -103,14 +103,8 @@ impl PtxBuilder {
     /// Makes a builder for the crate in the directory `krate`. Its PTX is for compute capability
     /// 7.5 (`sm_75`) and up.
     pub fn new(krate: impl Into<PathBuf>) -> Self {
-        Self {
-            krate: krate.into(),
-            target: "sm_75".into(),
-            features: None,
-            compiler: None,
-            recorded: None,
-            work_dir: None,
-        }
+        let (features, compiler, recorded, work_dir) = (None, None, None, None);
+        Self { krate: krate.into(), target: "sm_75".into(), features, compiler, recorded, work_dir }
     }
 
     /// Sets the oldest GPU that the PTX is for, such as `sm_75`. Newer GPUs run it too.

@@ -14,6 +14,8 @@ const SCALE: f32 = 0.5;
 const STRICT: bool = true;
 const SIDES: [u16; 3] = [7, 8, 9];
 static ROWS: u64 = 5;
+#[expect(clippy::upper_case_acronyms, reason = "it looks like a constant and is a type")]
+type WIDE = f64;
 
 mod layout {
     pub(super) struct Layout {
@@ -68,7 +70,7 @@ kernel! {
         n > <Tile as Edge>::EDGE,
         { const HERE: u32 = 3; HERE == 3 },
     }
-    grid(n.div_ceil(BLOCK), ROWS, twice(CHANNELS)) block(BLOCK) shared(BLOCK * WORDS + size_of::<f64>() as u128)
+    grid(n.div_ceil(BLOCK), ROWS, twice(CHANNELS)) block(BLOCK) shared(BLOCK * WORDS + size_of::<WIDE>() as u128)
     {}
 }
 
