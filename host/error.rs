@@ -253,6 +253,8 @@ pub enum Error {
 pub enum NotFound {
     /// The crate declares `ptx! {}`, so it has no PTX.
     NoPtx,
+    /// The crate was built without PTX. The text says why.
+    BuiltWithout(String),
     /// No PTX file has an entry of this name, or the header of a built file does not list it.
     Absent,
     /// More than one PTX file has an entry of this name.
@@ -265,6 +267,11 @@ impl fmt::Display for NotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPtx => f.write_str("its crate declares `ptx! {}`, so its kernels run on the CPU device only"),
+            Self::BuiltWithout(why) => write!(
+                f,
+                "its crate was built without PTX: {why}. Without that setting, the build script makes the PTX or says \
+                 which compiler it lacks; until then the kernels of this crate run on the CPU device only"
+            ),
             Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
             Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
             Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),

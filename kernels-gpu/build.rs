@@ -44,16 +44,23 @@ fn embed(family: &str) -> Result<(), String> {
 /// is stale.
 fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
     let builder = PtxBuilder::new(".").features(family);
-    let stale = match Ptx::read(checked_in) {
+    let (stale, builder) = match Ptx::read(checked_in) {
         Ok(ptx) => match &*builder.changes(&ptx) {
             [] => {
                 watch(&ptx);
                 return Ok(ptx);
             }
-            changes => format!("{checked_in} was built from other versions of {}", changes.join(", ")),
+            changes => {
+                let stale = format!("{checked_in} was built from other versions of {}", changes.join(", "));
+                (stale, builder.like(&ptx))
+            }
         },
-        Err(error) => error.to_string(),
+        Err(error) => (error.to_string(), builder),
     };
+    if thalweg_ptx_builder::without_ptx().map_err(|error| error.to_string())? {
+        println!("cargo:warning={stale}; THALWEG_PTX is `none`, so these kernels run on the CPU device only");
+        return Ok(Ptx::none());
+    }
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
     let update =
         format!("cargo run -p thalweg-ptx-builder -- build kernels-gpu kernels-gpu/{checked_in} --features {family}");

@@ -1,5 +1,7 @@
 //! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers moves between
-//! streams as one value.
+//! streams as one value. For `thalweg-simt` it also has a part of `kernel!`.
+
+mod clause;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, Span};
@@ -32,6 +34,13 @@ use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
 pub fn derive_resource(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Widens the constants in a clause of `kernel!`, which expands to it.
+#[doc(hidden)]
+#[proc_macro]
+pub fn __clause(input: TokenStream) -> TokenStream {
+    clause::widen(input)
 }
 
 fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {

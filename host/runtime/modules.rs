@@ -56,7 +56,11 @@ fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'sta
         names.into_iter().any(|name| name.split('(').next().is_some_and(|name| name.trim() == kernel.entry()))
     };
     let mut found = texts.iter().filter(has_entry);
-    let text = found.next().ok_or(NotFound::Absent)?;
+    let text = found.next().ok_or_else(|| {
+        let headers = texts.iter().flat_map(|text| text.lines().map_while(|line| line.strip_prefix("// ")));
+        let without = headers.into_iter().find_map(|line| line.strip_prefix("none: "));
+        without.map_or(NotFound::Absent, |why| NotFound::BuiltWithout(why.to_owned()))
+    })?;
     if found.next().is_some() {
         return Err(NotFound::Twice);
     }
@@ -121,6 +125,20 @@ mod tests {
         }
         assert_eq!(look(&[own, ENTRY]), Err(NotFound::Twice));
         assert_eq!(look(&[]), Err(NotFound::NoPtx));
+    }
+
+    #[test]
+    fn a_crate_that_was_built_without_ptx_says_so() {
+        // This is what `Ptx::none` of thalweg-ptx-builder writes.
+        let none = "// There is no PTX in this file. thalweg-ptx-builder wrote it.\n// none: nobody wanted it\n";
+        for texts in [&[none][..], &[none, ".version 6.3\n"], &[".version 6.3\n", none]] {
+            let found = look(texts).unwrap_err();
+            assert_eq!(found, NotFound::BuiltWithout("nobody wanted it".to_owned()));
+            assert!(found.to_string().contains("built without PTX: nobody wanted it"));
+        }
+        assert_eq!(look(&[none, ENTRY]), Ok(ENTRY));
+        // The words count in the header only.
+        assert_eq!(look(&[".version 6.3\n// none: a comment\n"]), Err(NotFound::Absent));
     }
 
     #[test]

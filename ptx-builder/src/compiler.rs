@@ -28,33 +28,39 @@ pub(crate) struct Compiler {
     library: PathBuf,
     name: String,
     stable: bool,
+    /// Whether it is a release and no beta or nightly, its version, and the date of its commit.
+    age: (bool, u32, u32, String),
 }
 
 impl Compiler {
-    pub(crate) fn find(explicit: Option<&Path>) -> Result<Self, Error> {
+    /// Returns the compiler that `explicit` or `THALWEG_RUSTC` names. If neither names one, it
+    /// returns the one with the name `recorded` if that is installed. Otherwise it returns the
+    /// current toolchain of the directory `krate` if that will do, or else the newest one that does.
+    pub(crate) fn find(explicit: Option<&Path>, recorded: Option<&str>, krate: &Path) -> Result<Self, Error> {
         let set = || env::var_os("THALWEG_RUSTC").filter(|rustc| !rustc.is_empty());
         let explicit = explicit.map(PathBuf::from).or_else(|| set().map(Into::into));
-        let mut tried = Vec::new();
-        for rustc in explicit.map_or_else(candidates, |rustc| vec![rustc]) {
-            match Self::at(&rustc) {
-                Ok(compiler) => return Ok(compiler),
-                Err(why) => tried.push(format!("{}: {why}", rustc.display())),
+        match explicit {
+            Some(rustc) => choose(&rustc, &[], None, krate),
+            None => {
+                let current = PathBuf::from(env::var_os("RUSTC").unwrap_or("rustc".into()));
+                choose(&current, &installed(), recorded, krate)
             }
         }
-        Err(Error::NoCompiler { tried })
     }
 
     /// Returns the compiler at `rustc`, or says what it lacks.
-    fn at(rustc: &Path) -> Result<Self, String> {
+    fn at(rustc: &Path, krate: &Path) -> Result<Self, String> {
+        let output = |program: &Path, args: &[&str]| output(program, args, krate);
         let version = output(rustc, &["-vV"])?;
         let field = |key| version.lines().find_map(|line| line.strip_prefix(key));
         let first = version.lines().next().unwrap_or_default();
         let release = field("release: ").unwrap_or_default();
         let llvm = field("LLVM version: ").unwrap_or_default();
         let minor = release.split('.').nth(1).and_then(|n| n.parse().ok());
-        if !release.starts_with("1.") || minor.is_none_or(|minor: u32| minor < MINIMUM) {
+        let patch = release.split(['.', '-']).nth(2).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let Some(minor) = minor.filter(|minor: &u32| release.starts_with("1.") && *minor >= MINIMUM) else {
             return Err(format!("{first} is older than 1.{MINIMUM}"));
-        }
+        };
         let sysroot = PathBuf::from(output(rustc, &["--print=sysroot"])?.trim());
         let library = sysroot.join("lib/rustlib/src/rust/library");
         if !library.join("core/src/lib.rs").exists() {
@@ -81,6 +87,7 @@ impl Compiler {
         Ok(Self {
             name: format!("{first}, LLVM {llvm}, {}", cargo_version.trim()),
             stable: !nightly,
+            age: (!release.contains('-'), minor, patch, field("commit-date: ").unwrap_or_default().into()),
             rustc,
             cargo,
             library,
@@ -132,20 +139,42 @@ impl Compiler {
     }
 }
 
-/// Returns where to look for a compiler if none is named.
-fn candidates() -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::from(env::var_os("RUSTC").unwrap_or("rustc".into()))];
+/// Returns the compiler with the name `recorded` if there is one. Otherwise it returns the one at
+/// `current` if that will do, or else the newest of the `others`. Releases count as newer than
+/// nightlies, because a nightly changes while the name of its toolchain stays.
+fn choose(current: &Path, others: &[PathBuf], recorded: Option<&str>, krate: &Path) -> Result<Compiler, Error> {
+    let mut tried = Vec::new();
+    let mut at = |rustc: &Path| match Compiler::at(rustc, krate) {
+        Ok(compiler) => Some(compiler),
+        Err(why) => {
+            tried.push(format!("{}: {why}", rustc.display()));
+            None
+        }
+    };
+    let current = match at(current) {
+        Some(compiler) if recorded.is_none_or(|recorded| compiler.name == recorded) => return Ok(compiler),
+        other => other,
+    };
+    let mut others: Vec<Compiler> = others.iter().filter_map(|rustc| at(rustc)).collect();
+    if let Some(same) = others.iter().position(|compiler| Some(&*compiler.name) == recorded) {
+        return Ok(others.swap_remove(same));
+    }
+    // Of equals it takes the first.
+    let newest = others.into_iter().reduce(|best, other| if other.age > best.age { other } else { best });
+    current.or(newest).ok_or(Error::NoCompiler { tried })
+}
+
+/// Returns the compilers of rustup and of the system, in an order that does not change.
+fn installed() -> Vec<PathBuf> {
     let home = env::var_os("RUSTUP_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".rustup")));
     let toolchains = home.and_then(|home| fs::read_dir(home.join("toolchains")).ok());
-    let mut toolchains: Vec<PathBuf> =
-        toolchains.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
-    // Releases come before nightlies, because a nightly changes while its name stays.
-    toolchains.sort_by_key(|path| (path.to_string_lossy().contains("nightly"), path.clone()));
     let rustc = format!("bin/rustc{}", env::consts::EXE_SUFFIX);
-    found.extend(toolchains.iter().map(|toolchain| toolchain.join(&rustc)));
+    let mut found: Vec<PathBuf> =
+        toolchains.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path().join(&rustc))).collect();
+    found.sort();
     found.push("/usr/bin/rustc".into());
-    found.retain(|rustc| rustc.components().count() == 1 || rustc.exists());
+    found.retain(|rustc| rustc.exists());
     found
 }
 
@@ -161,8 +190,9 @@ fn is_inherited(name: &OsStr) -> bool {
 }
 
 /// Returns the standard output of a short command, or says what failed.
-fn output(program: &Path, args: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(args).output();
+fn output(program: &Path, args: &[&str], krate: &Path) -> Result<String, String> {
+    // rustup's proxies choose a toolchain by the directory in which they run.
+    let output = Command::new(program).args(args).current_dir(krate).output();
     let output = output.map_err(|e| format!("cannot run {}: {e}", program.display()))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -181,4 +211,69 @@ pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
     Err(Error::Compile { command: words.join(" "), stderr })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Makes a toolchain that says that it is this release, and returns its rustc.
+    fn toolchain(dir: &Path, name: &str, release: &str, date: &str) -> PathBuf {
+        let root = dir.join(name);
+        let sources = root.join("lib/rustlib/src/rust/library/core/src");
+        fs::create_dir_all(&sources).unwrap();
+        fs::write(sources.join("lib.rs"), "").unwrap();
+        fs::create_dir_all(root.join("bin")).unwrap();
+        let script = |tool: &str, text: String| {
+            let path = root.join("bin").join(tool);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        script("cargo", format!("#!/bin/sh\necho 'cargo {release} ({date})'\n"));
+        script(
+            "rustc",
+            format!(
+                "#!/bin/sh\nif [ \"$1\" = -vV ]; then echo 'rustc {release} ({date})'; echo 'commit-date: {date}'; \
+                 echo 'release: {release}'; echo 'LLVM version: 22'; else echo '{}'; fi\n",
+                root.display()
+            ),
+        )
+    }
+
+    #[test]
+    fn the_choice_depends_on_versions_and_not_on_the_order_or_the_names() {
+        let dir = env::temp_dir().join(format!("thalweg-ptx-toolchains-{}", std::process::id()));
+        let old = toolchain(&dir, "z-old", "1.96.2", "2026-05-01");
+        let new = toolchain(&dir, "a-new", "1.100.0", "2026-10-01");
+        let nightly = toolchain(&dir, "nightly", "1.103.0-nightly", "2026-11-01");
+        let later = toolchain(&dir, "a-nightly", "1.103.0-nightly", "2026-11-02");
+        let too_old = toolchain(&dir, "too-old", "1.94.0", "2026-01-01");
+        let none = dir.join("none/bin/rustc");
+        let name = |current: &Path, others: &[&PathBuf], recorded| {
+            let others: Vec<_> = others.iter().map(|it| (*it).clone()).collect();
+            choose(current, &others, recorded, &dir).map(|it| it.name).map_err(|error| error.to_string())
+        };
+        let (is_old, is_new) = ("rustc 1.96.2 (2026-05-01), LLVM 22, cargo 1.96.2 (2026-05-01)", "rustc 1.100.0");
+
+        // The current toolchain comes first, whatever else there is.
+        assert_eq!(name(&old, &[&new, &nightly], None).unwrap(), is_old);
+        // Without it, the newest release does, in any order.
+        for others in [[&old, &new, &nightly], [&nightly, &new, &old], [&new, &nightly, &old]] {
+            assert!(name(&none, &others, None).unwrap().starts_with(is_new));
+            assert!(name(&too_old, &others, None).unwrap().starts_with(is_new));
+            // A recorded compiler comes before both.
+            assert_eq!(name(&none, &others, Some(is_old)).unwrap(), is_old);
+            assert_eq!(name(&nightly, &others, Some(is_old)).unwrap(), is_old);
+            // If it is not there, the choice is as without it.
+            assert!(name(&none, &others, Some("rustc 1.97.0")).unwrap().starts_with(is_new));
+            assert_eq!(name(&old, &others, Some("rustc 1.97.0")).unwrap(), is_old);
+        }
+        assert!(name(&none, &[&nightly, &later], None).unwrap().contains("2026-11-02"));
+        let error = name(&none, &[&too_old], None).unwrap_err();
+        assert!(error.contains("none/bin/rustc") && error.contains("1.94.0 (2026-01-01) is older"), "{error}");
+        fs::remove_dir_all(dir).unwrap();
+    }
 }

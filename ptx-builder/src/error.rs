@@ -48,6 +48,11 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// `THALWEG_PTX` has a value other than `none`.
+    Setting {
+        /// The value.
+        value: String,
+    },
     /// The variables that cargo sets for build scripts are not set.
     NotABuildScript,
 }
@@ -61,7 +66,8 @@ impl fmt::Display for Error {
                  sources of `core`\ntried:\n  {}\ninstall one with\n  \
                  rustup component add rust-src\nor, on Debian 12,\n  \
                  apt-get install rustc-web rust-web-src\n\
-                 or name one in THALWEG_RUSTC",
+                 or name one in THALWEG_RUSTC; \
+                 or set THALWEG_PTX=none to build for the CPU device only",
                 tried.join("\n  ")
             ),
             Self::Compile { command, stderr } => write!(f, "`{command}` failed:\n{stderr}"),
@@ -86,6 +92,9 @@ impl fmt::Display for Error {
                 functions.join(", ")
             ),
             Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
+            Self::Setting { value } => {
+                write!(f, "THALWEG_PTX is `{value}`; set it to `none` to build without PTX, or do not set it")
+            }
             Self::NotABuildScript => {
                 f.write_str("OUT_DIR or CARGO_MANIFEST_DIR is not set: call `build_to_out_dir` from a build script")
             }

@@ -19,10 +19,18 @@
 //! It needs cargo and a rustc, 1.95 or newer, with the sources of `core`. It needs no CUDA toolkit,
 //! no linker and, beyond what cargo downloads for the crate's own dependencies, no network.
 //!
-//! If [`compiler`](PtxBuilder::compiler) or `THALWEG_RUSTC` names a rustc, the builder uses this
-//! one or fails. Otherwise it looks at the current toolchain, at rustup's toolchains and at
-//! `/usr/bin/rustc`, and takes the first rustc that is new enough and has the sources. One of these
-//! commands installs them:
+//! The builder takes the same rustc each time, by these rules:
+//!
+//! 1. If [`compiler`](PtxBuilder::compiler) or `THALWEG_RUSTC` names one, the builder uses it or
+//!    fails.
+//! 2. If [`like`](PtxBuilder::like) gives PTX whose compiler is installed, the builder uses that
+//!    one. The command `thalweg-ptx` does this with the file that it checks or builds again.
+//! 3. Otherwise it uses the toolchain that is current in the directory of the crate, if that is new
+//!    enough and has the sources.
+//! 4. Otherwise it uses the newest release among rustup's toolchains and `/usr/bin/rustc` that is
+//!    new enough and has the sources, or the newest nightly if no release will do.
+//!
+//! The header of the PTX records the exact versions. One of these commands installs the sources:
 //!
 //! ```text
 //! rustup component add rust-src
@@ -87,6 +95,7 @@ pub struct PtxBuilder {
     target: String,
     features: Option<String>,
     compiler: Option<PathBuf>,
+    recorded: Option<String>,
     work_dir: Option<PathBuf>,
 }
 
@@ -94,7 +103,8 @@ impl PtxBuilder {
     /// Makes a builder for the crate in the directory `krate`. Its PTX is for compute capability
     /// 7.5 (`sm_75`) and up.
     pub fn new(krate: impl Into<PathBuf>) -> Self {
-        Self { krate: krate.into(), target: "sm_75".into(), features: None, compiler: None, work_dir: None }
+        let (features, compiler, recorded, work_dir) = (None, None, None, None);
+        Self { krate: krate.into(), target: "sm_75".into(), features, compiler, recorded, work_dir }
     }
 
     /// Sets the oldest GPU that the PTX is for, such as `sm_75`. Newer GPUs run it too.
@@ -112,6 +122,13 @@ impl PtxBuilder {
     /// Uses this rustc instead of searching for one.
     pub fn compiler(mut self, rustc: impl Into<PathBuf>) -> Self {
         self.compiler = Some(rustc.into());
+        self
+    }
+
+    /// Uses the compiler that made `ptx` if it is installed and nothing names another one. So a file
+    /// that is built again changes only where its sources did.
+    pub fn like(mut self, ptx: &Ptx) -> Self {
+        self.recorded = Some(ptx.compiler.clone()).filter(|compiler| !compiler.is_empty());
         self
     }
 
@@ -133,7 +150,7 @@ impl PtxBuilder {
         let krate = absolute(&self.krate)?;
         let manifest = krate.join("Cargo.toml");
         fs::metadata(&manifest).at(&manifest)?;
-        let compiler = Compiler::find(self.compiler.as_deref())?;
+        let compiler = Compiler::find(self.compiler.as_deref(), self.recorded.as_deref(), &krate)?;
 
         let work = absolute(&self.work_dir.clone().unwrap_or_else(default_work_dir))?;
         let scratch = Scratch::new(&work)?;
@@ -253,24 +270,50 @@ impl PtxBuilder {
 ///
 /// If cargo compiles the crate for a GPU, it does nothing (see [`compiles_for_gpu`]).
 ///
+/// With `THALWEG_PTX=none` in the environment it needs no compiler and writes [`Ptx::none`]. The
+/// crate then runs on the CPU device, and a launch on a GPU is an error that says so.
+///
 /// # Errors
-/// [`PtxBuilder::build`] fails, the file cannot be written, or the caller is not a build script.
+/// [`PtxBuilder::build`] fails, the file cannot be written, `THALWEG_PTX` has a value other than
+/// `none`, or the caller is not a build script.
 pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     if compiles_for_gpu() {
         return Ok(());
     }
     let krate = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(Error::NotABuildScript)?);
     let out = env::var_os("OUT_DIR").ok_or(Error::NotABuildScript)?;
-    let ptx = PtxBuilder::new(&krate).build()?;
+    println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    let without = without_ptx()?;
+    let ptx = if without { Ptx::none() } else { PtxBuilder::new(&krate).build()? };
     ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
+    if without {
+        println!(
+            "cargo:warning=built without PTX, because THALWEG_PTX is `none`: the kernels run on the CPU device only"
+        );
+        println!("cargo:rerun-if-changed=build.rs"); // or cargo would run it after each change of a source
+        return Ok(());
+    }
     let mut watched: Vec<PathBuf> = ptx.sources.iter().map(|source| krate.join(&source.path)).collect();
     // The lock file decides the versions of the dependencies from a registry.
     watched.extend(krate.ancestors().map(|dir| dir.join("Cargo.lock")).find(|lock| lock.exists()));
     for path in watched {
         println!("cargo:rerun-if-changed={}", path.display());
     }
-    println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
     Ok(())
+}
+
+/// Returns, to a build script, whether `THALWEG_PTX=none` asks for a build without PTX. It tells
+/// cargo to run the build script again when the variable changes.
+///
+/// # Errors
+/// The variable has another value.
+pub fn without_ptx() -> Result<bool, Error> {
+    println!("cargo:rerun-if-env-changed=THALWEG_PTX");
+    match env::var_os("THALWEG_PTX").filter(|value| !value.is_empty()) {
+        None => Ok(false),
+        Some(value) if value == "none" => Ok(true),
+        Some(value) => Err(Error::Setting { value: value.to_string_lossy().into() }),
+    }
 }
 
 /// Returns, to a build script, whether cargo compiles the crate for a GPU. If so, it is

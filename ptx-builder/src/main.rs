@@ -15,9 +15,10 @@ options:
                      FILE names for check
   --features LIST    build with these features of the crate, separated by commas, and without its
                      default features
-  --rustc PATH       the compiler; default: THALWEG_RUSTC, or the first one that is new enough and
-                     has the sources of `core`: of the current toolchain, of rustup's toolchains, or
-                     /usr/bin/rustc
+  --rustc PATH       the compiler; default: THALWEG_RUSTC, or the one that made FILE if there is a
+                     FILE and that compiler is installed, or the current toolchain of CRATE, or the
+                     newest release among rustup's toolchains and /usr/bin/rustc. It is new enough
+                     and has the sources of `core`
   --work-dir DIR     the directory for intermediate files; default: target/ptx
 
 check compares all bytes. If another compiler made FILE, it compares the flags, the fingerprints of
@@ -84,6 +85,10 @@ fn usage(problem: &str) -> ExitCode {
 }
 
 fn build(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, Error> {
+    let builder = match Ptx::read(file) {
+        Ok(old) => builder.like(&old),
+        Err(_) => builder, // there is no such file yet
+    };
     let ptx = builder.target(target.unwrap_or("sm_75")).build()?;
     ptx.write(file)?;
     println!("{file}: {}", summary(&ptx));
@@ -96,7 +101,7 @@ fn build(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, 
 /// Returns whether the file is what the sources make. If not, it says how to `update` the file.
 fn check(builder: PtxBuilder, target: Option<&str>, file: &str, update: &str) -> Result<bool, Error> {
     let old = Ptx::read(file)?;
-    let builder = builder.target(target.unwrap_or(&old.target));
+    let builder = builder.like(&old).target(target.unwrap_or(&old.target));
     let new = builder.build()?;
     if old.text == new.text {
         println!("{file}: up to date, {}", summary(&new));
@@ -126,7 +131,8 @@ fn check(builder: PtxBuilder, target: Option<&str>, file: &str, update: &str) ->
     } else {
         println!("{file}: ANOTHER COMPILER built it, so the bytes cannot be compared");
         println!("  built by  {}", old.compiler);
-        println!("  now       {}", new.compiler);
+        println!("  found     {}", new.compiler);
+        println!("  to compare them, install the first one, and name its rustc in THALWEG_RUSTC if there are others");
         println!("  entries   {} and {}", old.entries.len(), new.entries.len());
         println!("  bytes     {} and {}", old.text.len(), new.text.len());
         if same {

@@ -102,6 +102,14 @@ impl Ptx {
         Ok(ptx)
     }
 
+    /// Returns a file without kernels, for a build without PTX. A launch on a GPU finds the line
+    /// `// none: ` in it and says why the crate has no PTX.
+    #[must_use]
+    pub fn none() -> Self {
+        let why = "THALWEG_PTX was `none` when the crate was built";
+        Self::parse(format!("// There is no PTX in this file. thalweg-ptx-builder wrote it.\n// none: {why}\n"))
+    }
+
     /// Reads the header and the names of the entries from a file's text. PTX from other tools has
     /// no such header, so the fields that come from it are empty.
     #[must_use]

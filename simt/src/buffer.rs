@@ -1,6 +1,6 @@
 //! The three kinds of buffer parameter.
 
-use crate::{Element, Simt};
+use crate::{Element, Index, Simt};
 
 macro_rules! parameter {
     ($(#[$doc:meta])* $name:ident, $ptr:ty) => {
@@ -17,6 +17,22 @@ macro_rules! parameter {
         }
         impl<T> Copy for $name<T> {}
 
+        impl<T> $name<T> {
+            /// Makes the parameter from the slot that the launch carries.
+            ///
+            /// # Safety
+            /// `address` is that of a device buffer that the launch passed for this parameter.
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[doc(hidden)]
+            #[inline(always)]
+            pub unsafe fn from_address(address: u64) -> Self
+            where
+                T: Element,
+            {
+                Self(address as usize as $ptr)
+            }
+        }
+
         impl<T: Element> $name<T> {
             /// Makes the parameter from the address that the launch carries.
             ///
@@ -29,6 +45,7 @@ macro_rules! parameter {
             }
 
             /// Returns the address of element 0.
+            #[must_use]
             #[inline(always)]
             pub fn as_ptr(self) -> $ptr {
                 self.0
@@ -56,12 +73,13 @@ impl<T: Element> In<T> {
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
+    #[must_use]
     #[inline(always)]
-    pub unsafe fn get(self, cx: impl Simt, i: usize) -> T {
+    pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i)) }
+        unsafe { cx.load(self.0.add(i.index())) }
     }
 }
 
@@ -71,11 +89,11 @@ impl<T: Element> Out<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn set(self, cx: impl Simt, i: usize, v: T) {
+    pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i), v) }
+        unsafe { cx.store(self.0.add(i.index()), v) }
     }
 }
 
@@ -84,12 +102,13 @@ impl<T: Element> InOut<T> {
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
+    #[must_use]
     #[inline(always)]
-    pub unsafe fn get(self, cx: impl Simt, i: usize) -> T {
+    pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i)) }
+        unsafe { cx.load(self.0.add(i.index())) }
     }
 
     /// Stores element `i`.
@@ -97,10 +116,10 @@ impl<T: Element> InOut<T> {
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer.
     #[inline(always)]
-    pub unsafe fn set(self, cx: impl Simt, i: usize, v: T) {
+    pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i), v) }
+        unsafe { cx.store(self.0.add(i.index()), v) }
     }
 }

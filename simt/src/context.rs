@@ -27,32 +27,41 @@ impl From<[u32; 3]> for Dim3 {
 /// them is a plain loop.
 pub trait Simt: Copy {
     /// Returns this thread's position in its block (`threadIdx`).
+    #[must_use]
     fn thread_idx(self) -> Dim3;
     /// Returns this block's position in the grid (`blockIdx`).
+    #[must_use]
     fn block_idx(self) -> Dim3;
     /// Returns the number of threads in a block, by dimension (`blockDim`).
+    #[must_use]
     fn block_dim(self) -> Dim3;
     /// Returns the number of blocks in the grid, by dimension (`gridDim`).
+    #[must_use]
     fn grid_dim(self) -> Dim3;
 
     /// Returns `block_idx.x * block_dim.x + thread_idx.x`.
+    #[must_use]
     #[inline(always)]
     fn global_x(self) -> u32 {
         self.block_idx().x * self.block_dim().x + self.thread_idx().x
     }
 
     /// Returns `block_idx.y * block_dim.y + thread_idx.y`.
+    #[must_use]
     #[inline(always)]
     fn global_y(self) -> u32 {
         self.block_idx().y * self.block_dim().y + self.thread_idx().y
     }
 
     /// Computes `a * b + c`, with one rounding on a GPU and one or two on the CPU device.
+    #[must_use]
     fn fma(self, a: f32, b: f32, c: f32) -> f32;
     /// Computes the square root, correctly rounded.
+    #[must_use]
     fn sqrt(self, x: f32) -> f32;
     /// Computes the square root at least as exactly as `sqrt.approx.ftz.f32` (relative error
     /// 2^-23). On a GPU it takes fewer instructions than [`sqrt`](Simt::sqrt).
+    #[must_use]
     #[inline(always)]
     fn sqrt_approx(self, x: f32) -> f32 {
         self.sqrt(x)
@@ -61,6 +70,7 @@ pub trait Simt: Copy {
     ///
     /// The relative error is at most 2^-20 for `x` from 2^-7 to 2^7. On a GPU it grows with the
     /// distance of log2 `x` from 0, to at most 2^-16.
+    #[must_use]
     #[inline(always)]
     fn cbrt(self, x: f32) -> f32 {
         // The first guess divides the exponent by 3. Each of the two steps of Halley's method
@@ -73,6 +83,7 @@ pub trait Simt: Copy {
         r
     }
     /// Computes `a - b`, clamped to [0, 1]. Neither `a` nor `b` is NaN.
+    #[must_use]
     #[inline(always)]
     fn sub_sat(self, a: f32, b: f32) -> f32 {
         (a - b).clamp(0.0, 1.0)
@@ -80,32 +91,39 @@ pub trait Simt: Copy {
     /// Computes the base-2 logarithm at least as exactly as `lg2.approx.ftz.f32`, whose error is
     /// 2^-22: absolute for `x` near 1, relative elsewhere. The instruction takes subnormal numbers
     /// for zero.
+    #[must_use]
     fn log2(self, x: f32) -> f32;
     /// Computes 2 to the power `x` at least as exactly as `ex2.approx.ftz.f32` (relative error
     /// 2^-22).
+    #[must_use]
     fn exp2(self, x: f32) -> f32;
     /// Computes `1 / x` at least as exactly as `rcp.approx.ftz.f32` (1 ulp).
+    #[must_use]
     fn recip(self, x: f32) -> f32;
 
     /// Computes `c + low * v0 + high * v1` modulo 2^32, where `low` and `high` are the 16-bit
     /// halves of `weights`, and `v0` and `v1` are bytes 0 and 1 of `v`.
+    #[must_use]
     #[inline(always)]
     fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
         c.wrapping_add((weights & 0xffff) * (v & 255)).wrapping_add((weights >> 16) * (v >> 8 & 255))
     }
     /// Does the same as [`dot2_low`](Simt::dot2_low) with bytes 2 and 3 of `v`.
+    #[must_use]
     #[inline(always)]
     fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
         self.dot2_low(weights, v >> 16, c)
     }
     /// Computes `c` plus the dot product of the four bytes of `weights` and the four bytes of `v`,
     /// modulo 2^32.
+    #[must_use]
     #[inline(always)]
     fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
         let products = weights.to_le_bytes().into_iter().zip(v.to_le_bytes()).map(|(a, b)| u32::from(a) * u32::from(b));
         products.fold(c, u32::wrapping_add)
     }
     /// Computes `v * scale` with one rounding, for `v` below 2^23.
+    #[must_use]
     #[inline(always)]
     fn scale(self, v: u32, scale: f32) -> f32 {
         v as f32 * scale
@@ -113,6 +131,7 @@ pub trait Simt: Copy {
 
     /// Rounds the exact product `v * scale`, which is from 0 to 2^22, to the nearest integer. Ties
     /// go to the even one.
+    #[must_use]
     #[inline(always)]
     fn nearest(self, v: f32, scale: f32) -> u32 {
         // The product is exact in `f64`. The last place of its sum with 2^52 is worth 1, so this
@@ -122,6 +141,7 @@ pub trait Simt: Copy {
 
     /// Rounds `v` to the nearest IEEE half. Ties go to the even one. Values of 65520 or more become
     /// infinite, and NaN stays NaN.
+    #[must_use]
     #[inline(always)]
     fn to_f16_bits(self, v: f32) -> u16 {
         if v.is_nan() {
@@ -141,11 +161,13 @@ pub trait Simt: Copy {
     }
     /// Rounds two values as [`to_f16_bits`](Simt::to_f16_bits) does, and returns `low` in the low
     /// half of the word and `high` in the high one.
+    #[must_use]
     #[inline(always)]
     fn to_f16_pair(self, low: f32, high: f32) -> u32 {
         u32::from(self.to_f16_bits(low)) | u32::from(self.to_f16_bits(high)) << 16
     }
     /// Rounds `v` to the nearest bfloat16. Ties go to the even one, and NaN stays NaN.
+    #[must_use]
     #[inline(always)]
     fn to_bf16_bits(self, v: f32) -> u16 {
         let bits = v.to_bits();
@@ -157,6 +179,7 @@ pub trait Simt: Copy {
     /// # Safety
     /// `p` is aligned and points to an element in an allocation of device memory. Constants of the
     /// kernel's crate are not device memory: index them, or use [`load4`](Simt::load4).
+    #[must_use]
     unsafe fn load<T: Element>(self, p: *const T) -> T;
     /// Stores one element of device memory.
     ///
@@ -170,6 +193,7 @@ pub trait Simt: Copy {
     /// # Safety
     /// `p` is 16-byte aligned and valid for reads of 16 bytes, and no thread of the grid writes
     /// there.
+    #[must_use]
     unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4];
     /// Stores four consecutive words of device memory, on a GPU in one access.
     ///
@@ -222,6 +246,12 @@ pub trait Simt: Copy {
 /// threads of the block must reach each barrier, and all 32 threads of the warp must reach each
 /// warp operation. The author of the kernel promises this in [`kernel!`](crate::kernel). The CPU
 /// device reports threads that diverge.
+#[diagnostic::on_unimplemented(
+    message = "threads over `Simt` have no barriers, shared memory and warp operations",
+    label = "this needs the other threads of the block",
+    note = "declare the kernel with `cx: impl Cooperative` instead of `cx: impl Simt`, and so the functions that take \
+            its context. Its block then has a multiple of 32 threads"
+)]
 pub trait Cooperative: Simt {
     /// Waits until every thread of the block has reached this barrier (`__syncthreads`). After it,
     /// the block sees the shared and device memory that its threads wrote before it.
@@ -233,29 +263,36 @@ pub trait Cooperative: Simt {
     fn barrier(self);
 
     /// Returns this thread's index in the block, where `x` varies fastest.
+    #[must_use]
     #[inline(always)]
     fn rank(self) -> u32 {
         let (t, b) = (self.thread_idx(), self.block_dim());
         (t.z * b.y + t.y) * b.x + t.x
     }
     /// Returns this thread's index in its warp, 0 to 31.
+    #[must_use]
     #[inline(always)]
     fn lane(self) -> u32 {
         self.rank() % 32
     }
     /// Returns the index of this thread's warp in the block.
+    #[must_use]
     #[inline(always)]
     fn warp(self) -> u32 {
         self.rank() / 32
     }
 
     /// Returns the value of lane `lane ^ mask`.
+    #[must_use]
     fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T;
     /// Returns the value of lane `lane - delta`, or the thread's own if there is no such lane.
+    #[must_use]
     fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T;
     /// Returns the value of lane `lane + delta`, or the thread's own if there is no such lane.
+    #[must_use]
     fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T;
     /// Returns the value of lane `source`, which is 0 to 31 and may differ between lanes.
+    #[must_use]
     fn shuffle<T: Word>(self, v: T, source: u32) -> T;
     /// Returns a word whose bit `i` says whether `p` is true in lane `i` of the warp.
     fn ballot(self, p: bool) -> u32;
@@ -263,12 +300,16 @@ pub trait Cooperative: Simt {
     /// Returns the sum over the warp in every lane. It is a butterfly of
     /// [`shuffle_xor`](Cooperative::shuffle_xor) by 16, 8, 4, 2 and 1, so it rounds the same on
     /// both devices.
+    #[must_use]
     fn warp_sum(self, v: f32) -> f32;
     /// Returns the largest value of the warp in every lane.
+    #[must_use]
     fn warp_max(self, v: f32) -> f32;
     /// Returns the smallest value of the warp in every lane.
+    #[must_use]
     fn warp_min(self, v: f32) -> f32;
     /// Returns the sum over the warp, modulo 2^32, in every lane.
+    #[must_use]
     fn warp_sum_u32(self, v: u32) -> u32;
 
     /// Returns a window of the block's dynamic shared memory that starts at `byte_offset`.
@@ -276,11 +317,13 @@ pub trait Cooperative: Simt {
     /// # Safety
     /// `byte_offset` is a multiple of the element's size. Accesses through the window stay inside
     /// the `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
+    #[must_use]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T>;
     /// Loads element `i` of a window of shared memory.
     ///
     /// # Safety
     /// `i` is inside the window.
+    #[must_use]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T;
     /// Stores element `i` of a window of shared memory.
     ///
@@ -292,6 +335,7 @@ pub trait Cooperative: Simt {
     /// # Safety
     /// The words are inside the window, and word `i` is 16-byte aligned in the block's shared
     /// memory. (The CPU device checks both and reports a violation.)
+    #[must_use]
     unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4];
     /// Stores words `i` to `i + 3` of a window of shared memory, on a GPU in one access.
     ///
@@ -310,6 +354,7 @@ pub trait Cooperative: Simt {
     ///
     /// # Safety
     /// The window has 256 elements, and `k` is at most 3.
+    #[must_use]
     #[inline(always)]
     unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
         // SAFETY: A byte is at most 255, and the caller promises that the window has 256 elements.

@@ -5,6 +5,11 @@
 /// # Safety
 /// Every bit pattern of the type's size is a valid value. The type has no padding. Its size is 1,
 /// 2, 4 or 8 bytes and equals its alignment.
+#[diagnostic::on_unimplemented(
+    message = "a buffer of a kernel cannot have elements of type `{Self}`",
+    note = "an element is a number that one access loads: `u8` to `u64`, `i8` to `i64`, `f32` or `f64`. Pass truth values \
+            as `u8`, and the fields of a struct in a buffer each"
+)]
 pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// Loads by one relaxed atomic access. Other threads of the CPU device may store to the same
     /// address at the same time.

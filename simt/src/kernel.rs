@@ -26,7 +26,8 @@
 ///
 /// A kernel has at most 32 parameters. Each is one of these:
 ///
-/// - a number: `u8` to `u64`, `i8` to `i64`, `f32` or `f64`;
+/// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f32` or `f64`;
+/// - a `bool`;
 /// - a buffer of an [`Element`](crate::Element): [`In`](crate::In), [`Out`](crate::Out) or
 ///   [`InOut`](crate::InOut).
 ///
@@ -37,6 +38,11 @@
 /// - Unsigned parameters are widened to `u128` and signed ones to `i128`, so a product of four
 ///   `u32` or of two `u64` cannot overflow. For more factors use `checked_mul`, for a difference
 ///   `checked_sub`. Extents and `shared` are `u128`.
+/// - Constants are widened in the same way, so `const BLOCK: u32 = 256;` can stand beside a
+///   parameter: `grid(n.div_ceil(BLOCK)) block(BLOCK) shared(BLOCK * 4)`. A constant is a name or a
+///   path in capital letters, such as `BLOCK` or `crate::layout::BLOCK`, also with a field, an
+///   index or `.len()` after it. What a function returns and names in small letters are not
+///   widened: write `size_of::<f64>() as u128`.
 /// - A buffer `x` has `x.len()`, `x.is_empty()` and `x.is_aligned(bytes)`.
 /// - If a predicate of `require` is false, the launcher returns
 ///   [`LaunchError::Requirement`](crate::host::LaunchError::Requirement), which names the first
@@ -106,7 +112,7 @@ macro_rules! kernel {
         $vis unsafe extern "ptx-kernel" fn $name($($arg: $crate::__parameter!(raw $kind $(<$element>)?)),*) {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
-            unsafe fn __thalweg_body($cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+            unsafe fn __thalweg_body($cx: $crate::__context!($context), $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
                 // SAFETY: The author of the declaration promises that the body is sound for every
                 // list of arguments that passes `require` (see `kernel!`).
                 unsafe { $body }
@@ -133,7 +139,7 @@ macro_rules! kernel {
                     #[inline(always)]
                     #[allow(unused_variables, clippy::too_many_arguments)]
                     unsafe fn __thalweg_body(
-                        $cx: impl $crate::$context, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
+                        $cx: $crate::__context!($context), $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
                     ) {
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require` (see `kernel!`).
@@ -143,9 +149,10 @@ macro_rules! kernel {
                     unsafe fn __thalweg_block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
                         let mut slots = slots.iter().copied();
                         // SAFETY: The launcher made one slot for each parameter, in this order,
-                        // with `Argument::slot`.
-                        $(let $arg: $crate::__parameter!(body $kind $(<$element>)?) = unsafe {
-                            $crate::host::Parameter::from_slot(slots.next().unwrap_or_default())
+                        // with `Argument::slot`. The slot of a buffer is its address, and the CPU
+                        // device exposed the memory's provenance when it allocated it.
+                        $(let $arg = unsafe {
+                            $crate::__parameter!(slot (slots.next().unwrap_or_default()) $kind $(<$element>)?)
                         };)*
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require`, and that it holds no value
@@ -207,13 +214,14 @@ macro_rules! __launcher {
                 $cpu,
                 $($cooperative)*,
             );
-            let slots = $crate::host::slots([$($crate::host::Argument::slot(&$arg)),*]);
+            $(let $arg = $crate::host::argument(&$arg);)*
+            let slots = $crate::host::slots([$($arg.0),*]);
             #[allow(unused_variables)]
             let shape = {
-                $(let $arg = $crate::host::Argument::widen(&$arg);)*
+                $(let $arg = $arg.1;)*
                 #[allow(unused_labels)]
                 let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
-                    $(if !($require) {
+                    $(if !$crate::__clause!($crate::host::widened; $require) {
                         break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
                     })*
                     $crate::__core::option::Option::None
@@ -229,9 +237,9 @@ macro_rules! __launcher {
                 }
                 $crate::host::LaunchShape::new(
                     &__KERNEL,
-                    &[$($crate::host::extent($grid)),+],
-                    &[$($crate::host::extent($block)),+],
-                    [$($crate::host::extent($shared),)? 0][0],
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
+                    [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
                 )?
             };
             // SAFETY: The author of the declaration promises that the kernel is sound for arguments
@@ -257,6 +265,8 @@ macro_rules! __parameter {
     (raw $t:ident) => { $t };
     (body $kind:ident<$t:ident>) => { $crate::$kind<$t> };
     (body $t:ident) => { $t };
+    (slot $slot:tt $kind:ident<$t:ident>) => { $crate::$kind::<$t>::from_address($slot) };
+    (slot $slot:tt $t:ident) => { $crate::host::number::<$t>($slot) };
     (from $arg:ident $kind:ident<$t:ident>) => { $crate::$kind::from_ptr($arg) };
     (from $arg:ident $t:ident) => { $arg };
 }
@@ -289,6 +299,14 @@ macro_rules! __origin {
             $crate::__core::module_path!()
         )
     };
+}
+
+/// Makes the type of the context as a body sees it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __context {
+    (Simt) => { impl $crate::Simt + $crate::__Independent };
+    (Cooperative) => { impl $crate::Cooperative };
 }
 
 /// Says whether the threads of a block may wait for each other.

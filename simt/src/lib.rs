@@ -16,15 +16,16 @@
 //! # fn main() {}
 //! ptx! {} // or `ptx! { unsafe "kernels" }`: the file that the build script made
 //!
+//! const BLOCK: u32 = 256;
+//!
 //! kernel! {
 //!     /// `y = a x + y`, element by element.
 //!     pub unsafe fn saxpy(cx: impl Simt, n: u32, a: f32, x: In<f32>, y: InOut<f32>)
 //!     require { x.len() == n, y.len() == n }
-//!     grid(n.div_ceil(256)) block(256)
+//!     grid(n.div_ceil(BLOCK)) block(BLOCK)
 //!     {
 //!         let i = cx.global_x();
 //!         if i < n {
-//!             let i = i as usize;
 //!             y.set(cx, i, cx.fma(a, x.get(cx, i), y.get(cx, i)));
 //!         }
 //!     }
@@ -48,6 +49,8 @@
 //! |---|---|
 //! | `element` | the types that kernels load and store |
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
+//! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
+//! | `index` | the types by which bodies index buffers |
 //! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
 //! | `gpu` | the context on `nvptx64` |
 //! | [`host::counted`] | numbers with their nouns |
@@ -68,6 +71,8 @@ pub use core as __core;
 mod buffer;
 mod context;
 mod element;
+mod independent;
+mod index;
 mod kernel;
 mod ptx;
 
@@ -84,4 +89,10 @@ pub use element::{Element, Word};
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
 #[doc(hidden)]
+pub use independent::Independent as __Independent;
+pub use index::Index;
+#[doc(hidden)]
 pub use kernel::__bytes;
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use thalweg_derive::__clause;

@@ -9,7 +9,7 @@ kernel! {
     grid(n) block(256)
     {
         cx.barrier();
-        //~^ E0599 `barrier` `Simt`
+        //~^ E0277 `have no barriers, shared memory and warp operations` `cx: impl Cooperative`
     }
 }
 

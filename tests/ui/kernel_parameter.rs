@@ -1,13 +1,17 @@
-//! A parameter whose size is not the same everywhere.
+//! A parameter that is neither a number nor a buffer.
 use thalweg::{kernel, ptx};
 
 ptx! {}
 
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Pair([u32; 2]);
+
 kernel! {
-    //~^ E0277 `usize` `Argument`
-    unsafe fn nothing(cx: impl Simt, n: usize) // bug
-    unsafe fn nothing(cx: impl Simt, n: u64) // fix
-    grid(n) block(256)
+    //~^ E0277 `a kernel cannot have a parameter of type` `Pair` `the fields of a struct one by one`
+    unsafe fn nothing(cx: impl Simt, pair: Pair) // bug
+    unsafe fn nothing(cx: impl Simt, first: u32, second: usize, both: bool) // fix
+    grid(1) block(256)
     {}
 }
 

@@ -62,7 +62,7 @@ kernel! {
         predictor.len() == 18179,
         mix.len() == 3 * images,
     }
-    grid(images) block(u128::from(THREADS)) shared(u128::from(END) * 4)
+    grid(images) block(THREADS) shared(END * 4)
     {
         let (image, rank, lane, warp) = (cx.block_idx().x, cx.thread_idx().x, cx.lane(), cx.warp());
         let (unit, part) = (rank % UNITS, rank / UNITS);

@@ -46,7 +46,7 @@ kernel! {
         tokens.len() == 13 * capacity,
         position.len() == 2 * capacity,
     }
-    grid(capacity.div_ceil(32)) block(32, u128::from(PLANES))
+    grid(capacity.div_ceil(32)) block(32, PLANES)
     {
         let (t, plane) = (cx.global_x(), cx.thread_idx().y);
         let count = counts.get(cx, 1).min(selected);

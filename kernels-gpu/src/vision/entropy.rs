@@ -43,8 +43,8 @@ kernel! {
         entropy.len() == height.div_ceil(patch) * width.div_ceil(patch),
     }
     grid(height.div_ceil(patch) * width.div_ceil(patch))
-    block(((patch * patch).div_ceil(1024) * 32).min(u128::from(THREADS)))
-    shared(u128::from(BINS + THREADS) * 4)
+    block(((patch * patch).div_ceil(1024) * 32).min(THREADS))
+    shared((BINS + THREADS) * 4)
     {
         let n = cx.block_idx().x;
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);

@@ -48,7 +48,7 @@ kernel! {
     }
     grid(height.div_ceil(patch) * width.div_ceil(patch))
     block(threads(patch))
-    shared((threads(patch) + 1) * u128::from(PLANES) * 4)
+    shared((threads(patch) + 1) * PLANES * 4)
     {
         let n = cx.block_idx().x;
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);

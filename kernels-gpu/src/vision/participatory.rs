@@ -84,7 +84,7 @@ kernel! {
         salience.len() == patches,
         summaries.len() == 12 * (patches / 64 + images),
     }
-    grid(patches / u128::from(BLOCK) + images) block(32, u128::from(WARPS)) shared(u128::from(END) * 4)
+    grid(patches / BLOCK + images) block(32, WARPS) shared(END * 4)
     {
         let (lane, warp, rank) = (cx.thread_idx().x, cx.thread_idx().y, cx.rank());
         let (piece, all) = (cx.block_idx().x, cx.grid_dim().x);

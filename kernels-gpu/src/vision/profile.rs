@@ -65,9 +65,9 @@ kernel! {
         rgb.len() == bytes,
         textures.len() == 13 * 1024 * images,
     }
-    grid(u128::from(PATCHES / 16), images)
-    block(u128::from(PIXELS))
-    shared(u128::from(4 * PIXELS + SAMPLED * CENTRES) * 4)
+    grid(PATCHES / 16, images)
+    block(PIXELS)
+    shared((4 * PIXELS + SAMPLED * CENTRES) * 4)
     {
         let (image, rank) = (cx.block_idx().y, cx.thread_idx().x);
         let [start, height, width] = [0, 1, 2].map(|k| table.get(cx, image as usize * 3 + k));
@@ -166,7 +166,7 @@ kernel! {
         features.len() == 13 * 1024 * images,
         information.len() == 1024 * images,
     }
-    grid(images) block(u128::from(THREADS)) shared(6 * u128::from(WINDOW) * 4)
+    grid(images) block(THREADS) shared(6 * WINDOW * 4)
     {
         let (image, rank) = (cx.block_idx().x, cx.thread_idx().x);
         let at = |plane: u32, patch: u32| ((image * PLANES + plane) * PATCHES + patch) as usize;
@@ -257,7 +257,7 @@ kernel! {
         values.is_aligned(16),
         order.len() == images * k,
     }
-    grid(n.div_ceil(32), images) block(32, u128::from(WARPS)) shared(u128::from(WARPS) * 32 * 4)
+    grid(n.div_ceil(32), images) block(32, WARPS) shared(WARPS * 32 * 4)
     {
         let (image, lane, warp) = (cx.block_idx().y, cx.thread_idx().x, cx.thread_idx().y);
         let i = cx.block_idx().x * 32 + lane;

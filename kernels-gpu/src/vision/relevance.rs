@@ -67,7 +67,7 @@ kernel! {
         salience.len() == patches,
         relevance.len() == patches,
     }
-    grid(images) block(threads(largest)) shared(2 * u128::from(WINDOW) * 4)
+    grid(images) block(threads(largest)) shared(2 * WINDOW * 4)
     {
         let span = Span::of_image(cx, table, images, patches, cx.block_idx().x);
         if span.len() == 0 {
@@ -144,7 +144,7 @@ kernel! {
         salience.len() == patches,
         relevance.len() == patches,
     }
-    grid(images) block(threads(largest)) shared(2 * u128::from(WINDOW) * 4)
+    grid(images) block(threads(largest)) shared(2 * WINDOW * 4)
     {
         let image = cx.block_idx().x;
         let span = Span::of_image(cx, table, images, patches, image);

@@ -51,7 +51,7 @@ kernel! {
         rgb.len() == 3 * height * width,
         planes.len() == 13 * height * width,
     }
-    grid(width.div_ceil(u128::from(4 * THREADS)), height.div_ceil(u128::from(ROWS))) block(u128::from(THREADS))
+    grid(width.div_ceil(4 * THREADS), height.div_ceil(ROWS)) block(THREADS)
     {
         let image = Image { height, width, rgb };
         let place = Place::new(cx, height, width, fixation_y, fixation_x);
@@ -73,7 +73,7 @@ kernel! {
         rgb.len() == 3 * height * width,
         planes.len() == 13 * height * width,
     }
-    grid(width.div_ceil(u128::from(4 * THREADS)), height.div_ceil(u128::from(ROWS))) block(u128::from(THREADS))
+    grid(width.div_ceil(4 * THREADS), height.div_ceil(ROWS)) block(THREADS)
     {
         let image = Image { height, width, rgb };
         let place = Place::new(cx, height, width, fixation_y, fixation_x);

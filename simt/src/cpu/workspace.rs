@@ -27,6 +27,7 @@ pub(super) struct FiberSpace {
 
 impl Workspace {
     /// Makes an empty workspace.
+    #[must_use]
     pub const fn new() -> Self {
         Self { fibers: FiberSpace { stacks: Vec::new(), lanes: Vec::new() }, shared: Vec::new() }
     }

@@ -4,22 +4,28 @@ use std::fmt::{self, Debug};
 
 use super::counted::counted;
 use super::slice::DeviceSlice;
-use crate::{Element, In, InOut, Out};
 
 mod sealed {
     pub trait Sealed {}
 }
 use sealed::Sealed;
 
-/// A parameter that a CPU entry reads from its slot. No other crate can implement it, because the
-/// driver reads as many bytes of the slot as the parameter has.
+/// Returns the number that a CPU entry takes from its slot.
+///
+/// It has no bound, because the launcher beside the entry asks for [`Argument`] already. With a bound
+/// here too, the compiler would report a wrong type twice.
+///
+/// # Safety
+/// [`Argument::slot`] of a `T` made the slot.
 #[doc(hidden)]
-pub trait Parameter: Sealed {
-    /// Returns the parameter.
-    ///
-    /// # Safety
-    /// [`Argument::slot`] of the matching argument made the slot.
-    unsafe fn from_slot(slot: u64) -> Self;
+#[inline(always)]
+#[must_use]
+pub unsafe fn number<T: Copy>(slot: u64) -> T {
+    let bytes = slot.to_le_bytes();
+    const { assert!(size_of::<T>() <= size_of::<u64>(), "a slot has 8 bytes") };
+    // SAFETY: The caller promises that the slot came from `Argument::slot` of a `T`, which puts the
+    // bits of the number into its low bytes. The assertion above says that a slot has so many.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
 
 /// The most parameters that a kernel can have.
@@ -27,54 +33,59 @@ pub const MAX_PARAMETERS: usize = 32;
 
 /// Returns `slots` after checking, when it is compiled, that a launch can carry so many.
 #[doc(hidden)]
+#[must_use]
 pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
     const { assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters") };
     slots
 }
 
-/// An argument of a launch. No other crate can implement it.
+/// An argument of a launch. No other crate can implement it, because the driver reads as many bytes
+/// of the slot as the parameter has. `Wide` is the type by which predicates and extents see the
+/// argument. Each type has only one, so it could be an associated type, but then the compiler would
+/// report each mistake twice.
+#[diagnostic::on_unimplemented(
+    message = "a kernel cannot have a parameter of type `{Self}`",
+    label = "a parameter here is neither a number nor a buffer",
+    note = "a parameter is a number (`u8` to `u64`, `usize`, `i8` to `i64`, `f32`, `f64`), a `bool`, or a buffer of \
+            numbers (`In<f32>`, `Out<f32>`, `InOut<f32>`). Pass the fields of a struct one by one, or in a buffer"
+)]
 #[doc(hidden)]
-pub trait Argument: Sealed {
-    /// The type by which predicates and extents see the argument.
-    type Wide: Debug;
+pub trait Argument<Wide: Debug>: Sealed {
     /// Returns the argument's bits, in the low bytes of the slot.
     fn slot(&self) -> u64;
     /// Returns the argument as predicates and extents see it.
-    fn widen(&self) -> Self::Wide;
+    fn widen(&self) -> Wide;
 }
 
-macro_rules! integers {
-    ($wide:ty: $($t:ty)*) => {$(
+/// Returns the slot of an argument, and the argument as predicates and extents see it.
+#[doc(hidden)]
+#[inline(always)]
+pub fn argument<A: Argument<Wide>, Wide: Debug>(argument: &A) -> (u64, Wide) {
+    (argument.slot(), argument.widen())
+}
+
+macro_rules! numbers {
+    ($($wide:ty: $($t:ty)*;)*) => {$($(
         impl Sealed for $t {}
-        impl Parameter for $t {
-            #[inline(always)]
-            unsafe fn from_slot(slot: u64) -> Self {
-                slot as $t
-            }
-        }
-        impl Argument for $t {
-            type Wide = $wide;
+        impl Argument<$wide> for $t {
             fn slot(&self) -> u64 {
                 *self as u64
             }
             fn widen(&self) -> $wide {
-                <$wide>::from(*self)
+                *self as $wide
             }
         }
-    )*};
+    )*)*};
 }
-integers!(i128: i8 i16 i32 i64);
-integers!(u128: u8 u16 u32 u64);
+numbers! {
+    i128: i8 i16 i32 i64;
+    u128: u8 u16 u32 u64 usize;
+    bool: bool; // 0 or 1, in one byte
+}
+const _: () = assert!(size_of::<usize>() == 8, "`usize` has 64 bits on a GPU, so kernels need a host where it has too");
 
 impl Sealed for f32 {}
-impl Parameter for f32 {
-    #[inline(always)]
-    unsafe fn from_slot(slot: u64) -> Self {
-        f32::from_bits(slot as u32)
-    }
-}
-impl Argument for f32 {
-    type Wide = f32;
+impl Argument<f32> for f32 {
     fn slot(&self) -> u64 {
         u64::from(self.to_bits())
     }
@@ -83,14 +94,7 @@ impl Argument for f32 {
     }
 }
 impl Sealed for f64 {}
-impl Parameter for f64 {
-    #[inline(always)]
-    unsafe fn from_slot(slot: u64) -> Self {
-        f64::from_bits(slot)
-    }
-}
-impl Argument for f64 {
-    type Wide = f64;
+impl Argument<f64> for f64 {
     fn slot(&self) -> u64 {
         self.to_bits()
     }
@@ -99,42 +103,20 @@ impl Argument for f64 {
     }
 }
 
-macro_rules! pointer {
-    ($($t:ident $ptr:ty;)*) => {$(
-        impl<T: Element> Sealed for $t<T> {}
-        impl<T: Element> Parameter for $t<T> {
-            #[inline(always)]
-            unsafe fn from_slot(slot: u64) -> Self {
-                // SAFETY: The caller promises that the slot came from `Argument::slot` of a device
-                // slice. So it holds the address of a buffer that the launch passed. The CPU device
-                // exposed the memory's provenance when it allocated it.
-                unsafe { Self::from_ptr(slot as usize as $ptr) }
+macro_rules! buffers {
+    ($($t:ty)*) => {$(
+        impl<S, T> Sealed for $t {}
+        impl<S, T> Argument<Extent> for $t {
+            fn slot(&self) -> u64 {
+                self.device_ptr()
+            }
+            fn widen(&self) -> Extent {
+                Extent { addr: self.device_ptr(), len: self.len() }
             }
         }
     )*};
 }
-pointer! { In *const T; Out *mut T; InOut *mut T; }
-
-impl<S, T> Sealed for &DeviceSlice<S, T> {}
-impl<S, T> Argument for &DeviceSlice<S, T> {
-    type Wide = Extent;
-    fn slot(&self) -> u64 {
-        self.device_ptr()
-    }
-    fn widen(&self) -> Extent {
-        Extent { addr: self.device_ptr(), len: self.len() }
-    }
-}
-impl<S, T> Sealed for &mut DeviceSlice<S, T> {}
-impl<S, T> Argument for &mut DeviceSlice<S, T> {
-    type Wide = Extent;
-    fn slot(&self) -> u64 {
-        self.device_ptr()
-    }
-    fn widen(&self) -> Extent {
-        Extent { addr: self.device_ptr(), len: self.len() }
-    }
-}
+buffers!(&DeviceSlice<S, T> &mut DeviceSlice<S, T>);
 
 /// A buffer as predicates and extents see it.
 #[derive(Clone, Copy)]
@@ -145,16 +127,19 @@ pub struct Extent {
 
 impl Extent {
     /// Returns the number of elements in the buffer.
+    #[must_use]
     pub fn len(self) -> u128 {
         self.len as u128
     }
 
     /// Returns whether the buffer is empty.
+    #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// Returns whether the address of the first element is a multiple of `bytes`.
+    #[must_use]
     pub fn is_aligned(self, bytes: u64) -> bool {
         self.addr.is_multiple_of(bytes)
     }

@@ -32,11 +32,13 @@ impl Ptx {
     /// Every entry in `texts` whose name is that of a declaration of the crate does what that
     /// declaration promises, as [`ptx!`](crate::ptx) says.
     #[doc(hidden)]
+    #[must_use]
     pub const unsafe fn new(texts: &'static [&'static str]) -> Self {
         Self { texts }
     }
 
     /// Returns the texts of the files.
+    #[must_use]
     pub fn texts(&self) -> &'static [&'static str] {
         self.texts
     }
@@ -56,6 +58,7 @@ pub struct Kernel {
 
 impl Kernel {
     #[doc(hidden)]
+    #[must_use]
     pub const fn new(
         ptx: &'static Ptx,
         origin: &'static str,

@@ -5,6 +5,7 @@
 //! its streams.
 
 mod argument;
+mod constant;
 mod counted;
 mod error;
 mod kernel;
@@ -14,8 +15,10 @@ mod shape;
 mod slice;
 
 #[doc(hidden)]
-pub use argument::{Argument, Parameter, slots};
+pub use argument::{Argument, argument, number, slots};
 pub use argument::{Extent, MAX_PARAMETERS};
+#[doc(hidden)]
+pub use constant::{Constant, widened};
 #[doc(hidden)]
 pub use counted::counted;
 pub use error::LaunchError;

@@ -50,6 +50,7 @@ impl LaunchShape {
 /// Returns `v`. It gives the extents of a declaration, which are literals or computed from widened
 /// arguments, the type `u128`.
 #[doc(hidden)]
+#[must_use]
 pub fn extent(v: u128) -> u128 {
     v
 }

@@ -133,6 +133,7 @@ stream_slice!(
 
 impl<S, T: Element> DeviceSlice<S, T> {
     /// Returns the same bytes as elements of type `U`. The size of `U` divides the size of `T`.
+    #[must_use]
     pub fn cast<U: Element>(&self) -> &DeviceSlice<S, U> {
         const {
             assert!(

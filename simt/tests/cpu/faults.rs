@@ -34,9 +34,9 @@ kernel! {
     grid(1) block(64)
     {
         if cx.lane() == n {
-            cx.shuffle_up(n, 1);
+            _ = cx.shuffle_up(n, 1);
         } else {
-            cx.shuffle_down(n, 1);
+            _ = cx.shuffle_down(n, 1);
         }
     }
 }
@@ -47,7 +47,7 @@ kernel! {
     {
         cx.barrier();
         if cx.warp() == 1 && cx.lane() < n {
-            cx.warp_sum(1.0);
+            _ = cx.warp_sum(1.0);
         }
     }
 }

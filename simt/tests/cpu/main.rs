@@ -1,6 +1,7 @@
 //! Blocks on the host, declared and launched as users declare and launch them.
 #![allow(missing_docs)]
 
+mod clauses;
 mod faults;
 mod here;
 mod numbers;

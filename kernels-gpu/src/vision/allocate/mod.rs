@@ -108,8 +108,8 @@ kernel! {
         image_cu_patches.len() == images + 1,
     }
     grid(images)
-    block(largest.div_ceil(u128::from(TILE)).min(32) * 32)
-    shared(u128::from(LISTS) + largest.div_ceil(u128::from(TILE)).min(32) * u128::from(LIST))
+    block(largest.div_ceil(TILE).min(32) * 32)
+    shared(LISTS + largest.div_ceil(TILE).min(32) * LIST)
     {
         let span = Span::of_image(cx, table, images, patches, cx.block_idx().x);
         let histogram = Histogram { costs: cx.shared::<u32>(COSTS), counts: cx.shared::<u32>(COUNTS) };

@@ -46,7 +46,7 @@ kernel! {
         image_cu_seqlens.len() == images + 1,
         image_cu_patches.len() == images + 1,
     }
-    grid(1) block(patches.min(images * each).div_ceil(32).min(32) * 32) shared(2 * u128::from(WINDOW) * 4)
+    grid(1) block(patches.min(images * each).div_ceil(32).min(32) * 32) shared(2 * WINDOW * 4)
     {
         let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
         let windows = cx.shared::<u32>(0);

@@ -81,9 +81,9 @@ kernel! {
         features.len() == 13 * patches,
         entropy.len() == patches,
     }
-    grid(patches.div_ceil(u128::from(TEAMS)))
-    block(32, u128::from(TEAMS))
-    shared(u128::from(TABLE + TEAMS * (TABLE + 32 * VALUES * 4)))
+    grid(patches.div_ceil(TEAMS))
+    block(32, TEAMS)
+    shared(TABLE + TEAMS * (TABLE + 32 * VALUES * 4))
     {
         let (lane, team) = (cx.thread_idx().x, cx.thread_idx().y);
         let n = cx.block_idx().x * TEAMS + team;
@@ -163,7 +163,7 @@ kernel! {
     }
     grid(patches)
     block(threads(patch))
-    shared(2 * u128::from(TABLE) + threads(patch) * u128::from(VALUES) * 4 * 2)
+    shared(2 * TABLE + threads(patch) * VALUES * 4 * 2)
     {
         let (rank, threads, n) = (cx.thread_idx().x, cx.block_dim().x, cx.block_idx().x);
         let row = Row::of_patch(cx, table, images, patches, n);

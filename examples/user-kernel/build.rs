@@ -1,5 +1,3 @@
-//! Builds this crate to `$OUT_DIR/kernels.ptx`.
-
 fn main() -> Result<(), thalweg_ptx_builder::Error> {
     thalweg_ptx_builder::build_to_out_dir("kernels")
 }

@@ -1,0 +1,130 @@
+//! What kernels of users take and how they are written: numbers of every kind by value, constants in
+//! the clauses, and threads that index buffers by their own `u32`. On a GPU the kernel runs from PTX
+//! that thalweg-ptx-builder made of this declaration.
+
+mod support;
+
+use support::devices::devices;
+use thalweg::{Error, kernel, ptx};
+
+const COMB: &str = "
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry comb__usize_bool_u8_bool_wu64(
+    .param .u64 p0,
+    .param .u8 p1,
+    .param .u8 p2,
+    .param .u8 p3,
+    .param .u64 .ptr .align 1 p4
+)
+{
+    .reg .pred     %p<6>;
+    .reg .b16     %rs<6>;
+    .reg .b32     %r<5>;
+    .reg .b64     %rd<15>;
+    ld.param.b64     %rd3, [p0];
+    ld.param.b64     %rd4, [p4];
+    cvta.to.global.u64     %rd1, %rd4;
+    mov.u32     %r1, %ctaid.x;
+    mov.u32     %r2, %ntid.x;
+    mov.u32     %r3, %tid.x;
+    mad.lo.s32     %r4, %r1, %r2, %r3;
+    cvt.u64.u32     %rd2, %r4;
+    setp.le.u64     %p3, %rd3, %rd2;
+    @%p3 bra     $L__BB0_2;
+    ld.param.b8     %rs2, [p3];
+    and.b16     %rs3, %rs2, 1;
+    setp.ne.b16     %p2, %rs3, 0;
+    ld.param.b8     %rs4, [p1];
+    and.b16     %rs5, %rs4, 1;
+    setp.ne.b16     %p1, %rs5, 0;
+    ld.param.b8     %rs1, [p2];
+    not.b64     %rd5, %rd2;
+    add.s64     %rd6, %rd3, %rd5;
+    selp.b64     %rd7, %rd6, %rd2, %p2;
+    and.b64     %rd8, %rd2, 1;
+    setp.ne.b64     %p4, %rd8, 0;
+    xor.pred     %p5, %p4, %p1;
+    cvt.u64.u16     %rd9, %rs1;
+    shl.b64     %rd10, %rd9, 40;
+    or.b64     %rd11, %rd10, %rd3;
+    selp.b64     %rd12, 7, %rd11, %p5;
+    shl.b64     %rd13, %rd7, 3;
+    add.s64     %rd14, %rd1, %rd13;
+    st.global.b64     [%rd14], %rd12;
+$L__BB0_2:
+    ret;
+}
+";
+
+ptx! { unsafe = COMB }
+
+const BLOCK: u32 = 32;
+
+kernel! {
+    /// Writes `value` and `n` to each other element, beginning with the second one if `odd`, and 7 to
+    /// the others. If `reverse`, it counts from the end.
+    unsafe fn comb(cx: impl Simt, n: usize, odd: bool, value: u8, reverse: bool, x: Out<u64>)
+    require { x.len() == n, value > 0 || !odd }
+    grid(n.div_ceil(BLOCK)) block(BLOCK)
+    {
+        let i = cx.global_x();
+        if (i as usize) < n {
+            let at = if reverse { n - 1 - i as usize } else { i as usize };
+            x.set(cx, at, if (i % 2 == 1) == odd { u64::from(value) << 40 | n as u64 } else { 7 });
+        }
+    }
+}
+
+#[test]
+fn truth_values_and_sizes_arrive_as_they_were_given() {
+    for &device in devices() {
+        let lane = thalweg::AnyStream::new(device).unwrap();
+        lane.enter(|s| {
+            for n in [0usize, 1, 31, 32, 33, 100] {
+                for (odd, reverse) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let mut x = s.alloc_zeroed::<u64>(n)?;
+                    comb(s, n, odd, 200, reverse, &mut x)?;
+                    let expected = |i: usize| {
+                        let thread = if reverse { n - 1 - i } else { i };
+                        if (thread % 2 == 1) == odd { 200 << 40 | n as u64 } else { 7 }
+                    };
+                    let got = s.read_blocking(&x)?;
+                    assert!((0..n).all(|i| got[i] == expected(i)), "{device}, {n} {odd} {reverse}: {got:?}");
+                }
+            }
+            let mut x = s.alloc_zeroed::<u64>(1)?;
+            let refused = |result: Result<(), Error>| result.unwrap_err().to_string();
+            let text = refused(comb(s, usize::MAX, false, 1, true, &mut x));
+            assert!(text.contains("`x.len() == n`") && text.contains("reverse = true"), "{text}");
+            let text = refused(comb(s, 1, true, 0, false, &mut x));
+            assert!(text.contains("`value > 0 || !odd`") && text.contains("odd = true"), "{text}");
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    }
+}
+
+/// The page for a first kernel shows the files of `examples/user-kernel`, with the paths of a package
+/// beside a checkout of thalweg.
+#[test]
+fn the_page_for_a_first_kernel_shows_the_example() {
+    let page = include_str!("../docs/first-kernel.md");
+    let shown: Vec<&str> = page
+        .split("\n```")
+        .filter_map(|part| ["toml\n", "rust\n"].iter().find_map(|language| part.strip_prefix(language)))
+        .collect();
+    let manifest = include_str!("../examples/user-kernel/Cargo.toml");
+    let manifest = manifest.replace("\"../../", "\"../thalweg/").replace("\"../..\"", "\"../thalweg\"");
+    let files = [
+        &*manifest,
+        include_str!("../examples/user-kernel/build.rs"),
+        include_str!("../examples/user-kernel/src/lib.rs"),
+        include_str!("../examples/user-kernel/src/main.rs"),
+    ];
+    assert_eq!(shown.len(), files.len(), "the page shows other files than the four of the example");
+    for (shown, file) in shown.into_iter().zip(files) {
+        assert_eq!(format!("{shown}\n"), file);
+    }
+}
