@@ -27,7 +27,7 @@ pub enum Stall {
     /// The driver made an event, because the device had no spare one.
     EventCreation,
     /// A kernel was looked up at its first launch, for which the driver may have compiled PTX. The
-    /// place is that of the kernel's declaration.
+    /// place is that of the launch.
     ModuleLoad,
 }
 

@@ -201,6 +201,7 @@ macro_rules! __launcher {
         ($($grid:expr),+) ($($block:expr),+) ($($shared:expr)?)
     ) => {
         $(#[$meta])*
+        #[track_caller]
         #[allow(clippy::too_many_arguments)]
         $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
             on: &__L,

@@ -8,7 +8,7 @@ use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
 
 use crate::support::devices::{devices, everywhere_and_seeded};
 use crate::support::gate::Gate;
-use crate::{block_on, filled, lanes, panics, soon};
+use crate::{block_on, filled, lanes, nothing, panics, soon};
 
 #[test]
 fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
@@ -69,6 +69,36 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
         pool.trim();
     });
     healthy.check().unwrap();
+}
+
+/// A launch that waits for its kernel names the one that fails, and its line.
+#[test]
+fn a_launch_that_waits_names_the_kernel_that_fails() {
+    let device = Device::new_cpu().unwrap();
+    lanes(device, |a, b, _| {
+        device.block_launches(true);
+        nothing(&a).unwrap();
+        assert!(a.is_done().unwrap(), "the launch has waited");
+        // A capture runs nothing, so its launches do not wait.
+        let (graph, ()) = a.capture((), |s, ()| panics(s)).unwrap();
+        assert_eq!(graph.len(), 1);
+        let line = line!() + 1;
+        let error = panics(&b).unwrap_err();
+        let Error::KernelFailed { kernel, launched, cause } = &error else { panic!("{error}") };
+        assert_eq!((*kernel, launched.file(), launched.line()), ("panics", file!(), line));
+        assert!(cause.to_string().contains("on purpose"), "{cause}");
+        assert!(error.to_string().starts_with("kernel `panics`, launched at tests/states/errors.rs:"), "{error}");
+        device.block_launches(false);
+    });
+    // Without it, the launch succeeds and a later call fails.
+    let device = Device::new_cpu().unwrap();
+    lanes(device, |a, _, _| {
+        let gate = Gate::closed(device);
+        gate.hold(&a);
+        panics(&a).unwrap();
+        gate.open();
+        assert!(matches!(a.synchronize(), Err(Error::Kernel(_) | Error::Poisoned { .. })));
+    });
 }
 
 /// The device that was to wait has not failed: it can be used as before.

@@ -29,6 +29,12 @@ kernel! {
     }
 }
 
+kernel! {
+    unsafe fn nothing(cx: impl Simt)
+    grid(1) block(1)
+    {}
+}
+
 /// Runs `check` on three streams of `device`.
 fn lanes<T>(
     device: Device,

@@ -21,5 +21,6 @@ pub trait Launch<S> {
     ///   `Argument::slot` makes it.
     /// - The buffers are ordered by stream `S`.
     /// - The kernel is sound for these arguments and this shape.
+    #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Self::Error>;
 }
