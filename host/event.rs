@@ -364,11 +364,14 @@ impl<R: Resource> Future for EventFuture<R> {
         let Some(event) = self.event.take() else {
             return Poll::Pending; // it was polled again after it was ready
         };
-        match event.is_ready() {
+        let ready = event.is_ready();
+        match ready {
             Ok(true) => Poll::Ready(Ok(event.into_parts().0)),
             // A host function may not ask the device, but the background thread may.
             Ok(false) | Err(Error::InHostFunction) => {
-                if !self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                // In a host function the event may be complete, and the waker used already.
+                let pending = matches!(ready, Ok(false));
+                if !(pending && self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))) {
                     if let Some(lease) = event.lease() {
                         lease.wake(cx.waker());
                     }

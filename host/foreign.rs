@@ -110,11 +110,15 @@ impl ForeignStream {
     ///
     /// On the CPU device, which has no such stream, a stream like any other takes its place.
     ///
+    /// # Safety
+    /// No code captures the thread's default stream into a graph while this value exists. (The
+    /// legacy default stream cannot be captured, so [`legacy`](Self::legacy) is safe.)
+    ///
     /// # Errors
     /// The device has failed.
-    pub fn per_thread(device: Device) -> Result<Self> {
+    pub unsafe fn per_thread(device: Device) -> Result<Self> {
         // SAFETY: The default stream of a thread exists while the thread does, and neither this
-        // value nor its brand leaves the thread.
+        // value nor its brand leaves the thread. The caller promises that nothing captures it.
         match unsafe { device.adopt_stream(Adopted::PerThread) }? {
             Some(inner) => Ok(Self::of(inner)),
             None => Self::stand_in(device),

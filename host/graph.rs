@@ -228,6 +228,10 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
+        // Before readings in the bundle end, whose ends could not be recorded.
+        if let Err(error) = self.device().usable() {
+            return Err(Returned::new(error, bundle));
+        }
         // The bundle may have pending work although its type now says idle. If the driver's call
         // panics, `ManuallyDrop` leaks it instead of freeing it as idle.
         let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
@@ -249,12 +253,12 @@ impl<S> Stream<S> {
         }
         graph.admits(resource)?;
         if graph.is_empty() {
-            return self.device().usable();
+            return Ok(());
         }
         // SAFETY: The captured work touches only the memory of the leaves that `admits` has just
         // compared, within their lengths. The bundle was on this stream, so this stream orders all
         // uses of that memory.
-        self.call(|s| unsafe { s.replay(&mut graph.handle) })
+        self.device().seen(unsafe { self.handle().replay(&mut graph.handle) })
     }
 }
 

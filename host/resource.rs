@@ -98,6 +98,8 @@ pub struct LeafInfo {
     pub(crate) bytes: usize,
     /// The number of the allocation. A later allocation in the same place has another number.
     pub(crate) allocation: u64,
+    /// Whether the leaf is a part of a [`Shared`](crate::Shared) resource, which is only read.
+    pub(crate) shared: bool,
 }
 
 impl fmt::Display for LeafInfo {
@@ -109,7 +111,8 @@ impl fmt::Display for LeafInfo {
         };
         let Self { device, addr, allocation, .. } = self;
         let bytes = counted(self.bytes, "byte");
-        write!(f, "{bytes} of {kind} memory of {device} at {addr:#x} (allocation {allocation})")
+        let shared = if self.shared { "shared, " } else { "" };
+        write!(f, "{shared}{bytes} of {kind} memory of {device} at {addr:#x} (allocation {allocation})")
     }
 }
 
@@ -143,8 +146,8 @@ impl fmt::Display for LeafInfo {
 ///
 /// # Safety
 /// The methods visit every leaf and every part exactly once, move it without touching its memory,
-/// and run no other code (`__alias` may clone metadata, and a `Shared` part records the end of a
-/// reading). A composite has no `Drop` of its own. Derive this trait
+/// and run no code of a user (`__alias` may clone metadata). A `Shared` part may record the end of a
+/// reading. A composite has no `Drop` of its own. Derive this trait
 /// instead of writing an implementation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a resource",

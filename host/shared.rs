@@ -1,9 +1,10 @@
 //! One resource, read by several streams at once.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
@@ -173,35 +174,51 @@ impl<R: Resource> Drop for Inner<R> {
 /// Dropping it records an event on `S`. Whoever next writes or frees the memory waits for that
 /// event.
 pub struct Reading<S: Brand, R: Resource> {
-    /// A second handle, which does not own the memory.
-    on: R::On<S>,
+    /// A second handle, which does not own the memory. The first use makes it, because that clones
+    /// metadata, which is code of a user, and a stream makes readings where no such code may run.
+    on: ManuallyDrop<OnceLock<R::On<S>>>,
     stream: Stream<S>,
     shared: Arc<Inner<R>>,
 }
 
 impl<S: Brand, R: Resource> Reading<S, R> {
     fn new(shared: &Shared<R>, stream: Stream<S>) -> Self {
-        Self { on: shared.value().__alias(stream, Token::new()), stream, shared: shared.0.clone() }
+        Self { on: ManuallyDrop::new(OnceLock::new()), stream, shared: shared.0.clone() }
     }
 }
 
 impl<S: Brand, R: Resource> Deref for Reading<S, R> {
     type Target = R::On<S>;
     fn deref(&self) -> &R::On<S> {
-        &self.on
+        self.on.get_or_init(|| match &self.shared.value {
+            Some(value) => value.__alias(self.stream, Token::new()),
+            None => unreachable!("taken only by value"),
+        })
     }
 }
 
 impl<S: Brand, R: Resource> Drop for Reading<S, R> {
     fn drop(&mut self) {
-        if self.stream.inner().captures() {
-            return; // it read nothing; a replay is a reading of the stream that runs it
-        }
         if guard::forked() {
             return; // another thread may have held the lock at the fork
         }
-        // Record the event first. The fields, and with them the handle on the resource, are dropped
-        // after this.
+        // A reading under capture read nothing: a replay is a reading of the stream that runs it.
+        if !self.stream.inner().captures() {
+            self.end();
+        }
+        // The metadata of the second handle is a user's. A panic of its destructor must not leave
+        // a transition, which drops readings between the states of other buffers.
+        //
+        // SAFETY: Only this destructor takes the handle, and it runs once.
+        let on = unsafe { ManuallyDrop::take(&mut self.on) };
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(on)));
+        std::mem::forget(dropped.err());
+    }
+}
+
+impl<S: Brand, R: Resource> Reading<S, R> {
+    /// Records the end of the reading. The handle on the resource is dropped after this.
+    fn end(&self) {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::AcqRel);
         let event = self.stream.inner().lease();
@@ -230,7 +247,8 @@ unsafe impl<R: Resource + Sync> Resource for Shared<R> {
     type On<S: Brand> = Reading<S, R>;
 
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
-        self.value().__leaves(visit);
+        // A graph that writes a buffer must not run while the buffer is shared.
+        self.value().__leaves(&mut |leaf| visit(LeafInfo { shared: true, ..leaf }));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, _: &mut Sink, _: Token) {}
     fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> Reading<S, R> {

@@ -93,12 +93,16 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
+        // Before readings in the bundle end, whose ends could not be recorded.
+        if let Err(error) = self.device().usable() {
+            return Err(Returned::new(error, bundle));
+        }
         // The bundle may have pending work although its type now says idle. If the driver's call
         // panics, `ManuallyDrop` leaks it instead of freeing it as idle.
         let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
         let handed = to.admits(&*idle).and_then(|()| {
             to.device().usable()?;
-            self.call(|from| from.hand(self.inner().hand.handle(), to.handle()))
+            self.device().seen(self.handle().hand(self.inner().hand.handle(), to.handle()))
         });
         let idle = ManuallyDrop::into_inner(idle);
         match handed {

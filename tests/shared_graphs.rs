@@ -3,6 +3,10 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
 use support::devices::{alone_on, everywhere_and_seeded};
 use support::gate::Gate;
 use thalweg::{AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Resource, Shared, Stream};
@@ -163,4 +167,121 @@ fn what_is_shared_may_hold_shared_parts() {
             assert_eq!(host.synchronize().unwrap()[..], [1; LEN], "{device}");
         });
     });
+}
+
+/// A graph that writes a buffer is refused while the buffer is shared: readers would see the write.
+#[test]
+fn a_graph_that_writes_does_not_run_on_shared_memory() {
+    type Bundle = (Option<Shared<DeviceBuffer<u32>>>, Option<DeviceBuffer<u32>>);
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, b, _| {
+            let bundle: Bundle = (None, Some(a.alloc_zeroed(LEN).unwrap().idle().unwrap()));
+            let (mut graph, (_, x)) =
+                a.capture(a.bind(bundle).unwrap(), |s, x| s.fill(x.1.as_mut().expect("it is exclusive"), 5)).unwrap();
+            let shared = a.share(x.unwrap()).unwrap();
+            let reading = b.reading(&shared).unwrap();
+            let refused = a.replay::<Bundle>(&mut graph, a.bind::<Bundle>((Some(shared.clone()), None)).unwrap());
+            let Err(refused) = refused else { panic!("{device}: the graph writes what others read") };
+            assert!(refused.error.to_string().contains("shared"), "{}", refused.error);
+            assert_eq!(b.read_blocking(&reading).unwrap(), [0; LEN]);
+        });
+    });
+}
+
+/// Metadata whose clone, or whose destructor, panics while this is 1 or 2.
+static FAILS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `f` while the metadata panics.
+fn failing(fails: usize, f: impl FnOnce()) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            FAILS.store(0, Ordering::SeqCst);
+        }
+    }
+    let _reset = Reset;
+    FAILS.store(fails, Ordering::SeqCst);
+    f();
+}
+
+struct Meta;
+
+impl Clone for Meta {
+    fn clone(&self) -> Self {
+        assert!(FAILS.load(Ordering::SeqCst) != 1, "on purpose");
+        Self
+    }
+}
+
+impl Drop for Meta {
+    fn drop(&mut self) {
+        assert!(FAILS.load(Ordering::SeqCst) != 2 || thread::panicking(), "on purpose");
+    }
+}
+
+#[derive(Resource)]
+struct Layer {
+    x: DeviceBuffer<u32>,
+    #[resource(plain)]
+    meta: Meta,
+}
+
+/// A transition runs no code of the metadata between the states of other buffers. If it did, a panic
+/// there would free a buffer beside it as idle, while a copy into it is pending.
+#[test]
+fn metadata_that_panics_frees_nothing_early() {
+    for fails in [1, 2] {
+        for which in ["record", "wait", "hand", "share", "unshare", "replay", "capture"] {
+            let device = Device::new_cpu().unwrap();
+            lanes(device, |a, b, _| {
+                let mut x = a.alloc::<u32>(LEN).unwrap();
+                a.fill(&mut x, 7).unwrap();
+                let shared = a.bind(a.share(LayerOn { x, meta: Meta }).unwrap()).unwrap();
+                let host = a.bind(device.pinned::<u32>(LEN).unwrap()).unwrap();
+                let (mut graph, (mut host, shared)) =
+                    a.capture((host, shared), |s, (host, layer)| s.copy_to_host(&layer.x, host)).unwrap();
+                let gate = Gate::closed(device);
+                gate.hold(&a);
+                a.copy_to_host(&shared.x, &mut host).unwrap(); // pending
+                let bundle = (host, shared);
+                let _ = catch_unwind(AssertUnwindSafe(|| match which {
+                    "record" => failing(fails, || drop(a.record(bundle))),
+                    "hand" => failing(fails, || drop(a.hand(bundle, &b))),
+                    "share" => failing(fails, || drop(a.share(bundle))),
+                    "replay" => failing(fails, || drop(a.replay(&mut graph, bundle))),
+                    "capture" => failing(fails, || drop(a.capture(bundle, |_, _| Ok(())))),
+                    "wait" => {
+                        let event = a.record(bundle).unwrap();
+                        failing(fails, || drop(b.wait(event)));
+                    }
+                    _ => {
+                        let shared = a.share(bundle).unwrap();
+                        failing(fails, || drop(b.unshare(shared)));
+                    }
+                }));
+                let mut fresh = device.pinned::<u32>(LEN).unwrap(); // idle, and ours alone
+                fresh.fill(1);
+                gate.open();
+                a.synchronize().unwrap();
+                b.synchronize().unwrap();
+                assert_eq!(fresh[..], [1; LEN], "{which}, {fails}");
+            });
+        }
+    }
+}
+
+/// A call that is refused in a host function leaves the reading as it was.
+#[test]
+fn a_refused_call_loses_no_reading() {
+    thalweg::stream_tags!(Refused, Other);
+    let device = Device::new_cpu().unwrap();
+    let (a, b) = (device.stream::<Refused>().unwrap(), device.stream::<Other>().unwrap());
+    let reading = a.bind(a.share(a.alloc_zeroed::<u32>(LEN).unwrap()).unwrap()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    b.launch_host(move || tell.send(a.hand(reading, &b).map(drop).unwrap_err()).unwrap()).unwrap();
+    b.synchronize().unwrap();
+    let refused = told.recv().unwrap();
+    assert!(matches!(refused.error, Error::InHostFunction), "{}", refused.error);
+    let shared = a.record(refused.value).unwrap().synchronize().unwrap();
+    assert_eq!(a.read_blocking(&a.unshare(shared).unwrap()).unwrap(), [0; LEN]);
 }

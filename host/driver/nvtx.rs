@@ -6,6 +6,8 @@
 //! only the part that ranges need. (The `nvtx` crate builds the header with a C compiler and
 //! libclang, and `cudarc` needs a library of the CUDA toolkit.)
 
+#![cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "the library is loaded on Unix only"))]
+
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::mem::transmute;

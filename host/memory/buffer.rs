@@ -158,7 +158,14 @@ unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         let (bytes, allocation) = (self.len * size_of::<T>(), self.memory.allocation());
-        visit(LeafInfo { device: self.device, kind: LeafKind::Device, addr: self.addr, bytes, allocation });
+        visit(LeafInfo {
+            device: self.device,
+            kind: LeafKind::Device,
+            addr: self.addr,
+            bytes,
+            allocation,
+            shared: false,
+        });
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;

@@ -200,7 +200,7 @@ unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         let (addr, bytes) = (self.ptr.as_ptr().expose_provenance() as u64, self.len * size_of::<T>());
         let allocation = self.memory.allocation();
-        visit(LeafInfo { device: self.device, kind: LeafKind::Pinned, addr, bytes, allocation });
+        visit(LeafInfo { device: self.device, kind: LeafKind::Pinned, addr, bytes, allocation, shared: false });
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, sink: &mut Sink, _: Token) {
         self.len = 0;

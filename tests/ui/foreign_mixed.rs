@@ -7,7 +7,7 @@ fn clear<'a>(a: &Stream<Foreign<'a>>, mut x: On<Foreign<'a>, DeviceBuffer<u8>>) 
 
 fn main() -> Result<()> {
     let gpu = Device::cpu()?;
-    let (a, b) = (ForeignStream::legacy(gpu)?, ForeignStream::per_thread(gpu)?);
+    let (a, b) = (ForeignStream::legacy(gpu)?, ForeignStream::legacy(gpu)?);
     a.enter(|a| {
         let x = a.alloc::<u8>(16)?;
         b.enter(|b| {

@@ -1,9 +1,9 @@
-//! The default stream of a thread, used on another thread.
+//! A foreign stream, used on another thread.
 use thalweg::{AnyStream, Device, ForeignStream, Result};
 
 fn main() -> Result<()> {
     let gpu = Device::cpu()?;
-    let theirs = ForeignStream::per_thread(gpu)?; // bug
+    let theirs = ForeignStream::legacy(gpu)?; // bug
     let theirs = AnyStream::new(gpu)?; // fix
     std::thread::scope(|threads| {
         threads.spawn(|| theirs.enter(|s| s.synchronize()));
