@@ -144,6 +144,11 @@ pub use timeline::{
 
 pub use thalweg_derive::Resource;
 
+/// The blocks of the page are tested with the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/streams.md")]
+mod streams_page {}
+
 // For the kernels that the tests of this crate declare.
 #[cfg(test)]
 ptx! {}
