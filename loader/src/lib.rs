@@ -53,6 +53,7 @@
 //! | `THALWEG_LOADER_THREADS` | [`Options::threads`] |
 //! | `THALWEG_LOADER_STREAM_BYTES` | [`Options::stream_bytes`] |
 
+mod assembly;
 mod batch;
 mod canvas;
 mod decision;
@@ -66,6 +67,7 @@ mod pieces;
 mod queue;
 mod source;
 mod staging;
+mod state;
 mod stats;
 #[cfg(test)]
 mod tests;

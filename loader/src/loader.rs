@@ -9,12 +9,13 @@ use std::time::Instant;
 use log::warn;
 use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result};
 
+use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
 use crate::decision::Decision;
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::options::{Options, Upload};
-use crate::queue::{Assembly, Pin, Queue};
+use crate::queue::{Pin, Queue};
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::upload::Refused;

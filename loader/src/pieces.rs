@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use thalweg::{Activity, DeviceSlice, Error, Event, LiveBrand, Result, Returned, Stream};
 
+use crate::assembly::Assembly;
 use crate::batch::padded;
 use crate::canvas::Pixels;
 use crate::lock;
-use crate::queue::{Assembly, Queue};
+use crate::queue::Queue;
 use crate::staging::{InFile, PIECE, SLOT, read};
 
 /// A part of a file, and where it goes.

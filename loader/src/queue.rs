@@ -15,21 +15,20 @@
 //! that finds the budget spent waits until the consumer drops batches. If the consumer itself waits
 //! for that very batch, nothing can come back, and the sample fails.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use log::warn;
 
-use thalweg::{DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Result};
+use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
-use crate::batch::Batch;
+use crate::assembly::{Assembly, Decoded};
 use crate::canvas::{Canvas, Pixels};
 use crate::options::{Options, Upload};
-use crate::source::{Decode, Order, Sample, Samples};
+use crate::source::{Order, Sample, Samples};
 use crate::staging::Staging;
-use crate::stats::Stats;
+use crate::state::{Place, State, Task};
 use crate::{DecodeError, lock};
 
 /// How a loader takes page-locked memory. Tests pass a function that fails.
@@ -51,216 +50,11 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
     turns: Condvar,
 }
 
-pub(crate) struct State<M: Clone + Send + 'static> {
-    pub(crate) epoch: u64,
-    order: Order,
-    /// The position of the next sample to pull.
-    position: u64,
-    /// `None` while a thread calls it.
-    source: Option<Samples<M>>,
-    /// The source has no more samples in this epoch.
-    pub(crate) ended: bool,
-    tasks: VecDeque<Task<M>>,
-    pub(crate) batches: VecDeque<Assembly<M>>,
-    /// The number of the first of `batches` in its epoch.
-    first: u64,
-    /// A batch is out of `batches` and not yet `ready`.
-    pub(crate) uploading: bool,
-    pub(crate) ready: VecDeque<Result<Event<Batch<M>>>>,
-    /// How many of `ready` are batches.
-    pub(crate) ready_batches: usize,
-    /// The consumer is in `next`.
-    pub(crate) waiting: bool,
-    /// Device buffers that consumers gave back.
-    pub(crate) spare: VecDeque<Event<DeviceBuffer<u8>>>,
-    /// The position of the sample whose turn it is to take memory.
-    turn: u64,
-    /// Later positions that need no turn any more.
-    passed: BTreeSet<u64>,
-    pub(crate) stats: Stats,
-    /// A thread or the device has failed. Nothing more is uploaded.
-    pub(crate) failed: bool,
-    pub(crate) stop: bool,
-}
-
-/// A sample's place.
-#[derive(Clone, Copy)]
-struct Place {
-    epoch: u64,
-    batch: u64,
-    slot: usize,
-    /// The position in the epoch.
-    position: u64,
-}
-
-struct Task<M> {
-    place: Place,
-    index: u64,
-    name: String,
-    meta: M,
-    decode: Decode,
-}
-
-pub(crate) struct Decoded<M> {
-    pub(crate) index: u64,
-    pub(crate) name: String,
-    pub(crate) size: [u32; 2],
-    pub(crate) pixels: Pixels,
-    pub(crate) meta: M,
-}
-
-/// A batch in the making.
-pub(crate) struct Assembly<M> {
-    slots: Vec<Option<Result<Decoded<M>>>>,
-    /// How many slots are still empty.
-    missing: usize,
-    /// It has as many samples as a full batch, whatever becomes of them.
-    pub(crate) whole: bool,
-    /// The indices of the samples that failed: those whose errors were taken out, and those that
-    /// were given up.
-    pub(crate) failed: Vec<u64>,
-    /// How often the consumer was told that there is no device memory for it.
-    pub(crate) refused: u32,
-    /// Its next attempt waits until the consumer has taken all that is ready.
-    pub(crate) last_resort: bool,
-}
-
-impl<M> Assembly<M> {
-    fn new(samples: usize, whole: bool) -> Self {
-        let slots = (0..samples).map(|_| None).collect();
-        Self { slots, missing: samples, whole, failed: Vec::new(), refused: 0, last_resort: false }
-    }
-
-    fn fill(&mut self, slot: usize, outcome: Result<Decoded<M>>) {
-        self.slots[slot] = Some(outcome);
-        self.missing -= 1;
-    }
-
-    pub(crate) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
-        self.slots.iter().flatten().flatten()
-    }
-
-    /// The number of images, and their bytes together.
-    pub(crate) fn amount(&self) -> (usize, usize) {
-        self.images().fold((0, 0), |(n, bytes), image| (n + 1, bytes + image.pixels.len()))
-    }
-
-    /// Takes the errors out.
-    pub(crate) fn errors(&mut self) -> Vec<Error> {
-        let errors: Vec<_> =
-            self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
-        let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
-        self.failed.extend(errors.iter().filter_map(index));
-        errors
-    }
-
-    /// Turns an image into an error. Returns both.
-    pub(crate) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
-        let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
-        let lost = slot.take()?.ok()?;
-        let cause = Arc::from(DecodeError::from(cause));
-        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
-        *slot = Some(Err(error.clone()));
-        Some((lost, error))
-    }
-
-    /// Takes the images out. Their samples count as failed.
-    pub(crate) fn give_up(&mut self) -> Vec<Decoded<M>> {
-        let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
-        self.failed.extend(images.iter().map(|image| image.index));
-        images
-    }
-
-    pub(crate) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
-        self.slots.into_iter().flatten().flatten()
-    }
-}
-
-impl<M: Clone + Send + 'static> State<M> {
-    /// Whether the first batch is complete, and need not wait until the consumer gives memory back.
-    pub(crate) fn can_upload(&self) -> bool {
-        let nothing_ahead = self.waiting && self.ready.is_empty();
-        let ready = |front: &Assembly<M>| front.missing == 0 && (!front.last_resort || nothing_ahead);
-        !self.failed && self.batches.front().is_some_and(ready)
-    }
-
-    /// Takes the first batch, which is complete.
-    pub(crate) fn pop(&mut self) -> Option<Assembly<M>> {
-        let front = self.batches.pop_front()?;
-        self.first += 1;
-        self.uploading = true;
-        Some(front)
-    }
-
-    /// Puts back what `pop` took.
-    pub(crate) fn put_back(&mut self, front: Assembly<M>) {
-        self.uploading = false;
-        self.first -= 1;
-        self.batches.push_front(front);
-    }
-
-    pub(crate) fn push(&mut self, item: Result<Event<Batch<M>>>) {
-        self.ready_batches += usize::from(item.is_ok());
-        self.ready.push_back(item);
-    }
-
-    /// Ends the loader with an error.
-    pub(crate) fn fail(&mut self, error: Error) {
-        self.push(Err(error));
-        self.failed = true;
-    }
-
-    /// Whether the consumer has got everything of this epoch.
-    pub(crate) fn exhausted(&self) -> bool {
-        let idle = self.ended && self.batches.is_empty() && !self.uploading;
-        self.ready.is_empty() && (idle || self.failed)
-    }
-
-    /// The number of samples in this epoch, if it is known.
-    pub(crate) fn samples(&self) -> Option<u64> {
-        self.order.len
-    }
-
-    fn under_way(&self) -> usize {
-        self.batches.len() + self.ready_batches + usize::from(self.uploading)
-    }
-
-    /// Notes that a sample needs no turn any more, and moves the turn on.
-    fn pass(&mut self, place: Place) {
-        if place.epoch != self.epoch || place.position < self.turn {
-            return;
-        }
-        self.passed.insert(place.position);
-        while self.passed.remove(&self.turn) {
-            self.turn += 1;
-        }
-    }
-}
-
 impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
-        let state = State {
-            epoch: 0,
-            order: Self::order(&options, len, 0),
-            position: 0,
-            source: Some(source),
-            ended: false,
-            tasks: VecDeque::new(),
-            batches: VecDeque::new(),
-            first: 0,
-            uploading: false,
-            ready: VecDeque::new(),
-            ready_batches: 0,
-            waiting: false,
-            spare: VecDeque::new(),
-            turn: 0,
-            passed: BTreeSet::new(),
-            stats: Stats::default(),
-            failed: false,
-            stop: false,
-        };
+        let state = State::new(Self::order(&options, len, 0), source);
         let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
         Self { options, pool, pin, staging, window, state: Mutex::new(state), work, done, turns }

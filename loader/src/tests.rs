@@ -8,7 +8,8 @@ use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::loader::NewStream;
 use crate::queue::Pin;
-use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock, queue};
+use crate::state::State;
+use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock};
 
 /// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
@@ -101,7 +102,7 @@ fn without_page_locked_memory_the_result_is_the_same() {
 
 /// Waits until `reached` holds for the loader's state. Only a failure takes as long as the limit.
 #[track_caller]
-fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u64>) -> bool) {
+fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&State<u64>) -> bool) {
     let state = lock(&loader.queue.state);
     let patience = Duration::from_secs(20);
     let (state, waited) = loader.queue.done.wait_timeout_while(state, patience, |state| !reached(state)).unwrap();

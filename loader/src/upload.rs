@@ -8,12 +8,14 @@ use log::warn;
 
 use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
 
+use crate::assembly::{Assembly, Decoded};
 use crate::batch::{Batch, BatchOn, padded};
 use crate::canvas::Pixels;
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::pieces::ReadPieces;
-use crate::queue::{Assembly, Decoded, Queue, State, message};
+use crate::queue::{Queue, message};
+use crate::state::State;
 
 /// How often a batch for which there is no device memory is tried again after the consumer was
 /// told.
