@@ -48,7 +48,7 @@ impl<M> Assembly<M> {
 
     /// The number of images, and their bytes together.
     pub(crate) fn amount(&self) -> (usize, usize) {
-        self.images().fold((0, 0), |(n, bytes), image| (n + 1, bytes + image.pixels.len()))
+        self.images().fold((0, 0), |(n, bytes), image| (n + 1, usize::saturating_add(bytes, image.pixels.len())))
     }
 
     /// Takes the errors out.

@@ -202,7 +202,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let Some((lost, error)) = front.lose(image, format!("cannot read its pixels: {error}")) else { return };
         let mut state = lock(&self.state);
         state.stats.images -= 1;
-        state.stats.bytes -= lost.pixels.len() as u64;
+        state.stats.bytes = state.stats.bytes.saturating_sub(lost.pixels.len() as u64);
         self.count_failure(&mut state, &error);
         drop(state);
         drop(lost); // without the lock, because its metadata is the user's
@@ -216,10 +216,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
         mut front: Assembly<M>,
         read: ReadPieces<M, S>,
     ) -> Result<BatchOn<S, M>, Refused<M>> {
-        let bytes = front.images().map(|image| padded(image.pixels.len())).sum();
+        // A sum that no memory can hold stays one, so the allocation fails as it should.
+        let padded_sizes = front.images().map(|image| padded(image.pixels.len()));
+        let bytes = padded_sizes.fold(0, usize::saturating_add);
         let mut rgb = match self.device_buffer(stream, bytes) {
             Ok(rgb) => rgb,
-            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, front)),
+            Err(error @ (Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
+                return Err(Refused::NoMemory(error, front));
+            }
             Err(error) => return Err(error.into()),
         };
         let unread = self.upload_files(stream, &front, &mut rgb, read)?;
