@@ -25,6 +25,9 @@ use crate::upload::Refused;
 ///
 /// Dropping it stops its threads, once each has finished its current sample, and gives all memory
 /// back. So a decoder that never returns blocks the drop.
+///
+/// A forked child has none of the threads. There, `next` gives [`Error::Forked`] once, and a drop
+/// leaks what the loader holds. Call nothing else of it.
 pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) queue: Arc<Queue<M>>,
     pub(crate) device: Device,
@@ -33,6 +36,8 @@ pub struct Loader<M: Clone + Send + 'static> {
     decision: Option<Decision>,
     new_stream: NewStream,
     monitor: Arc<Mutex<Monitor>>,
+    /// `next` has told that this process is a forked child.
+    told_fork: bool,
 }
 
 /// How a loader makes its stream. Tests pass a function that fails.
@@ -77,6 +82,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
             decision: None,
             new_stream,
             monitor: Arc::new(Mutex::new(monitor)),
+            told_fork: false,
         };
         for number in 0..loader.queue.options.threads {
             match loader.spawn(format!("decode-{number}"), Queue::decode_all) {
@@ -96,6 +102,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
         let spawned = thread::Builder::new().name(name).spawn(move || queue.guarded(run));
         self.threads.push(spawned.map_err(|e| Error::Thread { reason: e.to_string() })?);
         Ok(())
+    }
+
+    /// Whether this process is a child that `fork` made of the loader's process.
+    fn forked(&self) -> bool {
+        matches!(self.device.usable(), Err(Error::Forked))
     }
 
     /// The number of the epoch, from 0.
@@ -162,6 +173,10 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
     type Item = Result<Event<Batch<M>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.forked() {
+            // Once only, because the iterator must end.
+            return (!std::mem::replace(&mut self.told_fork, true)).then_some(Err(Error::Forked));
+        }
         let begin = Instant::now();
         let queue = self.queue.clone();
         let mut state = lock(&queue.state);
@@ -237,6 +252,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
 impl<M: Clone + Send + 'static> Drop for Loader<M> {
     fn drop(&mut self) {
+        if self.forked() {
+            // The threads are not in this process, so one cannot join them, and locks that they
+            // held stay locked. What the queue holds belongs to the parent.
+            std::mem::forget((self.queue.clone(), std::mem::take(&mut self.threads)));
+            return;
+        }
         self.queue.stop();
         let this = thread::current().id();
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this) {

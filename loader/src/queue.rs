@@ -75,7 +75,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let order = Self::order(&self.options, len, epoch);
         let mut state = lock(&self.state);
         state.epoch = epoch;
-        state.order = order;
+        state.order = Arc::new(order);
         state.position = 0;
         state.ended = false;
         state.first = 0;
@@ -85,9 +85,13 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state.passed.clear();
         let left =
             (std::mem::take(&mut state.tasks), std::mem::take(&mut state.batches), std::mem::take(&mut state.ready));
+        // The consumer may have left the epoch before it got to the error.
+        if let Some(error) = state.failure.clone() {
+            state.push(Err(error));
+        }
         drop(state);
-        drop(left);
         self.wake();
+        drop(left); // after the wake, because a destructor of metadata may panic
     }
 
     pub(crate) fn stop(&self) {
@@ -135,19 +139,25 @@ impl<M: Clone + Send + 'static> Queue<M> {
     /// Asks the source for the samples of one more batch.
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
         let (epoch, position, size) = (state.epoch, state.position, self.options.batch);
-        let indices: Vec<u64> = (position..).map_while(|p| state.order.index(p)).take(size).collect();
-        let bounded = state.order.len.is_some();
-        let last = state.order.of_last_rank(position.saturating_add(size as u64 - 1));
+        let order = state.order.clone();
         drop(state);
+        let bounded = order.len.is_some();
+        let last = order.of_last_rank(position.saturating_add(size as u64 - 1));
         let mut ask = |index| {
             catch_unwind(AssertUnwindSafe(|| source(index))).map_err(|panic| {
                 let cause = format!("the source panicked: {}", message(panic));
                 Error::Sample { index, name: "source".into(), cause: Arc::from(DecodeError::from(cause)) }
             })
         };
-        let mut samples = Vec::with_capacity(indices.len());
-        let mut ended = indices.len() < size;
-        for &index in &indices {
+        let mut samples = Vec::new();
+        let mut ended = false;
+        // A batch may be as large as one likes, so nothing is reserved for it, and each sample asks
+        // whether it is still wanted.
+        while samples.len() < size && self.wants(epoch) {
+            let Some(index) = order.index(position + samples.len() as u64) else {
+                ended = true;
+                break;
+            };
             match ask(index) {
                 Ok(Some(sample)) => samples.push(Ok((index, sample))),
                 Ok(None) => {
@@ -216,6 +226,12 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state
     }
 
+    /// Whether the epoch goes on.
+    fn wants(&self, epoch: u64) -> bool {
+        let state = lock(&self.state);
+        !state.stop && state.epoch == epoch
+    }
+
     /// Decodes a sample.
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
@@ -247,7 +263,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         match &outcome {
             Ok(image) => {
                 state.stats.images += 1;
-                state.stats.bytes += image.pixels.len() as u64;
+                state.stats.bytes = state.stats.bytes.saturating_add(image.pixels.len() as u64);
             }
             Err(error) => self.count_failure(&mut state, error),
         }

@@ -1,6 +1,7 @@
 //! What the threads of a loader share under its lock.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use thalweg::{DeviceBuffer, Error, Event, Result};
 
@@ -11,7 +12,7 @@ use crate::stats::Stats;
 
 pub(crate) struct State<M: Clone + Send + 'static> {
     pub(crate) epoch: u64,
-    pub(crate) order: Order,
+    pub(crate) order: Arc<Order>,
     /// The position of the next sample to pull.
     pub(crate) position: u64,
     /// `None` while a thread calls it.
@@ -36,8 +37,8 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     /// Later positions that need no turn any more.
     pub(crate) passed: BTreeSet<u64>,
     pub(crate) stats: Stats,
-    /// A thread or the device has failed. Nothing more is uploaded.
-    pub(crate) failed: bool,
+    /// Why a thread or the device has failed. Nothing more is uploaded then, in any epoch.
+    pub(crate) failure: Option<Error>,
     pub(crate) stop: bool,
 }
 
@@ -63,7 +64,7 @@ impl<M: Clone + Send + 'static> State<M> {
     pub(crate) fn new(order: Order, source: Samples<M>) -> Self {
         Self {
             epoch: 0,
-            order,
+            order: Arc::new(order),
             position: 0,
             source: Some(source),
             ended: false,
@@ -78,7 +79,7 @@ impl<M: Clone + Send + 'static> State<M> {
             turn: 0,
             passed: BTreeSet::new(),
             stats: Stats::default(),
-            failed: false,
+            failure: None,
             stop: false,
         }
     }
@@ -87,7 +88,7 @@ impl<M: Clone + Send + 'static> State<M> {
     pub(crate) fn can_upload(&self) -> bool {
         let nothing_ahead = self.waiting && self.ready.is_empty();
         let ready = |front: &Assembly<M>| front.missing == 0 && (!front.last_resort || nothing_ahead);
-        !self.failed && self.batches.front().is_some_and(ready)
+        self.failure.is_none() && self.batches.front().is_some_and(ready)
     }
 
     /// Takes the first batch, which is complete.
@@ -112,14 +113,14 @@ impl<M: Clone + Send + 'static> State<M> {
 
     /// Ends the loader with an error.
     pub(crate) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error.clone());
         self.push(Err(error));
-        self.failed = true;
     }
 
     /// Whether the consumer has got everything of this epoch.
     pub(crate) fn exhausted(&self) -> bool {
         let idle = self.ended && self.batches.is_empty() && !self.uploading;
-        self.ready.is_empty() && (idle || self.failed)
+        self.ready.is_empty() && (idle || self.failure.is_some())
     }
 
     /// The number of samples in this epoch, if it is known.

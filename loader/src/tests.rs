@@ -1,7 +1,7 @@
 //! Tests that need access to the inside: streams and page-locking that fail, and a bad environment.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
@@ -173,6 +173,93 @@ fn a_panic_in_an_upload_ends_the_loader() {
         assert_eq!(reason, "an upload panicked: dropped");
         assert!(loader.next().is_none());
     }
+}
+
+/// Its destructor panics once, in the value that was told to.
+struct Fuse(Arc<AtomicBool>);
+
+impl Clone for Fuse {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.0.swap(false, Ordering::SeqCst) {
+            std::panic::panic_any("dropped");
+        }
+    }
+}
+
+/// A consumer that leaves an epoch early may not have seen its error, so later epochs begin with
+/// it.
+#[test]
+fn a_failure_is_told_in_every_later_epoch() {
+    let taken = Arc::new(AtomicBool::new(false));
+    let first = taken.clone();
+    let samples = Source::indexed(3, move |index| {
+        let (fuse, first) = (Fuse(Arc::new(AtomicBool::new(index == 1))), first.clone());
+        Sample::new(format!("image {index}"), fuse, move |canvas| {
+            canvas.rgb(1, 1)?.fill(0);
+            while index == 1 && !first.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            if index == 1 { Err("its metadata panics".into()) } else { Ok(()) }
+        })
+    });
+    let options = Options { batch: 1, threads: 1, ..options(Upload::Streams) };
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
+    drop(loader.next().unwrap().unwrap());
+    taken.store(true, Ordering::SeqCst);
+    let queue = loader.queue.clone();
+    let (state, waited) = queue
+        .done
+        .wait_timeout_while(lock(&queue.state), Duration::from_secs(20), |state| state.failure.is_none())
+        .unwrap();
+    assert!(!waited.timed_out(), "the destructor has not run");
+    drop(state);
+    for epoch in 1..4 {
+        loader.restart();
+        let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("epoch {epoch} has no error") };
+        assert!(reason.ends_with("panicked: dropped"), "{reason}");
+        assert!(loader.next().is_none());
+    }
+}
+
+/// A destructor of metadata that panics in `restart` does not keep the next epoch from coming.
+#[test]
+fn an_epoch_starts_although_a_destructor_panics() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let fuse = Fuse(armed.clone());
+    let samples = Source::indexed(8, move |index| {
+        Sample::new(format!("image {index}"), fuse.clone(), move |canvas| {
+            canvas.rgb(1, 1)?.fill(index as u8);
+            Ok(())
+        })
+    });
+    let options = Options { batch: 1, threads: 1, ..options(Upload::Sequential) };
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
+    let queue = loader.queue.clone();
+    let patience = Duration::from_secs(20);
+    // All threads sleep, because as much is decoded as there is room for.
+    let (state, waited) = queue
+        .done
+        .wait_timeout_while(lock(&queue.state), patience, |state| {
+            state.batches.len() < 3 || state.batches.iter().any(|batch| batch.missing > 0)
+        })
+        .unwrap();
+    assert!(!waited.timed_out());
+    drop(state);
+    std::thread::sleep(Duration::from_millis(50));
+    armed.store(true, Ordering::SeqCst);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loader.restart()));
+    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"dropped"));
+    let (state, waited) =
+        queue.done.wait_timeout_while(lock(&queue.state), patience, |state| state.batches.is_empty()).unwrap();
+    assert!(!waited.timed_out(), "the decode threads still sleep");
+    drop(state);
+    assert_eq!(loader.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 8);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod budget;
 mod failures;
 mod files;
+#[cfg(unix)]
+mod fork;
 mod memory;
 mod order;
 mod prefetch;

@@ -142,3 +142,34 @@ fn metadata_is_readable_in_every_state() {
     assert_eq!(batch.meta, batch.indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
     assert_eq!(batch.len(), 5);
 }
+
+/// A source may end long before a batch is full.
+#[test]
+fn a_batch_may_be_larger_than_any_source() {
+    let cpu = Device::cpu().unwrap();
+    for samples in [source(5), source_until(5)] {
+        let loader = Loader::new(cpu, samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+        assert_eq!(loader.map(|batch| check(cpu, batch.unwrap())).collect::<Vec<_>>(), [[0, 1, 2, 3, 4]]);
+    }
+}
+
+/// The loader can be dropped although its source never ends and its batch is never full.
+#[test]
+fn a_batch_that_is_never_full_does_not_keep_a_loader() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let samples = Source::from_fn(move |index| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_micros(100));
+        Some(Sample::new("", (), move |canvas| draw(index, canvas)))
+    });
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+    for _ in 0..2 {
+        let before = asked.load(Ordering::Relaxed);
+        while asked.load(Ordering::Relaxed) < before + 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(loader.samples(), None); // no thread holds the lock meanwhile
+        loader.restart();
+    }
+}
