@@ -1,6 +1,7 @@
 //! A batch in the making: its samples, decoded or failed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use thalweg::{Error, Result};
 
@@ -17,6 +18,14 @@ pub(crate) struct Decoded<M> {
 
 /// A batch in the making.
 pub(crate) struct Assembly<M> {
+    /// How often the loader had started when it was begun.
+    pub(crate) round: u64,
+    /// Its number in the round.
+    pub(crate) number: u64,
+    /// The position in the epoch of the first sample after it.
+    pub(crate) through: u64,
+    /// When its last sample came.
+    pub(crate) complete: Option<Instant>,
     pub(crate) slots: Vec<Option<Result<Decoded<M>>>>,
     /// How many slots are still empty.
     pub(crate) missing: usize,
@@ -27,19 +36,19 @@ pub(crate) struct Assembly<M> {
     pub(crate) failed: Vec<u64>,
     /// How often the consumer was told that there is no device memory for it.
     pub(crate) refused: u32,
-    /// Its next attempt waits until the consumer has taken all that is ready.
-    pub(crate) last_resort: bool,
 }
 
 impl<M> Assembly<M> {
-    pub(crate) fn new(samples: usize, whole: bool) -> Self {
+    pub(crate) fn new(round: u64, number: u64, through: u64, samples: usize, whole: bool) -> Self {
         let slots = (0..samples).map(|_| None).collect();
-        Self { slots, missing: samples, whole, failed: Vec::new(), refused: 0, last_resort: false }
+        let failed = Vec::new();
+        Self { round, number, through, complete: None, slots, missing: samples, whole, failed, refused: 0 }
     }
 
     pub(crate) fn fill(&mut self, slot: usize, outcome: Result<Decoded<M>>) {
         self.slots[slot] = Some(outcome);
         self.missing -= 1;
+        self.complete = (self.missing == 0).then(Instant::now);
     }
 
     pub(crate) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {

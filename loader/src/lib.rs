@@ -57,13 +57,16 @@ mod assembly;
 mod batch;
 mod canvas;
 mod decision;
+mod flight;
 mod formats;
+mod load;
 mod loader;
 mod monitor;
 mod options;
 #[cfg(feature = "image")]
 mod photo;
 mod pieces;
+mod position;
 mod queue;
 mod source;
 mod staging;
@@ -81,8 +84,9 @@ pub use loader::Loader;
 pub use options::{Options, Upload};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
+pub use position::Position;
 pub use source::{Sample, Source};
-pub use stats::Stats;
+pub use stats::{Stage, Stats};
 
 /// What a decoder returns if it fails: an error of any kind, or a text (`Err("no image".into())`).
 pub type DecodeError = Box<dyn std::error::Error + Send + Sync>;

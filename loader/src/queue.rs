@@ -15,8 +15,10 @@
 //! that finds the budget spent waits until the consumer drops batches. If the consumer itself waits
 //! for that very batch, nothing can come back, and the sample fails.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use log::warn;
@@ -26,9 +28,11 @@ use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 use crate::assembly::{Assembly, Decoded};
 use crate::canvas::{Canvas, Pixels};
 use crate::options::{Options, Upload};
+use crate::position::Position;
 use crate::source::{Order, Sample, Samples};
 use crate::staging::Staging;
 use crate::state::{Place, State, Task};
+use crate::stats::Stage;
 use crate::{DecodeError, lock};
 
 /// How a loader takes page-locked memory. Tests pass a function that fails.
@@ -46,6 +50,8 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
     pub(crate) work: Condvar,
     /// A batch is complete or ready, or the consumer waits for one.
     pub(crate) done: Condvar,
+    /// Of the task that waits for a batch.
+    pub(crate) waker: Mutex<Option<Waker>>,
     /// A sample has taken its memory, or needs none any more.
     turns: Condvar,
 }
@@ -57,7 +63,18 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let state = State::new(Self::order(&options, len, 0), source);
         let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
-        Self { options, pool, pin, staging, window, state: Mutex::new(state), work, done, turns }
+        Self {
+            options,
+            pool,
+            pin,
+            staging,
+            window,
+            state: Mutex::new(state),
+            work,
+            done,
+            waker: Mutex::default(),
+            turns,
+        }
     }
 
     fn order(options: &Options, len: Option<u64>, epoch: u64) -> Order {
@@ -68,26 +85,27 @@ impl<M: Clone + Send + 'static> Queue<M> {
         condition.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an epoch. What is left of the one before is dropped; a thread that still works on a
-    /// part of it drops that part when it is done.
-    pub(crate) fn restart(&self, len: Option<u64>) {
-        let epoch = lock(&self.state).epoch + 1;
-        let order = Self::order(&self.options, len, epoch);
+    /// Starts an epoch at a position. What is left of the one before is dropped; a thread that still
+    /// works on a part of it drops that part when it is done.
+    pub(crate) fn restart(&self, len: Option<u64>, Position { epoch, samples }: Position) {
+        let order = Arc::new(Self::order(&self.options, len, epoch));
         let mut state = lock(&self.state);
+        state.round += 1;
         state.epoch = epoch;
-        state.order = Arc::new(order);
-        state.position = 0;
+        state.order = order;
+        state.position = samples;
+        state.delivered = samples;
         state.ended = false;
-        state.first = 0;
+        state.first = samples / self.options.batch as u64;
         state.ready_batches = 0;
-        state.uploading = false;
-        state.turn = 0;
+        state.turn = samples;
         state.passed.clear();
-        let left =
-            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.batches), std::mem::take(&mut state.ready));
+        let tasks = std::mem::take(&mut state.tasks);
+        let batches = (std::mem::take(&mut state.batches), std::mem::take(&mut state.flights));
+        let left = (tasks, batches, std::mem::take(&mut state.ready));
         // The consumer may have left the epoch before it got to the error.
         if let Some(error) = state.failure.clone() {
-            state.push(Err(error));
+            state.fail(error);
         }
         drop(state);
         self.wake();
@@ -101,8 +119,17 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     fn wake(&self) {
         self.work.notify_all();
-        self.done.notify_all();
         self.turns.notify_all();
+        self.tell();
+    }
+
+    /// Wakes whoever waits for a batch. Call it without the lock, because a waker is the user's.
+    pub(crate) fn tell(&self) {
+        self.done.notify_all();
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Runs the body of a thread. If it panics, the loader ends with an error.
@@ -138,7 +165,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Asks the source for the samples of one more batch.
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
-        let (epoch, position, size) = (state.epoch, state.position, self.options.batch);
+        let (round, position, size) = (state.round, state.position, self.options.batch);
         let order = state.order.clone();
         drop(state);
         let bounded = order.len.is_some();
@@ -153,7 +180,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let mut ended = false;
         // A batch may be as large as one likes, so nothing is reserved for it, and each sample asks
         // whether it is still wanted.
-        while samples.len() < size && self.wants(epoch) {
+        while samples.len() < size && self.wants(round) {
             let Some(index) = order.index(position + samples.len() as u64) else {
                 ended = true;
                 break;
@@ -196,17 +223,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
         let mut state = lock(&self.state);
         state.source = Some(source);
-        if state.epoch != epoch {
+        if state.round != round {
             drop(state);
             drop(samples);
-            state = lock(&self.state);
         } else {
             state.ended = ended;
             state.position += samples.len() as u64;
             let batch = state.first + state.batches.len() as u64;
-            let mut assembly = Assembly::new(samples.len(), whole);
+            let mut assembly = Assembly::new(round, batch, state.position, samples.len(), whole);
             for (slot, sample) in samples.into_iter().enumerate() {
-                let place = Place { epoch, batch, slot, position: position + slot as u64 };
+                let place = Place { round, batch, slot, position: position + slot as u64 };
                 match sample {
                     Ok((index, Sample { name, meta, decode })) => {
                         state.tasks.push_back(Task { place, index, name, meta, decode });
@@ -221,22 +247,30 @@ impl<M: Clone + Send + 'static> Queue<M> {
             if !assembly.slots.is_empty() {
                 state.batches.push_back(assembly);
             }
+            drop(state);
         }
         self.wake();
-        state
+        lock(&self.state)
     }
 
-    /// Whether the epoch goes on.
-    fn wants(&self, epoch: u64) -> bool {
+    /// Whether the round goes on.
+    fn wants(&self, round: u64) -> bool {
         let state = lock(&self.state);
-        !state.stop && state.epoch == epoch
+        !state.stop && state.round == round
     }
 
     /// Decodes a sample.
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
-        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| self.grant(place, bytes));
+        // How often the decoder asked for memory, the bytes it asked for, and how long it waited.
+        let memory = RefCell::new(Stage::default());
+        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| {
+            let begin = Instant::now();
+            let granted = self.grant(place, bytes);
+            memory.borrow_mut().add(bytes, begin.elapsed());
+            granted
+        });
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));
@@ -247,7 +281,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             (Ok(Err(error)), _) => Err(error),
             (Err(panic), _) => Err(format!("the decoder panicked: {}", message(panic)).into()),
         };
-        let spent = begin.elapsed();
+        let (spent, memory) = (begin.elapsed(), memory.into_inner());
         let outcome = match outcome {
             Ok((size, pixels)) => Ok(Decoded { index, name, size, pixels, meta }),
             Err(cause) => Err(Error::Sample { index, name, cause: Arc::from(cause) }),
@@ -256,7 +290,10 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let mut state = lock(&self.state);
         state.pass(place);
         state.stats.decode += spent;
-        if state.stop || state.epoch != place.epoch {
+        let bytes = outcome.as_ref().map_or(0, |image| image.pixels.len());
+        state.stats.decoding.add(bytes, spent.saturating_sub(memory.total));
+        state.stats.memory.merge(memory);
+        if state.stop || state.round != place.round {
             drop(state); // before `outcome` is dropped, because its metadata is the user's
             return;
         }
@@ -268,12 +305,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Err(error) => self.count_failure(&mut state, error),
         }
         let first = state.first;
+        let mut complete = false;
         if let Some(batch) = state.batches.get_mut((place.batch - first) as usize) {
             batch.fill(place.slot, outcome);
+            complete = batch.missing == 0;
         }
         drop(state);
         self.turns.notify_all();
-        self.done.notify_all();
+        if complete {
+            self.tell();
+        }
     }
 
     pub(crate) fn count_failure(&self, state: &mut State<M>, error: &Error) {
@@ -307,7 +348,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
         let mut state = lock(&self.state);
         loop {
-            if state.stop || state.epoch != place.epoch {
+            if state.stop || state.round != place.round {
                 return Err(Error::Thread { reason: "the loader has been stopped".into() });
             }
             if state.turn < place.position {
@@ -316,7 +357,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
             // This is read before the attempt, so that the attempt sees all memory that the
             // consumer gave back by then.
-            let hopeless = state.waiting && state.ready.is_empty() && !state.uploading && place.batch == state.first;
+            let hopeless =
+                state.waiting && state.ready.is_empty() && state.flights.is_empty() && place.batch == state.first;
             drop(state);
             let pinned = pin();
             state = lock(&self.state);

@@ -1,5 +1,7 @@
 //! Tests that need access to the inside: streams and page-locking that fail, and a bad environment.
 
+mod streams;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -132,7 +134,7 @@ fn batches_are_uploaded_ahead() {
                 });
                 let state = lock(&loader.queue.state);
                 assert_eq!(state.ready.len(), prefetch);
-                assert!(!state.uploading);
+                assert!(state.flights.is_empty());
             }
         }
     }
@@ -291,6 +293,7 @@ fn options_are_checked() {
     };
     refused(Options { batch: 0, ..Options::default() }, "batch");
     refused(Options { prefetch: 0, ..Options::default() }, "prefetch");
+    refused(Options { upload_streams: 65, ..Options::default() }, "upload_streams");
     refused(Options { shard: (1, 1), ..Options::default() }, "shard");
     refused(Options { shard: (0, 0), ..Options::default() }, "shard");
     refused(Options { device_warning: f64::NAN, ..Options::default() }, "device_warning");
