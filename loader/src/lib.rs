@@ -66,6 +66,7 @@ mod options;
 #[cfg(feature = "image")]
 mod photo;
 mod pieces;
+mod poll;
 mod position;
 mod queue;
 mod source;

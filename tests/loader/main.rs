@@ -7,6 +7,8 @@ mod files;
 mod fork;
 mod memory;
 mod order;
+mod poll;
+mod position;
 mod prefetch;
 #[path = "../support/mod.rs"]
 mod support;
