@@ -3,6 +3,7 @@
 mod budget;
 mod failures;
 mod files;
+mod folders;
 #[cfg(unix)]
 mod fork;
 mod memory;
