@@ -75,7 +75,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
         .map_err(|e| format!("cannot read the folder: {e}"))?;
     let wanted = |name: &OsStr| {
         let name = name.to_string_lossy().to_ascii_lowercase();
-        [".png", ".jpg", ".jpeg"].iter().any(|ending| name.ends_with(ending))
+        [".png", ".jpg", ".jpeg", ".webp"].iter().any(|ending| name.ends_with(ending))
             && !name.starts_with('.')
             && !name.ends_with(".heatmap.png")
     };
@@ -87,7 +87,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
         .collect();
     paths.sort();
     if paths.is_empty() {
-        return Err("no *.png, *.jpg or *.jpeg in this folder".to_owned());
+        return Err("no *.png, *.jpg, *.jpeg or *.webp in this folder".to_owned());
     }
     Ok(paths)
 }

@@ -62,10 +62,10 @@ fn files_and_folders() {
 }
 
 /// A folder that is removed when the test ends, even if it fails.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("thalweg-loader-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
@@ -315,4 +315,49 @@ fn photographs_decode_as_another_decoder_says() {
         }
         assert_eq!(photos, 5);
     }
+}
+
+/// `tests/loader/images` has WebP files that Pillow wrote from the pixels of this formula.
+fn webp_pixel(x: u32, y: u32) -> [u8; 3] {
+    [37 * x + 11 * y, 5 * x + 90 * y, 13 * x * y + 7].map(|v| v as u8)
+}
+
+#[test]
+fn webp_decodes_to_the_pixels_it_was_made_from() {
+    use thalweg_loader::{decode_photo, read_photo};
+
+    let (height, width) = (6, 11);
+    let upright = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    // Its orientation says that the first row is the right side, so columns come from below.
+    let turned = (0..width).flat_map(|y| (0..height).map(move |x| (y, height - 1 - x)));
+    let pixels =
+        |places: &mut dyn Iterator<Item = (u32, u32)>| places.flat_map(|(x, y)| webp_pixel(x, y)).collect::<Vec<u8>>();
+    let (upright, turned) = (pixels(&mut upright.into_iter()), pixels(&mut turned.into_iter()));
+    let images = Path::new("tests/loader/images");
+    let cpu = Device::cpu().unwrap();
+    let paths = ["lossless", "alpha", "turned", "moving"].map(|name| images.join(name).with_extension("webp"));
+    let mut loader = Loader::new(cpu, Source::files(paths, read_photo), options(4, 2, Upload::Off)).unwrap();
+    let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
+    assert_eq!(batch.sizes, [[height, width], [height, width], [width, height], [height, width]]);
+    for (image, expected) in [&upright, &upright, &turned, &upright].into_iter().enumerate() {
+        assert_eq!(batch.pixels(image), expected, "{}", batch.names[image]);
+    }
+
+    // Every part of a file is an error, also without its last byte, and never a panic.
+    for name in ["lossless.webp", "alpha.webp", "turned.webp", "moving.webp", "lossy.webp"] {
+        let bytes = std::fs::read(images.join(name)).unwrap();
+        let cuts = 1..bytes.len() as u64;
+        let samples = Source::indexed(cuts.end, move |index| {
+            let bytes = bytes[..index as usize].to_vec();
+            Sample::new("cut", (), move |canvas| decode_photo(&bytes, canvas))
+        });
+        let loader = Loader::new(cpu, samples, options(64, 2, Upload::Off)).unwrap();
+        let causes: Vec<_> = loader.map(|item| item.unwrap_err().to_string()).collect();
+        assert_eq!(causes.len() as u64, cuts.end);
+        assert!(causes.iter().skip(12).all(|cause| cause.contains("truncated: the file ends before the WebP")));
+        assert!(causes.iter().all(|cause| !cause.contains("panicked")));
+    }
+    let lossy = Source::files([images.join("lossy.webp")], read_photo);
+    let batch = Loader::new(cpu, lossy, options(1, 1, Upload::Off)).unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.synchronize().unwrap().sizes, [[32, 32]]);
 }
