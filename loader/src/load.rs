@@ -23,6 +23,9 @@ const GAIN: f64 = 1.05;
 /// long: while one waits for the last piece of a file, another reads the next batch.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
+    /// How many batches come before the measurement. They fill the room ahead of the consumer, so
+    /// they wait for the stream however slow the consumer is.
+    skip: usize,
     begin: Option<Instant>,
     batches: u32,
     bytes: u64,
@@ -46,9 +49,15 @@ pub(crate) enum Verdict {
 }
 
 impl Load {
+    /// For a loader that prefetches so many batches.
+    pub(crate) fn new(prefetch: usize) -> Self {
+        Self { skip: prefetch.min(16), ..Self::default() }
+    }
+
     /// Notes an upload of `bytes` from `begin` to `end`, for which a complete batch waited.
     pub(crate) fn note(&mut self, streams: usize, begin: Instant, end: Instant, bytes: usize, waited: Duration) {
-        if self.done {
+        if self.skip > 0 || self.done {
+            self.skip = self.skip.saturating_sub(1);
             return;
         }
         let start = *self.begin.get_or_insert(begin);
@@ -104,6 +113,14 @@ mod tests {
 
     #[test]
     fn streams_are_added_while_batches_wait_and_it_helps() {
+        // The first batches do not count.
+        let mut load = Load::new(2);
+        let start = Instant::now();
+        for n in 0..2 {
+            load.note(1, start, start, n, Duration::from_secs(60));
+        }
+        assert!(matches!(measure(&mut load, 1, 10, 1), Some(Verdict::Enough(_))));
+
         let is_more = |verdict| matches!(verdict, Some(Verdict::More(_)));
         let mut load = Load::default();
         assert!(is_more(measure(&mut load, 1, 10, 5)));

@@ -318,7 +318,10 @@ impl<M: Clone + Send + 'static> Loader<M> {
         let Options { upload, stream_bytes, upload_streams, prefetch, .. } = self.queue.options;
         let mut decision = Decision::new(upload, self.device.kind(), images, bytes, stream_bytes, more);
         if decision.streams {
-            for number in 0..upload_streams.min(prefetch).max(1) {
+            let wanted = upload_streams.min(prefetch).max(1);
+            // Before the first thread starts, so that the second batch is for the second stream.
+            lock(&self.queue.state).streams = wanted;
+            for number in 0..wanted {
                 match self.add_stream(number) {
                     Ok(()) => decision.upload_streams = number + 1,
                     Err(error) if number == 0 => {
@@ -327,6 +330,10 @@ impl<M: Clone + Send + 'static> Loader<M> {
                     }
                     Err(error) => {
                         warn!("uploading on {number} streams: {error}");
+                        let mut state = lock(&self.queue.state);
+                        (state.streams, state.next_stream) = (number, state.next_stream % number);
+                        drop(state);
+                        self.queue.tell();
                         break;
                     }
                 }
@@ -346,7 +353,6 @@ impl<M: Clone + Send + 'static> Loader<M> {
             let upload = |front| queue.upload_ahead(device, &stream, front);
             queue.upload_all(device, &monitor, number, upload);
         })?;
-        lock(&self.queue.state).streams = number + 1;
         self.ahead = true;
         Ok(())
     }
@@ -380,7 +386,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
                     text = format!("{reason}, but another cannot be used: {error}");
                 } else {
                     count += 1;
-                    lock(&self.queue.state).load.again();
+                    let mut state = lock(&self.queue.state);
+                    state.streams = count;
+                    state.load.again();
                 }
                 if text.is_empty() {
                     text = reason;

@@ -64,8 +64,9 @@ impl<M: Clone + Send + 'static> Stream for Loader<M> {
         let begin = *this.pending.get_or_insert_with(Instant::now);
         let queue = this.queue.clone();
         // Before the look at the state: whatever changes after the look wakes the task.
-        let old = lock(&queue.waker).replace(cx.waker().clone());
-        drop(old); // without the lock, because it is the user's
+        let waker = cx.waker().clone(); // without the lock, as the drop below: it is the user's
+        let old = lock(&queue.waker).replace(waker);
+        drop(old);
         let mut state = lock(&queue.state);
         state.waiting = true;
         queue.done.notify_all();

@@ -27,6 +27,7 @@ use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::assembly::{Assembly, Decoded};
 use crate::canvas::{Canvas, Pixels};
+use crate::load::Load;
 use crate::options::{Options, Upload};
 use crate::position::Position;
 use crate::source::{Order, Sample, Samples};
@@ -60,7 +61,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
-        let state = State::new(Self::order(&options, len, 0), source);
+        let mut state = State::new(Self::order(&options, len, 0), source);
+        state.load = Load::new(options.prefetch);
         let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
         Self {

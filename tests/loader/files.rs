@@ -177,6 +177,16 @@ fn pixels_in_files_reach_the_device() {
                         false => in_file(index).2.len(),
                     };
                     assert_eq!(loader.stats().bytes, (0..10).map(|index| all(index) as u64).sum::<u64>());
+                    let stats = loader.stats();
+                    let in_files = (0..10).filter(|index| !decoded(*index)).map(|index| all(index) as u64);
+                    let read = if upload == Upload::Off { 0 } else { in_files.sum() };
+                    assert_eq!(stats.reading.bytes, read);
+                    assert!(stats.reading.max <= stats.reading.total && (stats.reading.count > 7 || read == 0));
+                    assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (10, 3, 3));
+                    assert_eq!(stats.uploading.bytes, stats.bytes);
+                    assert_eq!(stats.ready.bytes, stats.bytes);
+                    assert_eq!(stats.memory.count, if upload == Upload::Off { 10 } else { 3 });
+                    assert!(stats.decoding.total + stats.memory.total + stats.reading.total <= stats.decode);
                     drop(loader);
                     all_returned(&pool);
                 }

@@ -18,11 +18,12 @@ proptest! {
     #[test]
     fn order_and_bytes_are_the_same_on_every_path(
         len in 0u64..40, batch in 1usize..9, threads in 1usize..7, prefetch in 1usize..4, drop_last: bool,
+        upload_streams in 0usize..4,
     ) {
         let kept = if drop_last { len / batch as u64 * batch as u64 } else { len };
         for &device in devices() {
             for upload in [Upload::Streams, Upload::Sequential, Upload::Auto] {
-                let options = Options { prefetch, drop_last, ..options(batch, threads, upload) };
+                let options = Options { prefetch, drop_last, upload_streams, ..options(batch, threads, upload) };
                 let mut loader = Loader::new(device, source(len), options).unwrap();
                 let mut seen = Vec::new();
                 for item in loader.by_ref() {
@@ -84,12 +85,13 @@ proptest! {
 
     /// On a device that runs everything as late and as much out of order as events allow.
     #[test]
-    fn a_batch_is_complete_before_its_consumer(seed: u64, batch in 1usize..5) {
+    fn a_batch_is_complete_before_its_consumer(seed: u64, batch in 1usize..5, upload_streams in 1usize..4) {
         static SEEDED: Mutex<Option<Device>> = Mutex::new(None);
         let mut seeded = SEEDED.lock().unwrap_or_else(|e| e.into_inner());
         let device = *seeded.get_or_insert_with(|| Device::seeded_cpu(0).unwrap());
         device.reseed(seed);
-        let mut loader = Loader::new(device, source(12), options(batch, 2, Upload::Streams)).unwrap();
+        let options = Options { prefetch: 4, upload_streams, ..options(batch, 2, Upload::Streams) };
+        let mut loader = Loader::new(device, source(12), options).unwrap();
         let mut seen = Vec::new();
         for batch in loader.by_ref() {
             seen.extend(check(device, batch.unwrap()));

@@ -5,7 +5,7 @@ use thalweg::{Device, Error};
 use thalweg_loader::{Loader, Options, Position, Sample, Source, Upload};
 
 use crate::support::cases;
-use crate::{check, draw, options, source, source_until};
+use crate::{PAGE, check, draw, options, source, source_until};
 
 /// Some samples fail, and every third batch of one sample loses all it has.
 fn failing(len: u64) -> Source<String> {
@@ -27,7 +27,7 @@ proptest! {
     #[test]
     fn a_loader_goes_on_where_another_was(
         len in 0u64..50, batch in 1usize..6, taken in 0usize..14, epoch in 0u64..3, world in 1u64..4, rank in 0u64..4,
-        seed: Option<u64>, drop_last: bool, broken: bool, endless: bool, upload in 0usize..3, upload_streams in 0usize..4,
+        seed: Option<u64>, drop_last: bool, finite: bool, broken: bool, endless: bool, upload in 0usize..3, upload_streams in 0usize..4,
     ) {
         let endless = endless && seed.is_none() && !broken;
         let samples = || match (endless, broken) {
@@ -38,6 +38,7 @@ proptest! {
         let upload = [Upload::Streams, Upload::Sequential, Upload::Auto][upload];
         let options = Options {
             shuffle: seed, shard: (rank % world, world), drop_last, skip_errors: true, upload_streams,
+            pinned_budget: if finite { 12 * PAGE } else { usize::MAX },
             ..options(batch, 3, upload)
         };
         let cpu = Device::cpu().unwrap();

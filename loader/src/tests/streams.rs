@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, Event, Result};
+use thalweg::{AnyStream, Device, Error, Event, Result};
 
 use super::{options, source};
 use crate::loader::NewStream;
@@ -108,4 +108,21 @@ fn upload_streams_are_added_where_batches_wait_for_them() {
         assert!(decision.reason.contains("% of the time for a busy stream"), "{}", decision.reason);
     }
     std::fs::remove_file(path).unwrap();
+}
+
+/// Without a second stream, the first one uploads everything.
+#[test]
+fn a_stream_that_cannot_be_made_is_done_without() {
+    static MADE: Mutex<usize> = Mutex::new(0);
+    let second_fails: NewStream = |device| {
+        let mut made = lock(&MADE);
+        *made += 1;
+        if *made == 2 { Err(Error::Thread { reason: "no stream".into() }) } else { AnyStream::new(device) }
+    };
+    let options = Options { prefetch: 3, upload_streams: 3, batch: 1, ..options(Upload::Streams) };
+    let cpu = Device::cpu().unwrap();
+    let mut loader = Loader::with(cpu, source(), options, |pool, bytes| pool.take(bytes), second_fails).unwrap();
+    let metas: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap().meta).collect();
+    assert_eq!(metas, (0..9).map(|index| [index]).collect::<Vec<_>>());
+    assert_eq!(loader.decision().unwrap().upload_streams, 1);
 }
