@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
@@ -84,36 +83,65 @@ fn a_task_is_woken_if_there_is_no_batch() {
     }
 }
 
-/// A poll returns although a decoder, or an upload that reads a file, cannot go on.
+/// Something that threads wait for. Opens by itself after 20 seconds, so that a test that fails
+/// ends.
+struct Gate(Arc<(Mutex<bool>, Condvar)>, Instant);
+
+impl Gate {
+    fn new() -> Self {
+        Self(Arc::default(), Instant::now())
+    }
+
+    /// A function that waits until the gate is open.
+    fn closed(&self) -> impl FnOnce() + Send + 'static {
+        let gate = self.0.clone();
+        move || {
+            let (open, opened) = &*gate;
+            drop(opened.wait_timeout_while(open.lock().unwrap(), Duration::from_secs(20), |open| !*open).unwrap());
+        }
+    }
+
+    /// Opens the gate. It must not have opened by itself.
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+        assert!(self.1.elapsed() < Duration::from_secs(20), "something waited for the gate");
+    }
+}
+
+/// What the iterator would upload on the calling thread's own stream, another thread uploads for a
+/// task. So the task gets its batches although its thread's stream is held.
+#[test]
+fn a_poll_does_not_upload() {
+    let device = Device::new_cpu().unwrap();
+    let gate = Gate::new();
+    device.per_thread(|s| s.launch_host(gate.closed()).unwrap()).unwrap();
+    let mut loader = Loader::new(device, source(8), options(4, 2, Upload::Sequential)).unwrap();
+    let batches = [(); 2].map(|()| block_on(poll_fn(|cx| Pin::new(&mut loader).poll_next(cx))).unwrap().unwrap());
+    gate.open();
+    assert!(!loader.decision().unwrap().streams);
+    assert_eq!(batches.map(|batch| check(device, batch)), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+}
+
+/// A poll returns although the decoders cannot go on.
 #[test]
 fn a_poll_does_not_wait() {
     for &device in devices() {
         for upload in [Upload::Streams, Upload::Sequential] {
-            let gate = Arc::new((Mutex::new(false), Condvar::new()));
-            let (held, polled) = (gate.clone(), Arc::new(AtomicBool::new(false)));
+            let gate = Arc::new(Gate::new());
+            let held = gate.clone();
             let samples = Source::indexed(4, move |index| {
-                let held = held.clone();
+                let closed = held.closed();
                 Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-                    drop(held.1.wait_while(held.0.lock().unwrap(), |open| !*open).unwrap());
+                    closed();
                     draw(index, canvas)
                 })
             });
             let mut loader = Loader::new(device, samples, options(2, 2, upload)).unwrap();
-            let (opened, done) = (gate.clone(), polled.clone());
-            // If a poll waits for the decoders, this opens the gate for it, and the test fails.
-            let rescue = thread::spawn(move || {
-                thread::park_timeout(Duration::from_secs(20));
-                let in_time = done.load(Ordering::SeqCst);
-                *opened.0.lock().unwrap() = true;
-                opened.1.notify_all();
-                in_time
-            });
             let mut woken = Context::from_waker(std::task::Waker::noop());
             assert!(Pin::new(&mut loader).poll_next(&mut woken).is_pending());
             assert!(Pin::new(&mut loader).poll_next(&mut woken).is_pending());
-            polled.store(true, Ordering::SeqCst);
-            rescue.thread().unpark();
-            assert!(rescue.join().unwrap(), "a poll waited for a decoder");
+            gate.open();
             let batch = block_on(poll_fn(|cx| Pin::new(&mut loader).poll_next(cx)));
             assert_eq!(check(device, batch.unwrap().unwrap()), [0, 1]);
         }
