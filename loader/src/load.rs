@@ -103,7 +103,6 @@ mod tests {
     /// of them.
     fn measure(load: &mut Load, streams: usize, upload: u64, wait: u64) -> Option<Verdict> {
         let (start, ms) = (Instant::now(), Duration::from_millis);
-        load.again();
         for n in 0..u64::from(BATCHES) {
             assert_eq!(load.verdict(), None, "after {n} batches");
             load.note(streams, start + ms(n * upload), start + ms((n + 1) * upload), 1000, ms(wait));
@@ -124,7 +123,9 @@ mod tests {
         let is_more = |verdict| matches!(verdict, Some(Verdict::More(_)));
         let mut load = Load::default();
         assert!(is_more(measure(&mut load, 1, 10, 5)));
+        load.again();
         assert!(is_more(measure(&mut load, 2, 7, 5)), "it is faster, and they still wait");
+        load.again();
         let Some(Verdict::Enough(reason)) = measure(&mut load, 3, 5, 4) else { panic!("three are enough") };
         assert!(reason.contains("never more than 3"), "{reason}");
 
@@ -134,6 +135,7 @@ mod tests {
 
         let mut load = Load::default();
         assert!(is_more(measure(&mut load, 1, 10, 9)));
+        load.again();
         let Some(Verdict::Enough(reason)) = measure(&mut load, 2, 10, 9) else { panic!("the second did not help") };
         assert!(reason.contains("no faster"), "{reason}");
         assert_eq!(load.largest, 1000);

@@ -141,9 +141,9 @@ fn streams_take_device_memory_in_order() {
             })
         });
         let options = Options { prefetch: 4, upload_streams: 3, ..options(1, 4, Upload::Streams) };
-        let mut loader = Loader::new(cpu, samples, options).unwrap();
+        let loader = Loader::new(cpu, samples, options).unwrap();
         let (mut seen, mut last) = (Vec::new(), None);
-        while let Some(batch) = loader.next() {
+        for batch in loader {
             match batch {
                 Ok(batch) => {
                     let batch = batch.synchronize().unwrap();
