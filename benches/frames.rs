@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench frames
+//! cargo bench --bench frames -- --loader      (only the loader, with 1, 2, 3 and a chosen number of upload streams)
 //! ```
 //!
 //! - `read alone` and `copy alone` are the two limits.
@@ -10,13 +11,15 @@
 //!   them.
 //! - `through slots` reads pieces into a few small slots, which it uses again at once, and copies
 //!   them. `Canvas::rgb_in_file` does the same with pieces of 4 MiB.
+//! - `loader` is `thalweg_loader` with `Canvas::rgb_in_file` ("pieces") or `Canvas::rgb` ("whole
+//!   frames"), and with different numbers of upload streams. With 0 it chooses the number.
 //! - `mapped` maps the file and registers the pages of the page cache with the driver, for each
 //!   copy or once for all copies. It needs a CUDA device that can register read-only memory.
 //!
 //! Without a GPU, the bench runs on the CPU device with small frames, to show that it works.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -28,6 +31,7 @@ use std::{error, thread};
 
 use cudarc::driver::sys;
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceKind, Event, PinnedBuffer, Ring};
+use thalweg_loader::{Loader, Options, Sample, Source, Upload};
 
 type Result<T> = std::result::Result<T, Box<dyn error::Error + Send + Sync>>;
 
@@ -140,6 +144,41 @@ fn copies(frames: &Frames, device: Device, piece: usize) -> Result<Duration> {
     })
 }
 
+/// Loads all frames with a loader, batch by batch, and prints how it uploads and what its stages
+/// take.
+fn loaded(frames: &Frames, device: Device, [height, width]: [u32; 2], pieces: bool, streams: usize) -> Result<()> {
+    let folder = frames.folder.clone();
+    let files = frames.files.len() as u64;
+    let samples = Source::indexed(frames.count as u64, move |index| {
+        let path = folder.join((index % files).to_string());
+        Sample::new(path.display().to_string(), (), move |canvas| {
+            let mut file = File::open(&path)?;
+            if pieces {
+                return canvas.rgb_in_file(height, width, file, 0);
+            }
+            Ok(file.read_exact(canvas.rgb(height, width)?)?)
+        })
+    });
+    let (upload, upload_streams) = (Upload::Streams, streams);
+    let options = Options { batch: 8.min(frames.count / 4), prefetch: 4, upload, upload_streams, ..Options::default() };
+    let mut loader = Loader::new(device, samples, options)?;
+    let time = least(|| {
+        loader.restart();
+        while let Some(batch) = loader.next() {
+            let batch = batch?.synchronize().map_err(|e| e.error)?;
+            loader.recycle(Event::ready(batch));
+        }
+        Ok(())
+    })?;
+    let how = if pieces { "pieces" } else { "whole frames" };
+    frames.report(&format!("loader, {how}, upload streams: {streams}"), time);
+    if let Some(decision) = loader.decision() {
+        println!("  {} in use: {}", decision.upload_streams, decision.reason);
+    }
+    loader.stats().to_string().lines().for_each(|line| println!("  {line}"));
+    Ok(())
+}
+
 fn checked(what: &str, code: sys::CUresult) -> Result<()> {
     if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("{what}: {code:?}").into()) }
 }
@@ -248,9 +287,19 @@ fn main() -> Result<()> {
     let (device, _) = Device::from_environment()?;
     let cuda = device.kind() == DeviceKind::Cuda;
     let threads = thread::available_parallelism()?.get();
-    let frames = if cuda { Frames::new(32, 2160 * 3840 * 3, 512)? } else { Frames::new(4, 3 << 20, 8)? };
+    let size @ [height, width] = if cuda { [2160, 3840] } else { [1024, 1024u32] };
+    let bytes = 3 * height as usize * width as usize;
+    let frames = if cuda { Frames::new(32, bytes, 512)? } else { Frames::new(4, bytes, 8)? };
     println!("{device}: {}, {threads} threads, frames of {} bytes", device.name(), frames.bytes);
 
+    for pieces in [true, false] {
+        for streams in [1, 2, 3, 0] {
+            loaded(&frames, device, size, pieces, streams)?;
+        }
+    }
+    if std::env::args().any(|argument| argument == "--loader") {
+        return Ok(());
+    }
     let whole = frames.bytes;
     frames.report("copy alone, whole frames", copies(&frames, device, whole)?);
     for kib in [256, 512, 1024, 2048, 4096] {

@@ -134,9 +134,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("download", busy(Activity::Download), String::new()),
     ];
     if let Some(decision) = loader.decision() {
-        let how = if decision.streams { "on the loader's own stream" } else { "in turn" };
+        let how = match decision.upload_streams {
+            0 => "in turn".to_owned(),
+            1 => "on the loader's own stream".to_owned(),
+            streams => format!("on {streams} streams of the loader's own"),
+        };
         println!("uploads {how}: {}", decision.reason);
     }
+    println!("{}", loader.stats());
     println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
     println!("pipeline {rate:8.1} images/s, {:.2} GB/s, {threads} threads", rate * image_bytes / 1e9);
     for (stage, share, note) in &stages {

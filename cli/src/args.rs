@@ -91,13 +91,13 @@ Weights and query:
   else from the balancer if there is one, else they are equal.
 
 Images:
-  PNG and JPEG with sides of 1 to 16384 pixels. The content of a file decides
-  which of the two it is. Gray is replicated to RGB. Alpha is dropped, not
-  blended. 16-bit samples are rounded to 8 bits: (v * 255 + 32767) / 65535 in
+  PNG, JPEG and WebP with sides of 1 to 16384 pixels. The content of a file
+  decides which of them it is, and of a moving WebP the first frame counts.
+  Gray is replicated to RGB. Alpha is dropped, not blended. 16-bit samples are rounded to 8 bits: (v * 255 + 32767) / 65535 in
   whole numbers. CMYK is converted by the JPEG decoder; ICC profiles and gamma
   are ignored. The EXIF orientation is applied: results are those of the
-  upright photograph. From a folder, a run takes *.png, *.jpg and *.jpeg in
-  order of name, with --recursive also from its subfolders, but no hidden
+  upright photograph. From a folder, a run takes *.png, *.jpg, *.jpeg and
+  *.webp in order of name, with --recursive also from its subfolders, but no hidden
   files, no hidden folders and no *.heatmap.png. The results of a subfolder go
   to the folder of the same name in DIR. A line on standard error says how much
   was skipped, and --json lists it.
@@ -173,7 +173,7 @@ impl DeviceArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokensArgs {
-    /// PNG or JPEG files, folders of them, or - for an image on standard input
+    /// PNG, JPEG or WebP files, folders of them, or - for an image on standard input
     #[arg(required = true, value_name = "image|folder|-")]
     pub(crate) inputs: Vec<PathBuf>,
 

@@ -42,7 +42,7 @@ pub(crate) fn gather(args: &TokensArgs) -> Gathered {
             let mut inside = walk.found;
             if readable && inside.is_empty() {
                 let below = if args.recursive { " or below" } else { "" };
-                let error = format!("no *.png, *.jpg or *.jpeg in this folder{below}");
+                let error = format!("no *.png, *.jpg, *.jpeg or *.webp in this folder{below}");
                 gathered.failures.push(Failure { path: path.clone(), error });
             }
             inside.sort_by(|a, b| a.path.cmp(&b.path));
@@ -135,7 +135,7 @@ impl Walk<'_> {
     /// Returns why an entry of a folder is not read, if it is not.
     fn judge(&self, name: &OsStr, is_folder: bool) -> Option<Why> {
         let name = name.to_string_lossy().to_ascii_lowercase();
-        let photograph = [".png", ".jpg", ".jpeg"].iter().any(|ending| name.ends_with(ending));
+        let photograph = [".png", ".jpg", ".jpeg", ".webp"].iter().any(|ending| name.ends_with(ending));
         if name.starts_with('.') {
             Some(Why::Hidden)
         } else if is_folder {

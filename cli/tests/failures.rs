@@ -32,9 +32,9 @@ fn bad_files_are_listed_and_the_others_done() {
         &[
             "7 of 9 inputs failed",
             "missing.png: cannot open it: No such file",
-            "empty.png: the file is empty; expected a PNG or JPEG image",
-            "text.jpg: not an image this program reads; expected PNG or JPEG",
-            "moving.png: this is a GIF file; expected PNG or JPEG",
+            "empty.png: the file is empty; expected a PNG, JPEG or WebP image",
+            "text.jpg: not an image this program reads; expected PNG, JPEG or WebP",
+            "moving.png: this is a GIF file; expected PNG, JPEG or WebP",
             "cut.png: truncated: the file ends before the PNG image does",
             "wrong.png: broken image",
             "head.jpg: truncated",
@@ -63,7 +63,7 @@ fn folders_without_images_or_without_permission() {
     fs::create_dir(bench.input("bare")).unwrap();
     fs::write(bench.input("bare").join("notes.txt"), "x").unwrap();
     let good = bench.file("good.png", png(pattern(16, 16)));
-    bench.tokens([bench.input("bare"), good]).expect(1, &["bare: no *.png, *.jpg or *.jpeg in this folder"]);
+    bench.tokens([bench.input("bare"), good]).expect(1, &["bare: no *.png, *.jpg, *.jpeg or *.webp in this folder"]);
     assert_eq!(bench.results(), ["good.safetensors"]);
 }
 

@@ -240,7 +240,7 @@ fn json_is_all_there_is_on_standard_output() {
     assert_eq!(document["parameters"]["focus"], 0.8);
     assert_eq!(document["tokens"], bench.read("a").f32("tokens").0[0]);
     assert_eq!(document["failed"][0]["source"], bad.to_str().unwrap());
-    assert!(document["failed"][0]["error"].as_str().unwrap().contains("expected PNG or JPEG"));
+    assert!(document["failed"][0]["error"].as_str().unwrap().contains("expected PNG, JPEG or WebP"));
     assert_eq!(document["parameters"]["sides"], "8..20");
     assert!(document["seconds"]["decode"].is_number() && document["seconds"]["write"].is_number());
     assert!(document["wall_seconds"].as_f64().unwrap() > 0.0);

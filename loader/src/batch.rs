@@ -56,6 +56,9 @@ impl<M: Clone + Send + 'static> Batch<M> {
 
     /// The pixels of an image on the host, interleaved RGB. The slice is empty if they went from a
     /// file to the device.
+    ///
+    /// # Panics
+    /// There is no such image: `image` is not below [`len`](Self::len).
     pub fn pixels(&self, image: usize) -> &[u8] {
         if self.pageable[image].is_empty() { &self.images[image] } else { &self.pageable[image] }
     }
@@ -63,11 +66,16 @@ impl<M: Clone + Send + 'static> Batch<M> {
 
 /// Where images of these sizes (height, width) lie in [`Batch::rgb`]: one after another, each from
 /// a multiple of 16 bytes on.
+///
+/// # Panics
+/// The images together have more bytes than a `usize` can count, which no batch has.
 pub fn byte_ranges(sizes: &[[u32; 2]]) -> Vec<Range<usize>> {
-    let mut start = 0;
+    let mut start = 0_usize;
     let range = |&[height, width]: &[u32; 2]| {
-        let range = start..start + 3 * height as usize * width as usize;
-        start += padded(range.len());
+        let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
+        let end = bytes.and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= usize::MAX - 15);
+        let range = start..end.expect("the images have more bytes than a `usize` can count");
+        start = padded(range.end); // it began at a multiple of 16
         range
     };
     sizes.iter().map(range).collect()

@@ -76,19 +76,20 @@ impl<'c> Canvas<'c> {
     /// and the batch has them on the host. It does not align its reads as direct I/O needs.
     ///
     /// # Errors
-    /// A side is 0. With [`Upload::Off`](crate::Upload::Off), also: there is no memory, or the file
-    /// cannot be read.
+    /// A side is 0, or the file ends before the image does. With
+    /// [`Upload::Off`](crate::Upload::Off), also: there is no memory, or the file cannot be read.
     pub fn rgb_in_file(&mut self, height: u32, width: u32, file: File, at: u64) -> Result<(), DecodeError> {
         let bytes = Self::bytes(height, width)?;
+        let failed = |e| format!("cannot read its pixels: {e}");
+        staging::reaches(&file, at, bytes).map_err(failed)?;
         if self.on_host {
-            let failed = |e| format!("cannot read its pixels: {e}");
             return Ok(staging::fill(&file, at, bytes, bytes, self.rgb(height, width)?).map_err(failed)?);
         }
         self.image = Some(([height, width], Pixels::File(InFile { file, at, bytes })));
         Ok(())
     }
 
-    fn bytes(height: u32, width: u32) -> Result<usize> {
+    pub(crate) fn bytes(height: u32, width: u32) -> Result<usize> {
         let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
         // More than an allocation can hold fails here, and so costs this sample alone.
         let largest = isize::MAX as usize / 2;

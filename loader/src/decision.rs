@@ -8,9 +8,12 @@ use crate::options::Upload;
 /// How a loader uploads, and why. It decides with the first batch that has images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether a thread with a stream of its own uploads ahead of the consumer. Otherwise `next`
+    /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`
     /// uploads, and waits.
     pub streams: bool,
+    /// The number of these streams, and so of these threads. It may grow after a while: see
+    /// [`Options::upload_streams`](crate::Options::upload_streams). 0 without `streams`.
+    pub upload_streams: usize,
     /// The reason.
     pub reason: String,
 }
@@ -35,17 +38,29 @@ impl Decision {
             Upload::Auto if images < 2 && !more => (false, "there is one image to move".to_owned()),
             Upload::Auto => (true, format!("{images} images and {bytes} bytes a batch, at least {threshold}")),
         };
-        Self { streams, reason }
+        Self { streams, upload_streams: usize::from(streams), reason }
     }
 
     /// Falls back to the sequential path because no stream or no thread could be created.
     pub(crate) fn without_streams(error: &Error) -> Self {
-        Self { streams: false, reason: format!("streams cannot be used: {error}") }
+        Self { streams: false, upload_streams: 0, reason: format!("streams cannot be used: {error}") }
     }
 
     pub(crate) fn log(&self, device: Device) {
-        let how = if self.streams { "ahead, on a stream of their own" } else { "one after another, in `next`" };
+        let how = match self.upload_streams {
+            0 => "one after another, in `next`".to_owned(),
+            1 => "ahead, on a stream of their own".to_owned(),
+            streams => format!("ahead, on {streams} streams of their own"),
+        };
         info!("batches for {device} {how}: {}", self.reason);
+    }
+
+    /// Notes the number of upload streams that a measurement has led to, and why.
+    pub(crate) fn measured(&mut self, device: Device, streams: usize, reason: &str) {
+        self.upload_streams = streams;
+        let own = if streams == 1 { "1 upload stream".to_owned() } else { format!("{streams} upload streams") };
+        info!("{own} for {device}: {reason}");
+        self.reason = format!("{}; {own}: {reason}", self.reason);
     }
 }
 

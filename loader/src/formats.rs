@@ -1,11 +1,12 @@
 //! Images that need no decoder.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
 use crate::DecodeError;
 use crate::canvas::Canvas;
+use crate::staging;
 
 /// Reads a binary PPM (`P6`, 8 bits). It is a header of text and the pixels, which go straight from
 /// the file into page-locked memory.
@@ -14,9 +15,12 @@ use crate::canvas::Canvas;
 /// The file cannot be read, is not such a PPM, or ends before its pixels do.
 pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (mut file, height, width) = open_ppm(path)?;
+    // Without this check, a broken header could ask for memory that no pixels fill. The file may be
+    // a pipe, which has no position, so it counts from the beginning and not from the pixels.
+    let failed = |e| format!("cannot read its pixels: {e}");
+    staging::reaches(file.get_ref(), 0, Canvas::bytes(height, width)?).map_err(failed)?;
     // This takes what is buffered, and reads the rest from the file without another copy.
-    file.read_exact(canvas.rgb(height, width)?).map_err(|e| format!("cannot read its pixels: {e}"))?;
-    Ok(())
+    Ok(file.read_exact(canvas.rgb(height, width)?).map_err(failed)?)
 }
 
 /// Reads the header of a binary PPM, and leaves its pixels to the upload. They go from the file to
@@ -34,12 +38,6 @@ pub fn upload_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeErro
 fn open_ppm(path: &Path) -> Result<(BufReader<File>, u32, u32), DecodeError> {
     let mut file = BufReader::with_capacity(4096, File::open(path).map_err(|e| format!("cannot open it: {e}"))?);
     let (height, width) = ppm_header(&mut file)?;
-    // This check keeps a broken header from asking for memory that no pixels fill. A pipe has no
-    // length to check.
-    let there = file.get_ref().metadata().ok().filter(Metadata::is_file).map(|file| u128::from(file.len()));
-    if there.is_some_and(|bytes| bytes < 3 * u128::from(height) * u128::from(width)) {
-        return Err(format!("truncated: the file ends before {width} x {height} pixels do").into());
-    }
     Ok((file, height, width))
 }
 

@@ -1,13 +1,14 @@
 //! A loader that keeps a device fed: disk, decoders, page-locked memory, device.
 //!
 //! ```text
-//! source --> decode threads --> pinned memory --> upload stream --> Event<Batch> --> the consumer's streams
-//!            (as many as cores)  (a pool)         (prefetch ahead)
+//! source --> decode threads --> pinned memory --> upload streams --> Event<Batch> --> the consumer's streams
+//!            (as many as cores)  (a pool)         (one or several, prefetch ahead)
 //! ```
 //!
 //! A [`Loader`] is an iterator of [`Event<Batch>`](thalweg::Event). Threads decode images of any
-//! sizes straight into page-locked memory. One more thread, with a stream of its own, uploads them,
-//! [`prefetch`](Options::prefetch) batches ahead of the consumer. Batches come in the order of the
+//! sizes straight into page-locked memory. More threads, each with a stream of its own, upload them,
+//! [`prefetch`](Options::prefetch) batches ahead of the consumer; mostly one is enough
+//! ([`upload_streams`](Options::upload_streams)). Batches come in the order of the
 //! [`Source`], whatever the threads do. The transfers of a batch are complete before its consumer
 //! can touch it: the event orders them on the device, and the host does not wait.
 //!
@@ -45,7 +46,8 @@
 //! [`drop_last`](Options::drop_last): then all of them get the same number of batches, whatever
 //! fails. **Raw frames** need no host memory of their own: see [`upload_ppm`], and
 //! [`Canvas::rgb_in_file`] for other formats. **Streams** are used where they pay ([`Decision`]).
-//! Otherwise `next` uploads and waits, with the same result. The loader reports decisions,
+//! Otherwise `next` uploads and waits, with the same result. **Tasks** use the loader as a
+//! [`Stream`](futures_core::Stream). **Checkpoints** keep its [`Position`]. The loader reports decisions,
 //! fallbacks and skipped samples through the [`log`] crate.
 //!
 //! | variable | overrides |
@@ -53,19 +55,26 @@
 //! | `THALWEG_LOADER_THREADS` | [`Options::threads`] |
 //! | `THALWEG_LOADER_STREAM_BYTES` | [`Options::stream_bytes`] |
 
+mod assembly;
 mod batch;
 mod canvas;
 mod decision;
+mod flight;
+mod folders;
 mod formats;
+mod load;
 mod loader;
 mod monitor;
 mod options;
 #[cfg(feature = "image")]
 mod photo;
 mod pieces;
+mod poll;
+mod position;
 mod queue;
 mod source;
 mod staging;
+mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -74,13 +83,15 @@ mod upload;
 pub use batch::{Batch, BatchEvents, BatchOn, byte_ranges};
 pub use canvas::Canvas;
 pub use decision::Decision;
+pub use folders::{ClassFolders, Labelled};
 pub use formats::{read_ppm, upload_ppm};
 pub use loader::Loader;
 pub use options::{Options, Upload};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
+pub use position::Position;
 pub use source::{Sample, Source};
-pub use stats::Stats;
+pub use stats::{Stage, Stats};
 
 /// What a decoder returns if it fails: an error of any kind, or a text (`Err("no image".into())`).
 pub type DecodeError = Box<dyn std::error::Error + Send + Sync>;

@@ -2,36 +2,48 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use log::warn;
 use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result};
 
+use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
 use crate::decision::Decision;
+use crate::load::Verdict;
 use crate::lock;
 use crate::monitor::Monitor;
-use crate::options::{Options, Upload};
-use crate::queue::{Assembly, Pin, Queue};
+use crate::options::Options;
+use crate::position::Position;
+use crate::queue::{Pin, Queue};
 use crate::source::Source;
+use crate::state::State;
 use crate::stats::Stats;
-use crate::upload::Refused;
 
 /// An iterator of batches, which are decoded and uploaded ahead. The [crate](crate) shows how to
 /// use it.
 ///
 /// Dropping it stops its threads, once each has finished its current sample, and gives all memory
 /// back. So a decoder that never returns blocks the drop.
+///
+/// A forked child has none of the threads. There, `next` gives [`Error::Forked`] once, and a drop
+/// leaks what the loader holds. Call nothing else of it.
 pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) queue: Arc<Queue<M>>,
     pub(crate) device: Device,
     len: Option<u64>,
     threads: Vec<JoinHandle<()>>,
-    decision: Option<Decision>,
+    pub(crate) decision: Option<Decision>,
     new_stream: NewStream,
-    monitor: Arc<Mutex<Monitor>>,
+    pub(crate) monitor: Arc<Mutex<Monitor>>,
+    /// Threads upload, so `next` need not.
+    ahead: bool,
+    /// When a task began to wait for a batch.
+    pub(crate) pending: Option<Instant>,
+    /// `next` has told that this process is a forked child.
+    pub(crate) told_fork: bool,
 }
 
 /// How a loader makes its stream. Tests pass a function that fails.
@@ -66,7 +78,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
         let useful = usize::try_from(len.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         options.threads = options.threads.min(useful).max(1);
         let pool = PinnedPool::new(device, options.pinned_budget);
-        let monitor = Monitor::new(options.device_warning, options.pinned_warning);
+        let monitor = Monitor::new(&options);
         let queue = Arc::new(Queue::new(options, pool, pin, len, sample));
         let mut loader = Self {
             queue,
@@ -76,6 +88,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
             decision: None,
             new_stream,
             monitor: Arc::new(Mutex::new(monitor)),
+            ahead: false,
+            pending: None,
+            told_fork: false,
         };
         for number in 0..loader.queue.options.threads {
             match loader.spawn(format!("decode-{number}"), Queue::decode_all) {
@@ -97,6 +112,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
         Ok(())
     }
 
+    /// Whether this process is a child that `fork` made of the loader's process.
+    pub(crate) fn forked(&self) -> bool {
+        matches!(self.device.usable(), Err(Error::Forked))
+    }
+
     /// The number of the epoch, from 0.
     pub fn epoch(&self) -> u64 {
         lock(&self.queue.state).epoch
@@ -107,10 +127,66 @@ impl<M: Clone + Send + 'static> Loader<M> {
         lock(&self.queue.state).samples()
     }
 
-    /// Starts the next epoch, with the same threads, stream and buffers. A loader that shuffles
+    /// Starts the next epoch, with the same threads, streams and buffers. A loader that shuffles
     /// uses a new order. What is left of the current epoch is dropped.
     pub fn restart(&mut self) {
-        self.queue.restart(self.len);
+        self.set_epoch(self.epoch() + 1);
+    }
+
+    /// Starts an epoch from its beginning, as [`restart`](Self::restart) does, but with this
+    /// number. The number alone decides the order: ranks and runs that set the same one agree.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.queue.restart(self.len, Position { epoch, samples: 0 });
+    }
+
+    /// How far the consumer has got. A loader with the same source and options that
+    /// [`resume`](Self::resume)s there yields exactly the batches that this one has not yet
+    /// returned.
+    pub fn position(&self) -> Position {
+        let state = lock(&self.queue.state);
+        Position { epoch: state.epoch, samples: state.delivered }
+    }
+
+    /// Goes on where another loader was, or this one. What is under way is dropped.
+    ///
+    /// It asks a source without a length for the samples from there on only. Errors of samples
+    /// come again if their batch was not yet returned.
+    ///
+    /// ```
+    /// use thalweg_loader::{Loader, Options, Sample, Source};
+    /// use thalweg::Device;
+    ///
+    /// let source = || Source::indexed(10, |index| {
+    ///     Sample::new("", index, |canvas| Ok(canvas.rgb(1, 1)?.fill(0)))
+    /// });
+    /// let options = Options { batch: 3, shuffle: Some(1), ..Options::default() };
+    /// let cpu = Device::cpu()?;
+    /// let mut loader = Loader::new(cpu, source(), options.clone())?;
+    /// loader.next().unwrap()?;
+    /// let checkpoint = loader.position();
+    /// assert_eq!((checkpoint.epoch, checkpoint.samples), (0, 3));
+    ///
+    /// let mut resumed = Loader::new(cpu, source(), options)?;
+    /// resumed.resume(checkpoint)?;
+    /// let labels = |batch: Option<thalweg::Result<thalweg::Event<thalweg_loader::Batch<u64>>>>| {
+    ///     Ok::<_, thalweg::Error>(batch.unwrap()?.synchronize()?.meta)
+    /// };
+    /// assert_eq!(labels(resumed.next())?, labels(loader.next())?);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// This rank has fewer samples in an epoch. The loader goes on as before.
+    pub fn resume(&mut self, position: Position) -> Result<()> {
+        if let Some(samples) = self.samples().filter(|samples| position.samples > *samples) {
+            return Err(Error::Parameter {
+                name: "position",
+                given: format!("{} samples", position.samples),
+                expected: format!("at most the {samples} samples of this rank"),
+            });
+        }
+        self.queue.restart(self.len, position);
+        Ok(())
     }
 
     /// How the loader uploads, and why. `None` before the first batch with images, with which it
@@ -161,81 +237,178 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
     type Item = Result<Event<Batch<M>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.forked() {
+            // Once only, because the iterator must end.
+            return (!std::mem::replace(&mut self.told_fork, true)).then_some(Err(Error::Forked));
+        }
         let begin = Instant::now();
         let queue = self.queue.clone();
         let mut state = lock(&queue.state);
         state.waiting = true;
         queue.done.notify_all();
         let item = loop {
-            if let Some(item) = state.ready.pop_front() {
-                state.ready_batches -= usize::from(item.is_ok());
-                break Some(item);
-            }
-            if state.exhausted() {
-                break None;
-            }
-            let streams = self.decision.as_ref().map(|decision| decision.streams);
-            if streams == Some(true) || !state.can_upload() {
-                state = queue.wait(&queue.done, state);
-                continue;
-            }
-            let amount = state.batches.front().map_or((0, 0), Assembly::amount);
-            if streams.is_none() && amount.0 > 0 {
-                // The batch stays where it is: the thread that this may start uploads it.
-                let more = !state.ended || state.batches.len() > 1;
-                drop(state);
-                self.decide(amount, more);
-                state = lock(&queue.state);
-                continue;
-            }
-            state = queue.upload_next(state, self.device, &self.monitor, |front| self.upload(front));
+            state = match self.step(&mut state) {
+                Step::Done(item) => break item,
+                Step::Wait => queue.wait(&queue.done, state),
+                Step::Decide { amount, more } => {
+                    drop(state);
+                    self.decide(amount, more);
+                    lock(&queue.state)
+                }
+                Step::Upload => {
+                    let upload = |front| queue.upload_and_wait(self.device, front);
+                    queue.upload_next(state, self.device, &self.monitor, None, upload)
+                }
+            };
         };
-        state.waiting = false;
-        state.stats.wait += begin.elapsed();
-        drop(state);
-        queue.work.notify_all();
-        queue.done.notify_all();
+        self.finish(state, begin);
         item
     }
 }
 
 impl<M: Clone + Send + 'static> FusedIterator for Loader<M> {}
 
+/// What the consumer does next.
+#[allow(clippy::large_enum_variant)] // it is taken apart at once, so a box would cost more
+pub(crate) enum Step<M: Clone + Send + 'static> {
+    /// Return this.
+    Done(Option<Result<Event<Batch<M>>>>),
+    /// Wait until something changes.
+    Wait,
+    /// Decide how to upload: the images and bytes of the first batch, and whether more may come.
+    /// The batch stays where it is, for the thread that the decision may start.
+    Decide { amount: (usize, usize), more: bool },
+    /// Upload a batch.
+    Upload,
+}
+
 impl<M: Clone + Send + 'static> Loader<M> {
-    /// Decides how to upload. If that is ahead of the consumer, starts the thread that does it.
-    fn decide(&mut self, (images, bytes): (usize, usize), more: bool) {
-        let Options { upload, stream_bytes, .. } = self.queue.options;
+    pub(crate) fn step(&self, state: &mut State<M>) -> Step<M> {
+        if let Some(item) = state.deliver() {
+            return Step::Done(Some(item));
+        }
+        if state.exhausted() {
+            return Step::Done(None);
+        }
+        if self.ahead || !state.can_upload() {
+            return Step::Wait;
+        }
+        let amount = state.batches.front().map_or((0, 0), Assembly::amount);
+        if self.decision.is_none() && amount.0 > 0 {
+            return Step::Decide { amount, more: !state.ended || state.batches.len() > 1 };
+        }
+        Step::Upload
+    }
+
+    /// Notes that the consumer has got something, for which it had waited since `begin`.
+    pub(crate) fn finish(&mut self, mut state: MutexGuard<'_, State<M>>, begin: Instant) {
+        state.waiting = false;
+        state.stats.wait += begin.elapsed();
+        let verdict = state.load.verdict().map(|verdict| (verdict, state.streams, state.load.largest));
+        drop(state);
+        self.queue.work.notify_all();
+        self.queue.done.notify_all();
+        if let Some((verdict, streams, largest)) = verdict {
+            self.grow(verdict, streams, largest);
+        }
+    }
+
+    /// Decides how to upload. If that is ahead of the consumer, starts the threads that do it.
+    pub(crate) fn decide(&mut self, (images, bytes): (usize, usize), more: bool) {
+        let Options { upload, stream_bytes, upload_streams, prefetch, .. } = self.queue.options;
         let mut decision = Decision::new(upload, self.device.kind(), images, bytes, stream_bytes, more);
         if decision.streams {
-            let (device, monitor) = (self.device, self.monitor.clone());
-            let started = (self.new_stream)(device).and_then(|stream| {
-                stream.enter(|s| self.queue.options.timeline.name(s, "upload"));
-                self.spawn("upload".into(), move |queue| queue.upload_all(device, &stream, &monitor))
-            });
-            if let Err(error) = started {
-                decision = Decision::without_streams(&error);
+            let wanted = upload_streams.min(prefetch).max(1);
+            // Before the first thread starts, so that the second batch is for the second stream.
+            lock(&self.queue.state).streams = wanted;
+            for number in 0..wanted {
+                match self.add_stream(number) {
+                    Ok(()) => decision.upload_streams = number + 1,
+                    Err(error) if number == 0 => {
+                        decision = Decision::without_streams(&error);
+                        break;
+                    }
+                    Err(error) => {
+                        warn!("uploading on {number} streams: {error}");
+                        let mut state = lock(&self.queue.state);
+                        (state.streams, state.next_stream) = (number, state.next_stream % number);
+                        drop(state);
+                        self.queue.tell();
+                        break;
+                    }
+                }
             }
         }
         decision.log(self.device);
         self.decision = Some(decision);
     }
 
-    /// The sequential path: uploads on this thread's own stream, and waits.
-    fn upload(&self, front: Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>> {
-        let (queue, device) = (&self.queue, self.device);
-        if queue.options.upload == Upload::Off {
-            return Ok(Event::ready(Batch::on_host(front, device)));
+    /// Starts a thread that uploads ahead of the consumer, on a stream of its own.
+    fn add_stream(&mut self, number: usize) -> Result<()> {
+        let (device, monitor) = (self.device, self.monitor.clone());
+        let name = if number == 0 { "upload".to_owned() } else { format!("upload {number}") };
+        let stream = (self.new_stream)(device)?;
+        stream.enter(|s| self.queue.options.timeline.name(s, &name));
+        self.spawn(name, move |queue| {
+            let upload = |front| queue.upload_ahead(device, &stream, front);
+            queue.upload_all(device, &monitor, number, upload);
+        })?;
+        self.ahead = true;
+        Ok(())
+    }
+
+    /// Starts a thread that uploads as `next` would, for a consumer that may not block.
+    pub(crate) fn upload_elsewhere(&mut self) -> Result<()> {
+        let (device, monitor) = (self.device, self.monitor.clone());
+        self.spawn("upload".into(), move |queue| {
+            queue.upload_all(device, &monitor, 0, |front| queue.upload_and_wait(device, front));
+        })?;
+        self.ahead = true;
+        Ok(())
+    }
+
+    /// Adds an upload stream if a measurement says so and there is room for it.
+    fn grow(&mut self, verdict: Verdict, streams: usize, largest: usize) {
+        let device = self.device;
+        let (mut count, mut text) = (streams, String::new());
+        match verdict {
+            Verdict::Enough(reason) => text = reason,
+            Verdict::More(reason) if streams >= self.queue.options.prefetch => {
+                text = format!("{reason}, but `prefetch` leaves no room for another");
+            }
+            Verdict::More(reason) => {
+                let total = device.total_memory();
+                let used = device.free_memory().map_or(total, |free| total.saturating_sub(free));
+                let limit = lock(&self.monitor).limit(total);
+                if used.saturating_add(largest as u64) > limit {
+                    text = format!("{reason}, but device memory has no room for another batch");
+                } else if let Err(error) = self.add_stream(streams) {
+                    text = format!("{reason}, but another cannot be used: {error}");
+                } else {
+                    count += 1;
+                    let mut state = lock(&self.queue.state);
+                    state.streams = count;
+                    state.load.again();
+                }
+                if text.is_empty() {
+                    text = reason;
+                }
+            }
         }
-        device.per_thread(|stream| {
-            let batch = queue.enqueue(stream, device, front, Queue::read_in_turn)?;
-            let batch = stream.record(batch).map_err(|r| r.error)?.synchronize().map_err(|r| r.error)?;
-            Ok(Event::ready(batch))
-        })?
+        if let Some(decision) = &mut self.decision {
+            decision.measured(device, count, &text);
+        }
     }
 }
 
 impl<M: Clone + Send + 'static> Drop for Loader<M> {
     fn drop(&mut self) {
+        if self.forked() {
+            // The threads are not in this process, so one cannot join them, and locks that they
+            // held stay locked. What the queue holds belongs to the parent.
+            std::mem::forget((self.queue.clone(), std::mem::take(&mut self.threads)));
+            return;
+        }
         self.queue.stop();
         let this = thread::current().id();
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this) {

@@ -1,13 +1,18 @@
 //! Warnings when the use of memory is high.
 
+use std::fmt;
+
 use log::warn;
 use thalweg::{Device, PinnedPool};
+
+use crate::options::Options;
 
 /// Looks at memory now and then, and logs a warning when its use passes a threshold. It never makes
 /// a loader fail.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     device_warning: f64,
+    device_warning_bytes: u64,
     pinned_warning: usize,
     /// Whether use was above each threshold at the last look.
     high: [bool; 2],
@@ -16,13 +21,14 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    pub(crate) fn new(device_warning: f64, pinned_warning: usize) -> Self {
-        Self { device_warning, pinned_warning, high: [false; 2], batches: 0 }
+    pub(crate) fn new(options: &Options) -> Self {
+        let &Options { device_warning, device_warning_bytes, pinned_warning, .. } = options;
+        Self { device_warning, device_warning_bytes, pinned_warning, high: [false; 2], batches: 0 }
     }
 
     /// Looks at memory for every sixteenth batch, because the driver takes tens of microseconds to
     /// answer.
-    pub(crate) fn look(&mut self, device: Device, pool: &PinnedPool) {
+    pub(crate) fn look(&mut self, device: Device, pool: &PinnedPool, place: Place) {
         self.batches = self.batches.wrapping_add(1);
         if self.batches % 16 != 1 {
             return;
@@ -30,14 +36,19 @@ impl Monitor {
         let total = device.total_memory();
         let used = device.free_memory().map_or(0, |free| total.saturating_sub(free));
         for line in self.judge(device, used, total, pool.in_use() + pool.cached()).into_iter().flatten() {
-            warn!("{line}");
+            warn!("{line} ({place})");
         }
+    }
+
+    /// The bytes of device memory above which it logs a warning.
+    pub(crate) fn limit(&self, total: u64) -> u64 {
+        ((self.device_warning * total as f64) as u64).min(self.device_warning_bytes)
     }
 
     /// What to log. A line comes once when use passes its threshold, and again only after use was
     /// below the threshold.
     fn judge(&mut self, device: Device, used: u64, total: u64, pinned: usize) -> [Option<String>; 2] {
-        let limit = (self.device_warning * total as f64) as u64;
+        let limit = self.limit(total);
         let now = [used > limit, pinned > self.pinned_warning];
         let lines = [
             format!("{device} has {used} of {total} bytes in use, more than {limit}"),
@@ -54,6 +65,26 @@ impl Monitor {
     }
 }
 
+/// Which batch a warning is about, and who uploads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) epoch: u64,
+    pub(crate) number: u64,
+    /// The number of the upload stream, or `None` in `next`.
+    pub(crate) stream: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, number, stream } = self;
+        write!(f, "batch {number} of epoch {epoch}, ")?;
+        match stream {
+            Some(stream) => write!(f, "upload stream {stream}"),
+            None => f.write_str("uploaded in `next`"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +92,8 @@ mod tests {
     #[test]
     fn memory_is_mentioned_when_a_threshold_is_passed() {
         let cpu = Device::cpu().unwrap();
-        let mut monitor = Monitor::new(0.5, 1000);
+        let options = Options { device_warning: 0.5, pinned_warning: 1000, ..Options::default() };
+        let mut monitor = Monitor::new(&options);
         assert_eq!(monitor.judge(cpu, 50, 100, 1000), [None, None]);
         let [device, pinned] = monitor.judge(cpu, 51, 100, 1001);
         assert_eq!(device.unwrap(), "cpu has 51 of 100 bytes in use, more than 50");
@@ -69,5 +101,15 @@ mod tests {
         assert_eq!(monitor.judge(cpu, 60, 100, 2000), [None, None], "said already");
         assert_eq!(monitor.judge(cpu, 10, 100, 2000), [None, None]);
         assert!(monitor.judge(cpu, 60, 100, 2000)[0].is_some(), "passed again");
+
+        // The lower one of the two thresholds counts.
+        for (device_warning, device_warning_bytes) in [(0.5, 90), (0.9, 50)] {
+            let mut monitor = Monitor::new(&Options { device_warning, device_warning_bytes, ..options.clone() });
+            assert_eq!(monitor.judge(cpu, 50, 100, 0), [None, None]);
+            assert_eq!(
+                monitor.judge(cpu, 51, 100, 0)[0].as_deref(),
+                Some("cpu has 51 of 100 bytes in use, more than 50")
+            );
+        }
     }
 }

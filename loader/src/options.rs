@@ -62,6 +62,16 @@ pub struct Options {
     pub skip_errors: bool,
     /// How batches come to the device.
     pub upload: Upload,
+    /// Streams that upload; each batch goes to the next of them in turn, and the order of the
+    /// batches stays. There are never more than [`prefetch`](Options::prefetch), and at most 64.
+    ///
+    /// The default, 0, begins with one. A device has one copy engine for each direction, so more
+    /// streams do not copy faster. They help if the uploads themselves wait, for example for the
+    /// last piece of a file. The loader measures that: while complete batches wait more than a
+    /// quarter of the time for a busy stream, it adds another, up to three in all, if that makes
+    /// uploads faster and there is device memory for one more batch below the thresholds of the
+    /// warnings. The [`Decision`](crate::Decision) says how many it uses.
+    pub upload_streams: usize,
     /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
     /// which takes 20 to 40 us to copy.
     pub stream_bytes: usize,
@@ -72,6 +82,9 @@ pub struct Options {
     /// The fraction of device memory in use, by any process, above which the loader logs a warning.
     /// Default 0.9.
     pub device_warning: f64,
+    /// Bytes of device memory in use, by any process, above which the loader logs a warning, even
+    /// if [`device_warning`](Options::device_warning) is not reached. Default: no such threshold.
+    pub device_warning_bytes: u64,
     /// Bytes of page-locked memory above which the loader logs a warning. Default 4 GiB.
     pub pinned_warning: usize,
     /// Gets a span for each image, on the lane of its decode thread, and for each upload. Default:
@@ -90,9 +103,11 @@ impl Default for Options {
             shard: (0, 1),
             skip_errors: false,
             upload: Upload::Auto,
+            upload_streams: 0,
             stream_bytes: 1 << 20,
             pinned_budget: usize::MAX,
             device_warning: 0.9,
+            device_warning_bytes: u64::MAX,
             pinned_warning: 4 << 30,
             timeline: Timeline::off(),
         }
@@ -124,6 +139,7 @@ impl Options {
         match () {
             () if self.batch == 0 => refuse("batch", "0".into(), "at least 1"),
             () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
+            () if self.upload_streams > 64 => refuse("upload_streams", self.upload_streams.to_string(), "at most 64"),
             () if rank >= world => refuse("shard", format!("{:?}", self.shard), "(rank, world) with rank below world"),
             () if !(0.0..=1.0).contains(&self.device_warning) => {
                 refuse("device_warning", self.device_warning.to_string(), "a fraction from 0 to 1")

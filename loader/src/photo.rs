@@ -1,4 +1,4 @@
-//! PNG and JPEG files to upright 8-bit RGB.
+//! PNG, JPEG and WebP files to upright 8-bit RGB.
 //!
 //! - The content decides the format, never the extension.
 //! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the colour
@@ -6,7 +6,9 @@
 //! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
 //! - CMYK and YCCK become RGB by the JPEG decoder's own formula. ICC profiles, gamma and
 //!   chromaticities are ignored: samples are taken as sRGB.
-//! - The EXIF orientation (of a JPEG, or of a PNG's `eXIf` chunk) is applied.
+//! - The EXIF orientation (of a JPEG, or of the chunk `eXIf` of a PNG or `EXIF` of a WebP) is
+//!   applied.
+//! - Of a WebP that moves, the first frame counts.
 //! - A file that stops before its end marker is an error, even if a viewer would show the part that
 //!   is there.
 
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use image::codecs::{jpeg::JpegDecoder, png::PngDecoder};
+use image::codecs::{jpeg::JpegDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
 
@@ -32,15 +34,15 @@ const MAX_FILE: u64 = 4 << 30;
 /// profile.
 const MAX_SCRATCH: u64 = 64 << 20;
 
-/// Reads and decodes one photograph to upright 8-bit RGB: a PNG or a JPEG, whatever its extension,
-/// of 1 to 16384 pixels a side.
+/// Reads and decodes one photograph to upright 8-bit RGB: a PNG, a JPEG or a WebP, whatever its
+/// extension, of 1 to 16384 pixels a side.
 ///
 /// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
 /// orientation is applied. Colour profiles and gamma are ignored. An image that is upright 8-bit
 /// RGB already is decoded straight into the canvas.
 ///
 /// # Errors
-/// The file cannot be read, is neither a PNG nor a JPEG, is broken, or ends early (even if a viewer
+/// The file cannot be read, is not a PNG, a JPEG or a WebP, is broken, or ends early (even if a viewer
 /// would show the part that is there).
 pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
@@ -56,28 +58,29 @@ pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeErro
 /// Decodes one photograph from memory, as [`read_photo`] does from a file.
 ///
 /// # Errors
-/// The bytes are neither a PNG nor a JPEG, are broken, or end early.
+/// The bytes are not a PNG, a JPEG or a WebP, are broken, or end early.
 pub fn decode_photo(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     decode(format(bytes)?, bytes, canvas)
 }
 
 fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
     if bytes.is_empty() {
-        return Err("the file is empty; expected a PNG or JPEG image".into());
+        return Err("the file is empty; expected a PNG, JPEG or WebP image".into());
     }
     match image::guess_format(bytes) {
-        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => Ok(format),
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => Ok(format),
         Ok(other) => {
             let name = other.extensions_str().join("/").to_uppercase();
-            Err(format!("this is a {name} file; expected PNG or JPEG").into())
+            Err(format!("this is a {name} file; expected PNG, JPEG or WebP").into())
         }
-        Err(_) => Err("not an image this program reads; expected PNG or JPEG".into()),
+        Err(_) => Err("not an image this program reads; expected PNG, JPEG or WebP".into()),
     }
 }
 
 fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let (name, whole) = match format {
         ImageFormat::Png => ("PNG", png_is_whole(bytes)),
+        ImageFormat::WebP => ("WebP", webp_is_whole(bytes)),
         _ => ("JPEG", jpeg_is_whole(bytes)),
     };
     if !whole {
@@ -89,6 +92,7 @@ fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<
             limits.max_alloc = Some(MAX_SCRATCH);
             upright(PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?, canvas)
         }
+        ImageFormat::WebP => upright(WebPDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
         _ => upright(JpegDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
     }
 }
@@ -172,4 +176,10 @@ fn jpeg_is_whole(bytes: &[u8]) -> bool {
         }
     }
     false
+}
+
+/// Whether the file is as long as its header says.
+fn webp_is_whole(bytes: &[u8]) -> bool {
+    let said = bytes.get(4..8).map(|b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    said.is_some_and(|said| bytes.len() as u64 >= said + 8)
 }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use thalweg::{Activity, DeviceSlice, Error, Event, LiveBrand, Result, Returned, Stream};
 
+use crate::assembly::Assembly;
 use crate::batch::padded;
 use crate::canvas::Pixels;
 use crate::lock;
-use crate::queue::{Assembly, Queue};
+use crate::queue::Queue;
 use crate::staging::{InFile, PIECE, SLOT, read};
+use crate::stats::Stage;
 
 /// A part of a file, and where it goes.
 pub(crate) struct Piece<'p, S> {
@@ -43,8 +45,8 @@ impl<R> From<Returned<R>> for Trouble {
 /// Reads the pieces of a batch and enqueues their copies. Returns what became of each.
 pub(crate) type ReadPieces<M, S> = fn(&Queue<M>, &Stream<S>, Vec<Piece<'_, S>>) -> Vec<Done>;
 
-/// The image of a piece, how long reading it took, and what went wrong.
-pub(crate) type Done = (usize, Duration, Result<(), Trouble>);
+/// The image of a piece, its bytes, how long reading it took, and what went wrong.
+pub(crate) type Done = (usize, usize, Duration, Result<(), Trouble>);
 
 impl<M: Clone + Send + 'static> Queue<M> {
     /// Reads the pixels that lie in files, and enqueues their copies to where they belong in `rgb`.
@@ -76,9 +78,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
             .timeline
             .span(stream, Activity::Upload, "read and upload", || Ok(read(self, stream, pieces)))?;
         let mut unread: Vec<(usize, io::Error)> = Vec::new();
-        let mut spent = Duration::ZERO;
-        for (image, took, outcome) in done {
-            spent += took;
+        let mut reading = Stage::default();
+        for (image, bytes, took, outcome) in done {
+            reading.add(bytes, took);
             match outcome {
                 Ok(()) => {}
                 Err(Trouble::Read(_)) if unread.iter().any(|(known, _)| *known == image) => {}
@@ -86,7 +88,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 Err(Trouble::Device(error)) => return Err(error),
             }
         }
-        lock(&self.state).stats.decode += spent;
+        let stats = &mut lock(&self.state).stats;
+        stats.decode += reading.total;
+        stats.reading.merge(reading);
         unread.sort_by_key(|(image, _)| *image);
         Ok(unread)
     }
@@ -145,6 +149,6 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
         };
         let outcome = upload();
-        (image, spent, outcome)
+        (image, len, spent, outcome)
     }
 }

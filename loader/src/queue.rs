@@ -15,21 +15,25 @@
 //! that finds the budget spent waits until the consumer drops batches. If the consumer itself waits
 //! for that very batch, nothing can come back, and the sample fails.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use log::warn;
 
-use thalweg::{DeviceBuffer, Error, Event, PinnedBuffer, PinnedPool, Result};
+use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
-use crate::batch::Batch;
+use crate::assembly::{Assembly, Decoded};
 use crate::canvas::{Canvas, Pixels};
+use crate::load::Load;
 use crate::options::{Options, Upload};
-use crate::source::{Decode, Order, Sample, Samples};
+use crate::position::Position;
+use crate::source::{Order, Sample, Samples};
 use crate::staging::Staging;
-use crate::stats::Stats;
+use crate::state::{Place, State, Task};
+use crate::stats::Stage;
 use crate::{DecodeError, lock};
 
 /// How a loader takes page-locked memory. Tests pass a function that fails.
@@ -47,223 +51,32 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
     pub(crate) work: Condvar,
     /// A batch is complete or ready, or the consumer waits for one.
     pub(crate) done: Condvar,
+    /// Of the task that waits for a batch.
+    pub(crate) waker: Mutex<Option<Waker>>,
     /// A sample has taken its memory, or needs none any more.
     turns: Condvar,
-}
-
-pub(crate) struct State<M: Clone + Send + 'static> {
-    pub(crate) epoch: u64,
-    order: Order,
-    /// The position of the next sample to pull.
-    position: u64,
-    /// `None` while a thread calls it.
-    source: Option<Samples<M>>,
-    /// The source has no more samples in this epoch.
-    pub(crate) ended: bool,
-    tasks: VecDeque<Task<M>>,
-    pub(crate) batches: VecDeque<Assembly<M>>,
-    /// The number of the first of `batches` in its epoch.
-    first: u64,
-    /// A batch is out of `batches` and not yet `ready`.
-    pub(crate) uploading: bool,
-    pub(crate) ready: VecDeque<Result<Event<Batch<M>>>>,
-    /// How many of `ready` are batches.
-    pub(crate) ready_batches: usize,
-    /// The consumer is in `next`.
-    pub(crate) waiting: bool,
-    /// Device buffers that consumers gave back.
-    pub(crate) spare: VecDeque<Event<DeviceBuffer<u8>>>,
-    /// The position of the sample whose turn it is to take memory.
-    turn: u64,
-    /// Later positions that need no turn any more.
-    passed: BTreeSet<u64>,
-    pub(crate) stats: Stats,
-    /// A thread or the device has failed. Nothing more is uploaded.
-    pub(crate) failed: bool,
-    pub(crate) stop: bool,
-}
-
-/// A sample's place.
-#[derive(Clone, Copy)]
-struct Place {
-    epoch: u64,
-    batch: u64,
-    slot: usize,
-    /// The position in the epoch.
-    position: u64,
-}
-
-struct Task<M> {
-    place: Place,
-    index: u64,
-    name: String,
-    meta: M,
-    decode: Decode,
-}
-
-pub(crate) struct Decoded<M> {
-    pub(crate) index: u64,
-    pub(crate) name: String,
-    pub(crate) size: [u32; 2],
-    pub(crate) pixels: Pixels,
-    pub(crate) meta: M,
-}
-
-/// A batch in the making.
-pub(crate) struct Assembly<M> {
-    slots: Vec<Option<Result<Decoded<M>>>>,
-    /// How many slots are still empty.
-    missing: usize,
-    /// It has as many samples as a full batch, whatever becomes of them.
-    pub(crate) whole: bool,
-    /// The indices of the samples that failed: those whose errors were taken out, and those that
-    /// were given up.
-    pub(crate) failed: Vec<u64>,
-    /// How often the consumer was told that there is no device memory for it.
-    pub(crate) refused: u32,
-    /// Its next attempt waits until the consumer has taken all that is ready.
-    pub(crate) last_resort: bool,
-}
-
-impl<M> Assembly<M> {
-    fn new(samples: usize, whole: bool) -> Self {
-        let slots = (0..samples).map(|_| None).collect();
-        Self { slots, missing: samples, whole, failed: Vec::new(), refused: 0, last_resort: false }
-    }
-
-    fn fill(&mut self, slot: usize, outcome: Result<Decoded<M>>) {
-        self.slots[slot] = Some(outcome);
-        self.missing -= 1;
-    }
-
-    pub(crate) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
-        self.slots.iter().flatten().flatten()
-    }
-
-    /// The number of images, and their bytes together.
-    pub(crate) fn amount(&self) -> (usize, usize) {
-        self.images().fold((0, 0), |(n, bytes), image| (n + 1, bytes + image.pixels.len()))
-    }
-
-    /// Takes the errors out.
-    pub(crate) fn errors(&mut self) -> Vec<Error> {
-        let errors: Vec<_> =
-            self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
-        let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
-        self.failed.extend(errors.iter().filter_map(index));
-        errors
-    }
-
-    /// Turns an image into an error. Returns both.
-    pub(crate) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
-        let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
-        let lost = slot.take()?.ok()?;
-        let cause = Arc::from(DecodeError::from(cause));
-        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
-        *slot = Some(Err(error.clone()));
-        Some((lost, error))
-    }
-
-    /// Takes the images out. Their samples count as failed.
-    pub(crate) fn give_up(&mut self) -> Vec<Decoded<M>> {
-        let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
-        self.failed.extend(images.iter().map(|image| image.index));
-        images
-    }
-
-    pub(crate) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
-        self.slots.into_iter().flatten().flatten()
-    }
-}
-
-impl<M: Clone + Send + 'static> State<M> {
-    /// Whether the first batch is complete, and need not wait until the consumer gives memory back.
-    pub(crate) fn can_upload(&self) -> bool {
-        let nothing_ahead = self.waiting && self.ready.is_empty();
-        let ready = |front: &Assembly<M>| front.missing == 0 && (!front.last_resort || nothing_ahead);
-        !self.failed && self.batches.front().is_some_and(ready)
-    }
-
-    /// Takes the first batch, which is complete.
-    pub(crate) fn pop(&mut self) -> Option<Assembly<M>> {
-        let front = self.batches.pop_front()?;
-        self.first += 1;
-        self.uploading = true;
-        Some(front)
-    }
-
-    /// Puts back what `pop` took.
-    pub(crate) fn put_back(&mut self, front: Assembly<M>) {
-        self.uploading = false;
-        self.first -= 1;
-        self.batches.push_front(front);
-    }
-
-    pub(crate) fn push(&mut self, item: Result<Event<Batch<M>>>) {
-        self.ready_batches += usize::from(item.is_ok());
-        self.ready.push_back(item);
-    }
-
-    /// Ends the loader with an error.
-    pub(crate) fn fail(&mut self, error: Error) {
-        self.push(Err(error));
-        self.failed = true;
-    }
-
-    /// Whether the consumer has got everything of this epoch.
-    pub(crate) fn exhausted(&self) -> bool {
-        let idle = self.ended && self.batches.is_empty() && !self.uploading;
-        self.ready.is_empty() && (idle || self.failed)
-    }
-
-    /// The number of samples in this epoch, if it is known.
-    pub(crate) fn samples(&self) -> Option<u64> {
-        self.order.len
-    }
-
-    fn under_way(&self) -> usize {
-        self.batches.len() + self.ready_batches + usize::from(self.uploading)
-    }
-
-    /// Notes that a sample needs no turn any more, and moves the turn on.
-    fn pass(&mut self, place: Place) {
-        if place.epoch != self.epoch || place.position < self.turn {
-            return;
-        }
-        self.passed.insert(place.position);
-        while self.passed.remove(&self.turn) {
-            self.turn += 1;
-        }
-    }
 }
 
 impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
-        let state = State {
-            epoch: 0,
-            order: Self::order(&options, len, 0),
-            position: 0,
-            source: Some(source),
-            ended: false,
-            tasks: VecDeque::new(),
-            batches: VecDeque::new(),
-            first: 0,
-            uploading: false,
-            ready: VecDeque::new(),
-            ready_batches: 0,
-            waiting: false,
-            spare: VecDeque::new(),
-            turn: 0,
-            passed: BTreeSet::new(),
-            stats: Stats::default(),
-            failed: false,
-            stop: false,
-        };
+        let mut state = State::new(Self::order(&options, len, 0), source);
+        state.load = Load::new(options.prefetch);
         let staging = Staging::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
-        Self { options, pool, pin, staging, window, state: Mutex::new(state), work, done, turns }
+        Self {
+            options,
+            pool,
+            pin,
+            staging,
+            window,
+            state: Mutex::new(state),
+            work,
+            done,
+            waker: Mutex::default(),
+            turns,
+        }
     }
 
     fn order(options: &Options, len: Option<u64>, epoch: u64) -> Order {
@@ -274,26 +87,31 @@ impl<M: Clone + Send + 'static> Queue<M> {
         condition.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an epoch. What is left of the one before is dropped; a thread that still works on a
-    /// part of it drops that part when it is done.
-    pub(crate) fn restart(&self, len: Option<u64>) {
-        let epoch = lock(&self.state).epoch + 1;
-        let order = Self::order(&self.options, len, epoch);
+    /// Starts an epoch at a position. What is left of the one before is dropped; a thread that still
+    /// works on a part of it drops that part when it is done.
+    pub(crate) fn restart(&self, len: Option<u64>, Position { epoch, samples }: Position) {
+        let order = Arc::new(Self::order(&self.options, len, epoch));
         let mut state = lock(&self.state);
+        state.round += 1;
         state.epoch = epoch;
         state.order = order;
-        state.position = 0;
+        state.position = samples;
+        state.delivered = samples;
         state.ended = false;
-        state.first = 0;
+        state.first = samples / self.options.batch as u64;
         state.ready_batches = 0;
-        state.uploading = false;
-        state.turn = 0;
+        state.turn = samples;
         state.passed.clear();
-        let left =
-            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.batches), std::mem::take(&mut state.ready));
+        let tasks = std::mem::take(&mut state.tasks);
+        let batches = (std::mem::take(&mut state.batches), std::mem::take(&mut state.flights));
+        let left = (tasks, batches, std::mem::take(&mut state.ready));
+        // The consumer may have left the epoch before it got to the error.
+        if let Some(error) = state.failure.clone() {
+            state.fail(error);
+        }
         drop(state);
-        drop(left);
         self.wake();
+        drop(left); // after the wake, because a destructor of metadata may panic
     }
 
     pub(crate) fn stop(&self) {
@@ -303,8 +121,17 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     fn wake(&self) {
         self.work.notify_all();
-        self.done.notify_all();
         self.turns.notify_all();
+        self.tell();
+    }
+
+    /// Wakes whoever waits for a batch. Call it without the lock, because a waker is the user's.
+    pub(crate) fn tell(&self) {
+        self.done.notify_all();
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Runs the body of a thread. If it panics, the loader ends with an error.
@@ -340,20 +167,26 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Asks the source for the samples of one more batch.
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
-        let (epoch, position, size) = (state.epoch, state.position, self.options.batch);
-        let indices: Vec<u64> = (position..).map_while(|p| state.order.index(p)).take(size).collect();
-        let bounded = state.order.len.is_some();
-        let last = state.order.of_last_rank(position.saturating_add(size as u64 - 1));
+        let (round, position, size) = (state.round, state.position, self.options.batch);
+        let order = state.order.clone();
         drop(state);
+        let bounded = order.len.is_some();
+        let last = order.of_last_rank(position.saturating_add(size as u64 - 1));
         let mut ask = |index| {
             catch_unwind(AssertUnwindSafe(|| source(index))).map_err(|panic| {
                 let cause = format!("the source panicked: {}", message(panic));
                 Error::Sample { index, name: "source".into(), cause: Arc::from(DecodeError::from(cause)) }
             })
         };
-        let mut samples = Vec::with_capacity(indices.len());
-        let mut ended = indices.len() < size;
-        for &index in &indices {
+        let mut samples = Vec::new();
+        let mut ended = false;
+        // A batch may be as large as one likes, so nothing is reserved for it, and each sample asks
+        // whether it is still wanted.
+        while samples.len() < size && self.wants(round) {
+            let Some(index) = order.index(position + samples.len() as u64) else {
+                ended = true;
+                break;
+            };
             match ask(index) {
                 Ok(Some(sample)) => samples.push(Ok((index, sample))),
                 Ok(None) => {
@@ -392,17 +225,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
         let mut state = lock(&self.state);
         state.source = Some(source);
-        if state.epoch != epoch {
+        if state.round != round {
             drop(state);
             drop(samples);
-            state = lock(&self.state);
         } else {
             state.ended = ended;
             state.position += samples.len() as u64;
             let batch = state.first + state.batches.len() as u64;
-            let mut assembly = Assembly::new(samples.len(), whole);
+            let mut assembly = Assembly::new(round, batch, state.position, samples.len(), whole);
             for (slot, sample) in samples.into_iter().enumerate() {
-                let place = Place { epoch, batch, slot, position: position + slot as u64 };
+                let place = Place { round, batch, slot, position: position + slot as u64 };
                 match sample {
                     Ok((index, Sample { name, meta, decode })) => {
                         state.tasks.push_back(Task { place, index, name, meta, decode });
@@ -417,16 +249,30 @@ impl<M: Clone + Send + 'static> Queue<M> {
             if !assembly.slots.is_empty() {
                 state.batches.push_back(assembly);
             }
+            drop(state);
         }
         self.wake();
-        state
+        lock(&self.state)
+    }
+
+    /// Whether the round goes on.
+    fn wants(&self, round: u64) -> bool {
+        let state = lock(&self.state);
+        !state.stop && state.round == round
     }
 
     /// Decodes a sample.
     fn run(&self, task: Task<M>) {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
-        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| self.grant(place, bytes));
+        // How often the decoder asked for memory, the bytes it asked for, and how long it waited.
+        let memory = RefCell::new(Stage::default());
+        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| {
+            let begin = Instant::now();
+            let granted = self.grant(place, bytes);
+            memory.borrow_mut().add(bytes, begin.elapsed());
+            granted
+        });
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));
@@ -437,7 +283,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             (Ok(Err(error)), _) => Err(error),
             (Err(panic), _) => Err(format!("the decoder panicked: {}", message(panic)).into()),
         };
-        let spent = begin.elapsed();
+        let (spent, memory) = (begin.elapsed(), memory.into_inner());
         let outcome = match outcome {
             Ok((size, pixels)) => Ok(Decoded { index, name, size, pixels, meta }),
             Err(cause) => Err(Error::Sample { index, name, cause: Arc::from(cause) }),
@@ -446,24 +292,31 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let mut state = lock(&self.state);
         state.pass(place);
         state.stats.decode += spent;
-        if state.stop || state.epoch != place.epoch {
+        let bytes = outcome.as_ref().map_or(0, |image| image.pixels.len());
+        state.stats.decoding.add(bytes, spent.saturating_sub(memory.total));
+        state.stats.memory.merge(memory);
+        if state.stop || state.round != place.round {
             drop(state); // before `outcome` is dropped, because its metadata is the user's
             return;
         }
         match &outcome {
             Ok(image) => {
                 state.stats.images += 1;
-                state.stats.bytes += image.pixels.len() as u64;
+                state.stats.bytes = state.stats.bytes.saturating_add(image.pixels.len() as u64);
             }
             Err(error) => self.count_failure(&mut state, error),
         }
         let first = state.first;
+        let mut complete = false;
         if let Some(batch) = state.batches.get_mut((place.batch - first) as usize) {
             batch.fill(place.slot, outcome);
+            complete = batch.missing == 0;
         }
         drop(state);
         self.turns.notify_all();
-        self.done.notify_all();
+        if complete {
+            self.tell();
+        }
     }
 
     pub(crate) fn count_failure(&self, state: &mut State<M>, error: &Error) {
@@ -497,7 +350,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
         let mut state = lock(&self.state);
         loop {
-            if state.stop || state.epoch != place.epoch {
+            if state.stop || state.round != place.round {
                 return Err(Error::Thread { reason: "the loader has been stopped".into() });
             }
             if state.turn < place.position {
@@ -506,7 +359,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
             // This is read before the attempt, so that the attempt sees all memory that the
             // consumer gave back by then.
-            let hopeless = state.waiting && state.ready.is_empty() && !state.uploading && place.batch == state.first;
+            let hopeless =
+                state.waiting && state.ready.is_empty() && state.flights.is_empty() && place.batch == state.first;
             drop(state);
             let pinned = pin();
             state = lock(&self.state);

@@ -1,11 +1,9 @@
 //! Where samples come from, and in which order.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use thalweg::{Error, Result};
+use thalweg::Result;
 
 use crate::DecodeError;
 use crate::canvas::Canvas;
@@ -81,36 +79,6 @@ impl Source<PathBuf> {
             let (path, read) = (paths[index as usize].clone(), read.clone());
             Sample::new(path.display().to_string(), path.clone(), move |canvas| read(&path, canvas))
         })
-    }
-
-    /// The files of a folder that have one of the `extensions` (`["jpg", "png"]`, in upper or lower
-    /// case), in order of name. Subfolders and hidden files are left out.
-    ///
-    /// # Errors
-    /// The folder cannot be read, or has no such file.
-    pub fn folder(
-        folder: impl AsRef<Path>,
-        extensions: &[&str],
-        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
-    ) -> Result<Self> {
-        let folder = folder.as_ref();
-        let refuse = |given: String| {
-            let expected = format!("a folder with files *.{}", extensions.join(", *."));
-            Error::Parameter { name: "the loader's folder", given: format!("{} ({given})", folder.display()), expected }
-        };
-        let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-        let wanted = |path: &PathBuf| {
-            let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-            extensions.iter().any(|e| e.eq_ignore_ascii_case(extension)) && !hidden && !path.is_dir()
-        };
-        let entries = entries.map_err(|e| refuse(e.to_string()))?;
-        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).filter(wanted).collect();
-        paths.sort();
-        if paths.is_empty() {
-            return Err(refuse("there is none".into()));
-        }
-        Ok(Self::files(paths, read))
     }
 }
 

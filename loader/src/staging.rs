@@ -19,7 +19,7 @@
 //! safely, because another process may change or truncate the file.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 #[cfg(not(windows))]
 use std::os::unix::fs::FileExt;
@@ -123,6 +123,19 @@ impl Staging {
     }
 }
 
+/// Checks that `bytes` bytes from `at` on lie in the file. Callers ask before they ask for memory:
+/// so a wrong size costs its sample, and not the memory that all samples share. Only a regular file
+/// has a length to check.
+pub(crate) fn reaches(file: &File, at: u64, bytes: usize) -> io::Result<()> {
+    let length = file.metadata().ok().filter(Metadata::is_file).map_or(u64::MAX, |file| file.len());
+    let end = at.checked_add(bytes as u64);
+    if end.is_some_and(|end| end <= length) { Ok(()) } else { Err(too_short()) }
+}
+
+fn too_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the image does")
+}
+
 /// Reads `len` bytes from `at` on. Returns where in `to` they begin.
 pub(crate) fn read(file: &File, at: u64, len: usize, to: &mut [u8]) -> io::Result<usize> {
     match fill(file, at, len, len, to) {
@@ -142,7 +155,7 @@ pub(crate) fn fill(file: &File, at: u64, needed: usize, asked: usize, to: &mut [
     let mut got = 0;
     while got < needed {
         match read_at(file, &mut to[got..asked], at + got as u64) {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the image does")),
+            Ok(0) => return Err(too_short()),
             Ok(n) => got += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

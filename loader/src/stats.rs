@@ -1,8 +1,26 @@
 //! What a loader has done so far.
 
+use std::fmt;
 use std::time::Duration;
 
-/// What a loader has done so far, over all epochs.
+/// What a loader has done so far, over all epochs. Its [`Display`](fmt::Display) is a table of the
+/// stages.
+///
+/// ```
+/// use thalweg_loader::{Loader, Options, Sample, Source};
+/// use thalweg::Device;
+///
+/// let source = Source::indexed(6, |index| {
+///     Sample::new(format!("image {index}"), (), |canvas| Ok(canvas.rgb(2, 2)?.fill(0)))
+/// });
+/// let mut loader = Loader::new(Device::cpu()?, source, Options { batch: 2, ..Options::default() })?;
+/// loader.by_ref().try_for_each(|batch| batch.map(drop))?;
+/// let stats = loader.stats();
+/// assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (6, 3, 3));
+/// assert!(stats.decoding.mean() <= stats.decoding.max);
+/// println!("{stats}");
+/// # Ok::<(), thalweg::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Images decoded.
@@ -14,8 +32,123 @@ pub struct Stats {
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
     /// Time in decoders and in reads for [`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file),
-    /// summed over threads.
+    /// summed over threads. It includes the time in which decoders wait for memory.
     pub decode: Duration,
     /// Time that the consumer spent in `next`, waiting for a batch.
     pub wait: Duration,
+    /// Samples: the time in their decoders, without [`memory`](Self::memory). Samples that fail
+    /// count too.
+    pub decoding: Stage,
+    /// Calls of [`Canvas::rgb`](crate::Canvas::rgb): the time until there was page-locked memory.
+    pub memory: Stage,
+    /// Pieces of pixels in files ([`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file)): the time to
+    /// read them.
+    pub reading: Stage,
+    /// Batches: the time from when a thread takes one until its copies are enqueued. Without
+    /// [streams](crate::Decision::streams) the copies are also complete by then. Otherwise they
+    /// still run, and a [timeline](crate::Options::timeline) says how long.
+    pub uploading: Stage,
+    /// Batches: the time from when one is ready until the consumer takes it.
+    pub ready: Stage,
+}
+
+/// How often a stage of a loader ran, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    /// How often.
+    pub count: u64,
+    /// Bytes of pixels that went through it. A sum that does not fit stays at the largest number.
+    pub bytes: u64,
+    /// The time together, summed over threads.
+    pub total: Duration,
+    /// The longest time.
+    pub max: Duration,
+}
+
+impl Stage {
+    pub(crate) fn add(&mut self, bytes: usize, took: Duration) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.total += took;
+        self.max = self.max.max(took);
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+
+    /// The mean time. Zero if the stage never ran.
+    pub fn mean(&self) -> Duration {
+        if self.count == 0 { Duration::ZERO } else { self.total.div_f64(self.count as f64) }
+    }
+
+    /// How often the stage runs in a second of its own time: in a second of one thread, for a stage
+    /// that runs on several. Zero if it took no time.
+    pub fn rate(&self) -> f64 {
+        self.each_second(self.count)
+    }
+
+    /// The bytes of pixels that go through it in a second of its own time. Zero if it took no time.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.each_second(self.bytes)
+    }
+
+    fn each_second(&self, amount: u64) -> f64 {
+        if self.total.is_zero() { 0.0 } else { amount as f64 / self.total.as_secs_f64() }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stages = [
+            ("decode", "samples", self.decoding),
+            ("wait for memory", "calls", self.memory),
+            ("read", "pieces", self.reading),
+            ("upload", "batches", self.uploading),
+            ("ready to taken", "batches", self.ready),
+        ];
+        writeln!(
+            f,
+            "{:<15} {:>10} {:<8} {:>11} {:>11} {:>9} {:>11} {:>8}",
+            "stage", "count", "", "mean ms", "max ms", "total s", "each s", "GB/s"
+        )?;
+        for (name, what, stage) in stages {
+            let (mean, max) = (1e3 * stage.mean().as_secs_f64(), 1e3 * stage.max.as_secs_f64());
+            let (total, each, rate) = (stage.total.as_secs_f64(), stage.rate(), stage.bytes_per_second() / 1e9);
+            writeln!(
+                f,
+                "{name:<15} {:>10} {what:<8} {mean:>11.3} {max:>11.3} {total:>9.3} {each:>11.1} {rate:>8.3}",
+                stage.count
+            )?;
+        }
+        let Self { images, failed, wait, .. } = self;
+        write!(f, "{images} images, {failed} failed; the consumer waited {:.3} s", wait.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_has_its_mean_its_most_and_its_rate() {
+        let mut stage = Stage::default();
+        assert_eq!((stage.mean(), stage.rate(), stage.bytes_per_second()), (Duration::ZERO, 0.0, 0.0));
+        stage.add(1000, Duration::from_millis(30));
+        stage.add(3000, Duration::from_millis(10));
+        assert_eq!((stage.count, stage.bytes, stage.max), (2, 4000, Duration::from_millis(30)));
+        assert_eq!(
+            (stage.mean(), stage.rate(), stage.bytes_per_second()),
+            (Duration::from_millis(20), 50.0, 100_000.0)
+        );
+        let table = Stats { uploading: stage, ..Stats::default() }.to_string();
+        let line = table.lines().find(|line| line.starts_with("upload")).unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words, ["upload", "2", "batches", "20.000", "30.000", "0.040", "50.0", "0.000"]);
+        let widths: Vec<_> = table.lines().take(6).map(|line| line.chars().count()).collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
+    }
 }

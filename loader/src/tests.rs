@@ -1,14 +1,17 @@
 //! Tests that need access to the inside: streams and page-locking that fail, and a bad environment.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod streams;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::loader::NewStream;
 use crate::queue::Pin;
-use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock, queue};
+use crate::state::State;
+use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock};
 
 /// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
@@ -101,7 +104,7 @@ fn without_page_locked_memory_the_result_is_the_same() {
 
 /// Waits until `reached` holds for the loader's state. Only a failure takes as long as the limit.
 #[track_caller]
-fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&queue::State<u64>) -> bool) {
+fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&State<u64>) -> bool) {
     let state = lock(&loader.queue.state);
     let patience = Duration::from_secs(20);
     let (state, waited) = loader.queue.done.wait_timeout_while(state, patience, |state| !reached(state)).unwrap();
@@ -131,7 +134,7 @@ fn batches_are_uploaded_ahead() {
                 });
                 let state = lock(&loader.queue.state);
                 assert_eq!(state.ready.len(), prefetch);
-                assert!(!state.uploading);
+                assert!(state.flights.is_empty());
             }
         }
     }
@@ -174,6 +177,93 @@ fn a_panic_in_an_upload_ends_the_loader() {
     }
 }
 
+/// Its destructor panics once, in the value that was told to.
+struct Fuse(Arc<AtomicBool>);
+
+impl Clone for Fuse {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.0.swap(false, Ordering::SeqCst) {
+            std::panic::panic_any("dropped");
+        }
+    }
+}
+
+/// A consumer that leaves an epoch early may not have seen its error, so later epochs begin with
+/// it.
+#[test]
+fn a_failure_is_told_in_every_later_epoch() {
+    let taken = Arc::new(AtomicBool::new(false));
+    let first = taken.clone();
+    let samples = Source::indexed(3, move |index| {
+        let (fuse, first) = (Fuse(Arc::new(AtomicBool::new(index == 1))), first.clone());
+        Sample::new(format!("image {index}"), fuse, move |canvas| {
+            canvas.rgb(1, 1)?.fill(0);
+            while index == 1 && !first.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            if index == 1 { Err("its metadata panics".into()) } else { Ok(()) }
+        })
+    });
+    let options = Options { batch: 1, threads: 1, ..options(Upload::Streams) };
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
+    drop(loader.next().unwrap().unwrap());
+    taken.store(true, Ordering::SeqCst);
+    let queue = loader.queue.clone();
+    let (state, waited) = queue
+        .done
+        .wait_timeout_while(lock(&queue.state), Duration::from_secs(20), |state| state.failure.is_none())
+        .unwrap();
+    assert!(!waited.timed_out(), "the destructor has not run");
+    drop(state);
+    for epoch in 1..4 {
+        loader.restart();
+        let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("epoch {epoch} has no error") };
+        assert!(reason.ends_with("panicked: dropped"), "{reason}");
+        assert!(loader.next().is_none());
+    }
+}
+
+/// A destructor of metadata that panics in `restart` does not keep the next epoch from coming.
+#[test]
+fn an_epoch_starts_although_a_destructor_panics() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let fuse = Fuse(armed.clone());
+    let samples = Source::indexed(8, move |index| {
+        Sample::new(format!("image {index}"), fuse.clone(), move |canvas| {
+            canvas.rgb(1, 1)?.fill(index as u8);
+            Ok(())
+        })
+    });
+    let options = Options { batch: 1, threads: 1, ..options(Upload::Sequential) };
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
+    let queue = loader.queue.clone();
+    let patience = Duration::from_secs(20);
+    // All threads sleep, because as much is decoded as there is room for.
+    let (state, waited) = queue
+        .done
+        .wait_timeout_while(lock(&queue.state), patience, |state| {
+            state.batches.len() < 3 || state.batches.iter().any(|batch| batch.missing > 0)
+        })
+        .unwrap();
+    assert!(!waited.timed_out());
+    drop(state);
+    std::thread::sleep(Duration::from_millis(50));
+    armed.store(true, Ordering::SeqCst);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loader.restart()));
+    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"dropped"));
+    let (state, waited) =
+        queue.done.wait_timeout_while(lock(&queue.state), patience, |state| state.batches.is_empty()).unwrap();
+    assert!(!waited.timed_out(), "the decode threads still sleep");
+    drop(state);
+    assert_eq!(loader.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 8);
+}
+
 #[test]
 fn the_environment_overrides_and_is_checked() {
     let settle = |name: &'static str, value: &'static str| {
@@ -203,6 +293,7 @@ fn options_are_checked() {
     };
     refused(Options { batch: 0, ..Options::default() }, "batch");
     refused(Options { prefetch: 0, ..Options::default() }, "prefetch");
+    refused(Options { upload_streams: 65, ..Options::default() }, "upload_streams");
     refused(Options { shard: (1, 1), ..Options::default() }, "shard");
     refused(Options { shard: (0, 0), ..Options::default() }, "shard");
     refused(Options { device_warning: f64::NAN, ..Options::default() }, "device_warning");
@@ -252,7 +343,17 @@ fn decisions_fall_backs_and_skipped_samples_are_logged() {
         format!("INFO batches for {cpu} one after another, in `next`: the CPU device shares the host's memory");
     assert_eq!(logged.matches(&decided).count(), 1, "{logged}");
     assert!(logged.contains("WARN skipped: sample 1 (log-1): broken"), "{logged}");
-    assert!(logged.contains("bytes of pinned memory, more than 29999"), "{logged}");
+    let high = "bytes of pinned memory, more than 29999 (batch 0 of epoch 0, uploaded in `next`)";
+    assert!(logged.contains(high), "{logged}");
+
+    // A batch that finds no memory is named too, and so is its stream.
+    let small = Device::new_cpu().unwrap();
+    small.limit_memory(Some(100));
+    let loader = Loader::new(small, source(), self::options(Upload::Streams)).unwrap();
+    assert!(loader.filter(Result::is_err).count() > 0);
+    let logged = lock(&LOGGED).join("\n");
+    let waits = format!("WARN batch 1 of epoch 0, upload stream 0 waits for memory of {small}");
+    assert!(logged.contains(&waits), "{logged}");
 
     let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
     let mut loader = Loader::with(cpu, source(), self::options(Upload::Streams), cannot_pin, no_stream).unwrap();

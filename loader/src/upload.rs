@@ -1,69 +1,76 @@
-//! From decoded images to a batch on the device, on a stream of the loader's own or in `next`.
+//! From decoded images to a batch on the device, on streams of the loader's own or in `next`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use log::warn;
 
 use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
 
+use crate::assembly::{Assembly, Decoded};
 use crate::batch::{Batch, BatchOn, padded};
 use crate::canvas::Pixels;
+use crate::flight::{Held, Outcome, Refused};
 use crate::lock;
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, Place};
+use crate::options::Upload;
 use crate::pieces::ReadPieces;
-use crate::queue::{Assembly, Decoded, Queue, State, message};
+use crate::queue::{Queue, message};
+use crate::state::State;
 
 /// How often a batch for which there is no device memory is tried again after the consumer was
 /// told.
 const RETRIES: u32 = 1;
 
-/// Why a batch is not on the device.
-pub(crate) enum Refused<M> {
-    /// There is no device memory. The images are unchanged.
-    NoMemory(Error, Assembly<M>),
-    /// The files of some images cannot be read. These images have become errors.
-    Unread(Assembly<M>),
-    /// The device has failed.
-    Failed(Error),
-}
-
-impl<M> From<Error> for Refused<M> {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// What became of the images of a batch.
-enum Outcome<M: Clone + Send + 'static> {
-    /// There are none.
-    Nothing,
-    Batch(Event<Batch<M>>),
-    NoMemory(Error, Assembly<M>),
-    Failed(Error),
-}
-
 impl<M: Clone + Send + 'static> Queue<M> {
-    /// Runs the upload thread of a loader.
-    pub(crate) fn upload_all(&self, device: Device, stream: &AnyStream, monitor: &Mutex<Monitor>) {
+    /// Runs an upload thread of a loader.
+    pub(crate) fn upload_all(
+        &self,
+        device: Device,
+        monitor: &Mutex<Monitor>,
+        number: usize,
+        upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
+    ) {
         let mut state = lock(&self.state);
         while !state.stop {
-            state = if state.ready_batches < self.options.prefetch && state.can_upload() {
-                self.upload_next(state, device, monitor, |front| {
-                    stream.enter(|s| {
-                        let batch = self.enqueue(s, device, front, Self::read_at_once)?;
-                        Ok(s.record(batch).map_err(|r| r.error)?)
-                    })
-                })
+            let begins = state.next_stream == number && state.has_room(self.options.prefetch) && state.can_begin();
+            state = if begins || state.can_retry() {
+                self.upload_next(state, device, monitor, Some(number), &upload)
             } else {
                 self.wait(&self.done, state)
             };
         }
     }
 
-    /// Uploads the first batch, which is complete, and puts what became of it where the consumer
-    /// finds it.
+    /// Enqueues the upload of a batch on a stream of the loader's own, which an event guards.
+    pub(crate) fn upload_ahead(
+        &self,
+        device: Device,
+        stream: &AnyStream,
+        front: Assembly<M>,
+    ) -> Result<Event<Batch<M>>, Refused<M>> {
+        stream.enter(|s| {
+            let batch = self.enqueue(s, device, front, Self::read_at_once)?;
+            Ok(s.record(batch).map_err(|r| r.error)?)
+        })
+    }
+
+    /// The sequential path: uploads on the calling thread's own stream, and waits.
+    pub(crate) fn upload_and_wait(&self, device: Device, front: Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>> {
+        if self.options.upload == Upload::Off {
+            return Ok(Event::ready(Batch::on_host(front, device)));
+        }
+        device.per_thread(|stream| {
+            let batch = self.enqueue(stream, device, front, Self::read_in_turn)?;
+            let batch = stream.record(batch).map_err(|r| r.error)?.synchronize().map_err(|r| r.error)?;
+            Ok(Event::ready(batch))
+        })?
+    }
+
+    /// Uploads the next batch, which is complete, and puts what became of it where the consumer
+    /// finds it. `stream` is the number of the upload thread, if one does it.
     ///
     /// If there is no device memory, the consumer may be about to give some back. So it is told
     /// only if it waits and has nothing more to take; otherwise the batch waits until then, and is
@@ -73,25 +80,39 @@ impl<M: Clone + Send + 'static> Queue<M> {
         mut state: MutexGuard<'g, State<M>>,
         device: Device,
         monitor: &Mutex<Monitor>,
+        stream: Option<usize>,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> MutexGuard<'g, State<M>> {
+        let begin = Instant::now();
+        let Some(front) = state.take() else { return state };
+        let (round, number, bytes) = (front.round, front.number, front.amount().1);
+        let place = Place { epoch: state.epoch, number, stream };
         // Read before the attempt, so that it sees all memory that the consumer gave back by then.
-        let told = state.waiting && state.ready.is_empty();
-        let epoch = state.epoch;
-        let Some(front) = state.pop() else { return state };
+        let told = state.waits_for(number);
         drop(state);
         let failed = |panic| {
             let reason = format!("an upload panicked: {}", message(panic));
             (Vec::new(), Outcome::Failed(Error::Thread { reason }))
         };
         // The metadata is the user's, and its destructor may panic.
-        let settled = catch_unwind(AssertUnwindSafe(|| self.settle(front, device, upload)));
+        let settled = catch_unwind(AssertUnwindSafe(|| self.settle(front, device, place, upload)));
         let (errors, outcome) = settled.unwrap_or_else(failed);
-        lock(monitor).look(device, &self.pool);
+        lock(monitor).look(device, &self.pool, place);
+        let end = Instant::now();
 
         let mut state = lock(&self.state);
-        let unused = if state.epoch == epoch && !state.stop {
-            (Vec::new(), self.settled(&mut state, device, errors, outcome, told), None)
+        state.stats.uploading.add(bytes, end - begin);
+        let unused = if state.round == round && !state.stop {
+            let lost = self.settled(&mut state, device, number, errors, outcome, told);
+            if stream.is_some() && self.options.upload_streams == 0 {
+                // Only a batch that the consumer wants by now has waited for this upload.
+                let next = state.batches.front().filter(|_| state.has_room(self.options.prefetch));
+                let complete = next.and_then(|next| next.complete).map(|complete| complete.max(begin));
+                let waited = complete.map_or(Duration::ZERO, |since| end.saturating_duration_since(since));
+                let streams = state.streams;
+                state.load.note(streams, begin, end, bytes, waited);
+            }
+            (Vec::new(), lost, None)
         } else {
             // Nobody wants the batch any more, but a failure ends the loader in every epoch.
             if let Outcome::Failed(error) = &outcome {
@@ -99,22 +120,17 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
             (errors, Vec::new(), Some(outcome))
         };
-        self.wake_both();
         drop(state);
+        self.work.notify_all(); // there may be room for the decode threads
+        self.tell();
         // Without the lock, because the metadata is the user's.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(unused)));
-        let mut state = lock(&self.state);
         if let Err(panic) = dropped {
-            state.fail(Error::Thread { reason: format!("an upload panicked: {}", message(panic)) });
-            self.wake_both();
+            let reason = format!("an upload panicked: {}", message(panic));
+            lock(&self.state).fail(Error::Thread { reason });
+            self.tell();
         }
-        state
-    }
-
-    /// Wakes the decode threads, for which there may be room, and whoever waits for a batch.
-    fn wake_both(&self) {
-        self.work.notify_all();
-        self.done.notify_all();
+        lock(&self.state)
     }
 
     /// Puts what became of a batch where the consumer finds it. It hears of missing memory if it is
@@ -124,34 +140,38 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         state: &mut State<M>,
         device: Device,
+        number: u64,
         errors: Vec<Error>,
         outcome: Outcome<M>,
         told: bool,
     ) -> Vec<Decoded<M>> {
-        state.uploading = false;
-        errors.into_iter().for_each(|error| state.push(Err(error)));
-        match outcome {
-            Outcome::Nothing => {}
-            Outcome::Batch(event) => state.push(Ok(event)),
-            Outcome::NoMemory(error, mut front) => {
-                if told {
-                    front.refused += 1;
-                    state.push(Err(error));
+        let (mut lost, mut given_up) = (Vec::new(), 0);
+        if let Some(flight) = state.flight(number) {
+            flight.errors.extend(errors);
+            flight.held = match outcome {
+                Outcome::NoMemory(error, mut front) => {
+                    flight.has_memory = false;
+                    if told {
+                        front.refused += 1;
+                        flight.errors.push(error);
+                    }
+                    if front.refused <= RETRIES {
+                        Held::Refused(front)
+                    } else {
+                        lost = front.give_up();
+                        given_up = lost.len() as u64;
+                        Held::Done(match self.keeps(&front) {
+                            true => Outcome::Batch(Event::ready(Batch::on_host(front, device))),
+                            false => Outcome::Nothing,
+                        })
+                    }
                 }
-                if front.refused <= RETRIES {
-                    state.put_back(front);
-                    return Vec::new();
-                }
-                let lost = front.give_up();
-                state.stats.failed += lost.len() as u64;
-                if self.keeps(&front) {
-                    state.push(Ok(Event::ready(Batch::on_host(front, device))));
-                }
-                return lost;
-            }
-            Outcome::Failed(error) => state.fail(error),
+                outcome => Held::Done(outcome),
+            };
         }
-        Vec::new()
+        state.stats.failed += given_up;
+        state.land();
+        lost
     }
 
     /// Whether a batch is yielded even if none of its samples is left.
@@ -164,6 +184,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         mut front: Assembly<M>,
         device: Device,
+        place: Place,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
         let mut errors = Vec::new();
@@ -180,9 +201,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             }
             let outcome = match upload(front) {
                 Ok(event) => Outcome::Batch(event),
-                Err(Refused::NoMemory(error, mut front)) => {
-                    warn!("a batch waits for memory of {device}: {error}");
-                    front.last_resort = true;
+                Err(Refused::NoMemory(error, front)) => {
+                    warn!("{place} waits for memory of {device}: {error}");
                     Outcome::NoMemory(error, front)
                 }
                 Err(Refused::Unread(again)) => {
@@ -200,7 +220,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let Some((lost, error)) = front.lose(image, format!("cannot read its pixels: {error}")) else { return };
         let mut state = lock(&self.state);
         state.stats.images -= 1;
-        state.stats.bytes -= lost.pixels.len() as u64;
+        state.stats.bytes = state.stats.bytes.saturating_sub(lost.pixels.len() as u64);
         self.count_failure(&mut state, &error);
         drop(state);
         drop(lost); // without the lock, because its metadata is the user's
@@ -214,12 +234,17 @@ impl<M: Clone + Send + 'static> Queue<M> {
         mut front: Assembly<M>,
         read: ReadPieces<M, S>,
     ) -> Result<BatchOn<S, M>, Refused<M>> {
-        let bytes = front.images().map(|image| padded(image.pixels.len())).sum();
+        // A sum that no memory can hold stays one, so the allocation fails as it should.
+        let padded_sizes = front.images().map(|image| padded(image.pixels.len()));
+        let bytes = padded_sizes.fold(0, usize::saturating_add);
         let mut rgb = match self.device_buffer(stream, bytes) {
             Ok(rgb) => rgb,
-            Err(error @ Error::OutOfMemory { .. }) => return Err(Refused::NoMemory(error, front)),
+            Err(error @ (Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
+                return Err(Refused::NoMemory(error, front));
+            }
             Err(error) => return Err(error.into()),
         };
+        self.has_memory(&front);
         let unread = self.upload_files(stream, &front, &mut rgb, read)?;
         if !unread.is_empty() {
             // The last one goes first, because each changes the numbers of those after it.
@@ -249,6 +274,21 @@ impl<M: Clone + Send + 'static> Queue<M> {
         })?;
         batch.rgb = rgb;
         Ok(batch)
+    }
+
+    /// Notes that a batch has its device memory, so the next one may ask for some.
+    fn has_memory(&self, front: &Assembly<M>) {
+        let mut state = lock(&self.state);
+        if state.round == front.round
+            && let Some(flight) = state.flight(front.number)
+        {
+            flight.has_memory = true;
+        }
+        let others = state.streams > 1;
+        drop(state);
+        if others {
+            self.done.notify_all();
+        }
     }
 
     /// Returns a device buffer that a consumer gave back, or a new one.

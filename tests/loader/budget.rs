@@ -70,7 +70,9 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
 
 #[test]
 fn a_batch_without_device_memory_is_tried_again() {
-    for upload in [Upload::Streams, Upload::Sequential] {
+    for (upload, upload_streams) in [(Upload::Streams, 1), (Upload::Streams, 3), (Upload::Sequential, 0)] {
+        let options =
+            |batch, threads, upload| Options { prefetch: 3, upload_streams, ..options(batch, threads, upload) };
         let cpu = Device::new_cpu().unwrap();
         cpu.limit_memory(Some(100_000));
         let samples = |side: fn(u64) -> u32| {
@@ -122,5 +124,43 @@ fn a_batch_without_device_memory_is_tried_again() {
             assert_eq!(seen, [vec![vec![0]], second, (2..6).map(|i| vec![i]).collect()].concat());
             assert_eq!((lost, errors, loader.stats().failed), (failed, 2, 1));
         }
+    }
+}
+
+/// There is memory for one batch at a time, and several streams want it. Each batch comes in its
+/// turn without an error, because no later one takes the memory first.
+#[test]
+fn streams_take_device_memory_in_order() {
+    for round in 0..20 {
+        let cpu = Device::new_cpu().unwrap();
+        cpu.limit_memory(Some(40_000));
+        let samples = Source::indexed(12, |index| {
+            Sample::new(index.to_string(), index, move |canvas| {
+                canvas.rgb(100, 100)?.fill(index as u8);
+                Ok(())
+            })
+        });
+        let options = Options { prefetch: 4, upload_streams: 3, ..options(1, 4, Upload::Streams) };
+        let loader = Loader::new(cpu, samples, options).unwrap();
+        let (mut seen, mut last) = (Vec::new(), None);
+        for batch in loader {
+            match batch {
+                Ok(batch) => {
+                    let batch = batch.synchronize().unwrap();
+                    seen.extend(batch.meta.clone());
+                    last = Some(batch); // held until the loader says that it needs the memory
+                }
+                Err(Error::OutOfMemory { wanted: 30_000, .. }) => {
+                    assert!(last.take().is_some(), "the batch after {seen:?} finds no memory that nobody holds");
+                    let begin = Instant::now();
+                    while cpu.free_memory().unwrap() < 40_000 {
+                        assert!(begin.elapsed() < Duration::from_secs(20), "its memory does not come back");
+                        thread::yield_now();
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(seen, (0..12).collect::<Vec<_>>(), "round {round}");
     }
 }

@@ -3,8 +3,13 @@
 mod budget;
 mod failures;
 mod files;
+mod folders;
+#[cfg(unix)]
+mod fork;
 mod memory;
 mod order;
+mod poll;
+mod position;
 mod prefetch;
 #[path = "../support/mod.rs"]
 mod support;

@@ -18,11 +18,12 @@ proptest! {
     #[test]
     fn order_and_bytes_are_the_same_on_every_path(
         len in 0u64..40, batch in 1usize..9, threads in 1usize..7, prefetch in 1usize..4, drop_last: bool,
+        upload_streams in 0usize..4,
     ) {
         let kept = if drop_last { len / batch as u64 * batch as u64 } else { len };
         for &device in devices() {
             for upload in [Upload::Streams, Upload::Sequential, Upload::Auto] {
-                let options = Options { prefetch, drop_last, ..options(batch, threads, upload) };
+                let options = Options { prefetch, drop_last, upload_streams, ..options(batch, threads, upload) };
                 let mut loader = Loader::new(device, source(len), options).unwrap();
                 let mut seen = Vec::new();
                 for item in loader.by_ref() {
@@ -84,12 +85,13 @@ proptest! {
 
     /// On a device that runs everything as late and as much out of order as events allow.
     #[test]
-    fn a_batch_is_complete_before_its_consumer(seed: u64, batch in 1usize..5) {
+    fn a_batch_is_complete_before_its_consumer(seed: u64, batch in 1usize..5, upload_streams in 1usize..4) {
         static SEEDED: Mutex<Option<Device>> = Mutex::new(None);
         let mut seeded = SEEDED.lock().unwrap_or_else(|e| e.into_inner());
         let device = *seeded.get_or_insert_with(|| Device::seeded_cpu(0).unwrap());
         device.reseed(seed);
-        let mut loader = Loader::new(device, source(12), options(batch, 2, Upload::Streams)).unwrap();
+        let options = Options { prefetch: 4, upload_streams, ..options(batch, 2, Upload::Streams) };
+        let mut loader = Loader::new(device, source(12), options).unwrap();
         let mut seen = Vec::new();
         for batch in loader.by_ref() {
             seen.extend(check(device, batch.unwrap()));
@@ -141,4 +143,35 @@ fn metadata_is_readable_in_every_state() {
     let batch = consumer.record(batch).unwrap().synchronize().unwrap();
     assert_eq!(batch.meta, batch.indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
     assert_eq!(batch.len(), 5);
+}
+
+/// A source may end long before a batch is full.
+#[test]
+fn a_batch_may_be_larger_than_any_source() {
+    let cpu = Device::cpu().unwrap();
+    for samples in [source(5), source_until(5)] {
+        let loader = Loader::new(cpu, samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+        assert_eq!(loader.map(|batch| check(cpu, batch.unwrap())).collect::<Vec<_>>(), [[0, 1, 2, 3, 4]]);
+    }
+}
+
+/// The loader can be dropped although its source never ends and its batch is never full.
+#[test]
+fn a_batch_that_is_never_full_does_not_keep_a_loader() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let samples = Source::from_fn(move |index| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_micros(100));
+        Some(Sample::new("", (), move |canvas| draw(index, canvas)))
+    });
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+    for _ in 0..2 {
+        let before = asked.load(Ordering::Relaxed);
+        while asked.load(Ordering::Relaxed) < before + 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(loader.samples(), None); // no thread holds the lock meanwhile
+        loader.restart();
+    }
 }

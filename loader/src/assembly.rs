@@ -1,0 +1,92 @@
+//! A batch in the making: its samples, decoded or failed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use thalweg::{Error, Result};
+
+use crate::DecodeError;
+use crate::canvas::Pixels;
+
+pub(crate) struct Decoded<M> {
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) size: [u32; 2],
+    pub(crate) pixels: Pixels,
+    pub(crate) meta: M,
+}
+
+/// A batch in the making.
+pub(crate) struct Assembly<M> {
+    /// How often the loader had started when it was begun.
+    pub(crate) round: u64,
+    /// Its number in the round.
+    pub(crate) number: u64,
+    /// The position in the epoch of the first sample after it.
+    pub(crate) through: u64,
+    /// When its last sample came.
+    pub(crate) complete: Option<Instant>,
+    pub(crate) slots: Vec<Option<Result<Decoded<M>>>>,
+    /// How many slots are still empty.
+    pub(crate) missing: usize,
+    /// It has as many samples as a full batch, whatever becomes of them.
+    pub(crate) whole: bool,
+    /// The indices of the samples that failed: those whose errors were taken out, and those that
+    /// were given up.
+    pub(crate) failed: Vec<u64>,
+    /// How often the consumer was told that there is no device memory for it.
+    pub(crate) refused: u32,
+}
+
+impl<M> Assembly<M> {
+    pub(crate) fn new(round: u64, number: u64, through: u64, samples: usize, whole: bool) -> Self {
+        let slots = (0..samples).map(|_| None).collect();
+        let failed = Vec::new();
+        Self { round, number, through, complete: None, slots, missing: samples, whole, failed, refused: 0 }
+    }
+
+    pub(crate) fn fill(&mut self, slot: usize, outcome: Result<Decoded<M>>) {
+        self.slots[slot] = Some(outcome);
+        self.missing -= 1;
+        self.complete = (self.missing == 0).then(Instant::now);
+    }
+
+    pub(crate) fn images(&self) -> impl Iterator<Item = &Decoded<M>> {
+        self.slots.iter().flatten().flatten()
+    }
+
+    /// The number of images, and their bytes together.
+    pub(crate) fn amount(&self) -> (usize, usize) {
+        self.images().fold((0, 0), |(n, bytes), image| (n + 1, usize::saturating_add(bytes, image.pixels.len())))
+    }
+
+    /// Takes the errors out.
+    pub(crate) fn errors(&mut self) -> Vec<Error> {
+        let errors: Vec<_> =
+            self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
+        let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
+        self.failed.extend(errors.iter().filter_map(index));
+        errors
+    }
+
+    /// Turns an image into an error. Returns both.
+    pub(crate) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
+        let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
+        let lost = slot.take()?.ok()?;
+        let cause = Arc::from(DecodeError::from(cause));
+        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
+        *slot = Some(Err(error.clone()));
+        Some((lost, error))
+    }
+
+    /// Takes the images out. Their samples count as failed.
+    pub(crate) fn give_up(&mut self) -> Vec<Decoded<M>> {
+        let images: Vec<_> = std::mem::take(&mut self.slots).into_iter().flatten().flatten().collect();
+        self.failed.extend(images.iter().map(|image| image.index));
+        images
+    }
+
+    pub(crate) fn into_images(self) -> impl Iterator<Item = Decoded<M>> {
+        self.slots.into_iter().flatten().flatten()
+    }
+}

@@ -1,0 +1,72 @@
+//! A batch on its way to the device.
+
+use thalweg::{Error, Event};
+
+use crate::assembly::Assembly;
+use crate::batch::Batch;
+
+/// A batch that left the decoders and is not yet ready for the consumer. Several uploads may end in
+/// any order, and the consumer gets their batches in the order of the source.
+pub(crate) struct Flight<M: Clone + Send + 'static> {
+    /// The number of the batch.
+    pub(crate) number: u64,
+    /// The position in the epoch of the first sample after it.
+    pub(crate) through: u64,
+    /// The bytes of its images.
+    pub(crate) bytes: usize,
+    /// It has its device memory.
+    pub(crate) has_memory: bool,
+    /// What the consumer should hear before it gets the batch.
+    pub(crate) errors: Vec<Error>,
+    pub(crate) held: Held<M>,
+}
+
+/// Who has the batch of a flight.
+pub(crate) enum Held<M: Clone + Send + 'static> {
+    /// The thread that uploads it.
+    Thread,
+    /// Nobody. There was no device memory, and it is tried again.
+    Refused(Assembly<M>),
+    Done(Outcome<M>),
+}
+
+impl<M: Clone + Send + 'static> Flight<M> {
+    pub(crate) fn new(front: &Assembly<M>) -> Self {
+        let (number, through, (_, bytes)) = (front.number, front.through, front.amount());
+        Self { number, through, bytes, has_memory: false, errors: Vec::new(), held: Held::Thread }
+    }
+
+    /// Whether it may still ask for device memory.
+    pub(crate) fn wants_memory(&self) -> bool {
+        match self.held {
+            Held::Thread => !self.has_memory,
+            Held::Refused(_) => true,
+            Held::Done(_) => false,
+        }
+    }
+}
+
+/// Why a batch is not on the device.
+pub(crate) enum Refused<M> {
+    /// There is no device memory. The images are unchanged.
+    NoMemory(Error, Assembly<M>),
+    /// The files of some images cannot be read. These images have become errors.
+    Unread(Assembly<M>),
+    /// The device has failed.
+    Failed(Error),
+}
+
+impl<M> From<Error> for Refused<M> {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What became of the images of a batch.
+pub(crate) enum Outcome<M: Clone + Send + 'static> {
+    /// There are none.
+    Nothing,
+    Batch(Event<Batch<M>>),
+    NoMemory(Error, Assembly<M>),
+    Failed(Error),
+}

@@ -1,0 +1,143 @@
+//! How busy the upload streams are, and how many there should be.
+
+use std::time::{Duration, Instant};
+
+/// The most upload streams that a loader chooses by itself.
+const MOST: usize = 3;
+
+/// Batches in a measurement.
+const BATCHES: u32 = 16;
+
+/// Complete batches that wait for a busy stream for more than this share of the time are worth
+/// another stream.
+const SHARE: f64 = 0.25;
+
+/// Another stream must make uploads at least this much faster, or there will be no third.
+const GAIN: f64 = 1.05;
+
+/// Measures the share of time in which a complete batch waits because the thread of its stream is
+/// busy with the batch before.
+///
+/// One stream is enough for copies: a device has one copy engine for each direction, and copies of
+/// two streams take turns on it. More streams help where the threads behind them are what takes
+/// long: while one waits for the last piece of a file, another reads the next batch.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// How many batches come before the measurement. They fill the room ahead of the consumer, so
+    /// they wait for the stream however slow the consumer is.
+    skip: usize,
+    begin: Option<Instant>,
+    batches: u32,
+    bytes: u64,
+    /// The bytes of the largest batch so far.
+    pub(crate) largest: usize,
+    waited: Duration,
+    /// Bytes in a second, with one stream less.
+    before: f64,
+    /// The measurement is over.
+    done: bool,
+    verdict: Option<Verdict>,
+}
+
+/// What a measurement says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// Another stream may help. Why.
+    More(String),
+    /// The number of streams stays. Why.
+    Enough(String),
+}
+
+impl Load {
+    /// For a loader that prefetches so many batches.
+    pub(crate) fn new(prefetch: usize) -> Self {
+        Self { skip: prefetch.min(16), ..Self::default() }
+    }
+
+    /// Notes an upload of `bytes` from `begin` to `end`, for which a complete batch waited.
+    pub(crate) fn note(&mut self, streams: usize, begin: Instant, end: Instant, bytes: usize, waited: Duration) {
+        if self.skip > 0 || self.done {
+            self.skip = self.skip.saturating_sub(1);
+            return;
+        }
+        let start = *self.begin.get_or_insert(begin);
+        self.batches += 1;
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.largest = self.largest.max(bytes);
+        self.waited += waited;
+        if self.batches < BATCHES {
+            return;
+        }
+        self.done = true;
+        let wall = end.saturating_duration_since(start).as_secs_f64().max(1e-9);
+        let (share, rate) = (self.waited.as_secs_f64() / wall, self.bytes as f64 / wall);
+        let text = format!("complete batches wait {:.0} % of the time for a busy stream", 100.0 * share);
+        self.verdict = Some(if share <= SHARE {
+            Verdict::Enough(text)
+        } else if rate < GAIN * self.before {
+            Verdict::Enough(format!("{text}, but the last stream that was added made them no faster"))
+        } else if streams >= MOST {
+            Verdict::Enough(format!("{text}, and there are never more than {MOST} unless asked for"))
+        } else {
+            Verdict::More(text)
+        });
+        self.before = rate;
+    }
+
+    /// Takes what the last measurement said, once.
+    pub(crate) fn verdict(&mut self) -> Option<Verdict> {
+        self.verdict.take()
+    }
+
+    /// Measures anew, with another stream.
+    pub(crate) fn again(&mut self) {
+        (self.begin, self.batches, self.bytes, self.waited, self.done) = (None, 0, 0, Duration::ZERO, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes uploads of 1000 bytes, each of `upload` ms, and a complete batch that waits for `wait`
+    /// of them.
+    fn measure(load: &mut Load, streams: usize, upload: u64, wait: u64) -> Option<Verdict> {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        for n in 0..u64::from(BATCHES) {
+            assert_eq!(load.verdict(), None, "after {n} batches");
+            load.note(streams, start + ms(n * upload), start + ms((n + 1) * upload), 1000, ms(wait));
+        }
+        load.verdict()
+    }
+
+    #[test]
+    fn streams_are_added_while_batches_wait_and_it_helps() {
+        // The first batches do not count.
+        let mut load = Load::new(2);
+        let start = Instant::now();
+        for n in 0..2 {
+            load.note(1, start, start, n, Duration::from_secs(60));
+        }
+        assert!(matches!(measure(&mut load, 1, 10, 1), Some(Verdict::Enough(_))));
+
+        let is_more = |verdict| matches!(verdict, Some(Verdict::More(_)));
+        let mut load = Load::default();
+        assert!(is_more(measure(&mut load, 1, 10, 5)));
+        load.again();
+        assert!(is_more(measure(&mut load, 2, 7, 5)), "it is faster, and they still wait");
+        load.again();
+        let Some(Verdict::Enough(reason)) = measure(&mut load, 3, 5, 4) else { panic!("three are enough") };
+        assert!(reason.contains("never more than 3"), "{reason}");
+
+        let mut load = Load::default();
+        let Some(Verdict::Enough(reason)) = measure(&mut load, 1, 100, 25) else { panic!("one is enough") };
+        assert_eq!(reason, "complete batches wait 25 % of the time for a busy stream");
+
+        let mut load = Load::default();
+        assert!(is_more(measure(&mut load, 1, 10, 9)));
+        load.again();
+        let Some(Verdict::Enough(reason)) = measure(&mut load, 2, 10, 9) else { panic!("the second did not help") };
+        assert!(reason.contains("no faster"), "{reason}");
+        assert_eq!(load.largest, 1000);
+    }
+}

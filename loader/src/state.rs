@@ -1,0 +1,252 @@
+//! What the threads of a loader share under its lock.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use thalweg::{DeviceBuffer, Error, Event, Result};
+
+use crate::assembly::Assembly;
+use crate::batch::Batch;
+use crate::flight::{Flight, Held, Outcome};
+use crate::load::Load;
+use crate::source::{Decode, Order, Samples};
+use crate::stats::Stats;
+
+pub(crate) struct State<M: Clone + Send + 'static> {
+    /// How often the loader has started. What belongs to an earlier round is dropped.
+    pub(crate) round: u64,
+    pub(crate) epoch: u64,
+    pub(crate) order: Arc<Order>,
+    /// The position of the next sample to pull.
+    pub(crate) position: u64,
+    /// `None` while a thread calls it.
+    pub(crate) source: Option<Samples<M>>,
+    /// The source has no more samples in this epoch.
+    pub(crate) ended: bool,
+    pub(crate) tasks: VecDeque<Task<M>>,
+    pub(crate) batches: VecDeque<Assembly<M>>,
+    /// The number of the first of `batches` in its epoch.
+    pub(crate) first: u64,
+    /// What is out of `batches` and not yet `ready`, in order.
+    pub(crate) flights: VecDeque<Flight<M>>,
+    pub(crate) ready: VecDeque<Ready<M>>,
+    /// How many of `ready` are batches.
+    pub(crate) ready_batches: usize,
+    /// How many samples of this epoch the consumer has got.
+    pub(crate) delivered: u64,
+    /// The number of upload streams.
+    pub(crate) streams: usize,
+    /// The upload stream whose turn it is.
+    pub(crate) next_stream: usize,
+    /// How busy the upload streams are.
+    pub(crate) load: Load,
+    /// The consumer is in `next`.
+    pub(crate) waiting: bool,
+    /// Device buffers that consumers gave back.
+    pub(crate) spare: VecDeque<Event<DeviceBuffer<u8>>>,
+    /// The position of the sample whose turn it is to take memory.
+    pub(crate) turn: u64,
+    /// Later positions that need no turn any more.
+    pub(crate) passed: BTreeSet<u64>,
+    pub(crate) stats: Stats,
+    /// Why a thread or the device has failed. Nothing more is uploaded then, in any epoch.
+    pub(crate) failure: Option<Error>,
+    pub(crate) stop: bool,
+}
+
+/// Something for the consumer.
+pub(crate) struct Ready<M: Clone + Send + 'static> {
+    pub(crate) item: Result<Event<Batch<M>>>,
+    /// The bytes of its images.
+    bytes: usize,
+    /// The position in the epoch up to which the consumer has got everything with it. 0 for what
+    /// comes before its batch.
+    after: u64,
+    since: Instant,
+}
+
+impl<M: Clone + Send + 'static> Ready<M> {
+    fn batch(event: Event<Batch<M>>, after: u64, bytes: usize) -> Self {
+        Self { item: Ok(event), bytes, after, since: Instant::now() }
+    }
+
+    fn error(error: Error) -> Self {
+        Self { item: Err(error), bytes: 0, after: 0, since: Instant::now() }
+    }
+}
+
+/// A sample's place.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) round: u64,
+    pub(crate) batch: u64,
+    pub(crate) slot: usize,
+    /// The position in the epoch.
+    pub(crate) position: u64,
+}
+
+pub(crate) struct Task<M> {
+    pub(crate) place: Place,
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) meta: M,
+    pub(crate) decode: Decode,
+}
+
+impl<M: Clone + Send + 'static> State<M> {
+    pub(crate) fn new(order: Order, source: Samples<M>) -> Self {
+        Self {
+            round: 0,
+            epoch: 0,
+            order: Arc::new(order),
+            position: 0,
+            source: Some(source),
+            ended: false,
+            tasks: VecDeque::new(),
+            batches: VecDeque::new(),
+            first: 0,
+            flights: VecDeque::new(),
+            ready: VecDeque::new(),
+            ready_batches: 0,
+            delivered: 0,
+            streams: 1,
+            next_stream: 0,
+            load: Load::default(),
+            waiting: false,
+            spare: VecDeque::new(),
+            turn: 0,
+            passed: BTreeSet::new(),
+            stats: Stats::default(),
+            failure: None,
+            stop: false,
+        }
+    }
+
+    /// Whether a batch can be uploaded now.
+    pub(crate) fn can_upload(&self) -> bool {
+        self.can_retry() || self.can_begin()
+    }
+
+    /// Whether the batch for which there was no memory can be tried again: the consumer waits and
+    /// has taken all that is ready, so it will give no more memory back.
+    pub(crate) fn can_retry(&self) -> bool {
+        let first = self.flights.front().map(|flight| &flight.held);
+        self.failure.is_none() && self.waits() && matches!(first, Some(Held::Refused(_)))
+    }
+
+    /// Whether the first batch is complete and can have memory. Batches get their device memory in
+    /// order: otherwise a later one could take the memory that the consumer's next batch needs.
+    pub(crate) fn can_begin(&self) -> bool {
+        let complete = self.batches.front().is_some_and(|front| front.missing == 0);
+        self.failure.is_none() && complete && !self.flights.iter().any(Flight::wants_memory)
+    }
+
+    /// Whether the consumer waits and has taken all that is ready.
+    fn waits(&self) -> bool {
+        self.waiting && self.ready.is_empty()
+    }
+
+    /// Whether the consumer waits for this very batch.
+    pub(crate) fn waits_for(&self, number: u64) -> bool {
+        self.waits() && self.flights.front().is_some_and(|flight| flight.number == number)
+    }
+
+    /// Takes the batch to upload, if there is one.
+    pub(crate) fn take(&mut self) -> Option<Assembly<M>> {
+        if self.can_retry() {
+            let held = self.flights.front_mut().map(|flight| std::mem::replace(&mut flight.held, Held::Thread));
+            return if let Some(Held::Refused(front)) = held { Some(front) } else { None };
+        }
+        if !self.can_begin() {
+            return None;
+        }
+        let front = self.batches.pop_front()?;
+        self.first += 1;
+        self.next_stream = (self.next_stream + 1) % self.streams;
+        self.flights.push_back(Flight::new(&front));
+        Some(front)
+    }
+
+    /// Whether another batch may be on its way while `prefetch` of them are wanted.
+    pub(crate) fn has_room(&self, prefetch: usize) -> bool {
+        self.ready_batches + self.flights.len() < prefetch
+    }
+
+    pub(crate) fn flight(&mut self, number: u64) -> Option<&mut Flight<M>> {
+        self.flights.iter_mut().find(|flight| flight.number == number)
+    }
+
+    /// Moves what is done to where the consumer finds it, up to the first that is not.
+    pub(crate) fn land(&mut self) {
+        while let Some(flight) = self.flights.front_mut() {
+            for error in std::mem::take(&mut flight.errors) {
+                self.ready.push_back(Ready::error(error));
+            }
+            if !matches!(flight.held, Held::Done(_)) {
+                return;
+            }
+            let Some(Flight { through, bytes, held: Held::Done(outcome), .. }) = self.flights.pop_front() else {
+                return;
+            };
+            match outcome {
+                Outcome::Batch(event) => {
+                    self.ready_batches += 1;
+                    self.ready.push_back(Ready::batch(event, through, bytes));
+                }
+                Outcome::Failed(error) | Outcome::NoMemory(error, _) => self.fail(error),
+                // Nothing of it comes, so it counts with what came before.
+                Outcome::Nothing => match self.ready.back_mut() {
+                    Some(last) => last.after = through,
+                    None => self.delivered = through,
+                },
+            }
+        }
+    }
+
+    /// Takes what is next for the consumer.
+    pub(crate) fn deliver(&mut self) -> Option<Result<Event<Batch<M>>>> {
+        if self.exhausted() && self.failure.is_none() {
+            self.delivered = self.position; // the last batches may have lost all their samples
+        }
+        let Ready { item, bytes, after, since } = self.ready.pop_front()?;
+        self.delivered = self.delivered.max(after);
+        if item.is_ok() {
+            self.ready_batches -= 1;
+            self.stats.ready.add(bytes, since.elapsed());
+        }
+        Some(item)
+    }
+
+    /// Ends the loader with an error.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error.clone());
+        self.ready.push_back(Ready::error(error));
+    }
+
+    /// Whether the consumer has got everything of this epoch.
+    pub(crate) fn exhausted(&self) -> bool {
+        let idle = self.ended && self.batches.is_empty() && self.flights.is_empty();
+        self.ready.is_empty() && (idle || self.failure.is_some())
+    }
+
+    /// The number of samples in this epoch, if it is known.
+    pub(crate) fn samples(&self) -> Option<u64> {
+        self.order.len
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.batches.len() + self.ready_batches + self.flights.len()
+    }
+
+    /// Notes that a sample needs no turn any more, and moves the turn on.
+    pub(crate) fn pass(&mut self, place: Place) {
+        if place.round != self.round || place.position < self.turn {
+            return;
+        }
+        self.passed.insert(place.position);
+        while self.passed.remove(&self.turn) {
+            self.turn += 1;
+        }
+    }
+}

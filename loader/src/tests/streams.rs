@@ -1,0 +1,128 @@
+//! Tests of the number of upload streams: that they are used in turn, and when another is added.
+
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use thalweg::{AnyStream, Device, Error, Event, Result};
+
+use super::{options, source};
+use crate::loader::NewStream;
+use crate::{Batch, Loader, Options, Sample, Source, Upload, lock};
+
+/// Streams of which the first waits at a gate, until it is opened.
+struct Gate(Mutex<(usize, bool)>, Condvar);
+
+impl Gate {
+    const fn new() -> Self {
+        Self(Mutex::new((0, false)), Condvar::new())
+    }
+
+    fn stream(&'static self, device: Device) -> Result<AnyStream> {
+        let stream = AnyStream::new(device)?;
+        let mut state = lock(&self.0);
+        state.0 += 1;
+        if state.0 == 1 {
+            let closed = move || drop(self.1.wait_while(lock(&self.0), |state| !state.1));
+            stream.enter(|s| s.launch_host(closed))?;
+        }
+        Ok(stream)
+    }
+
+    /// Opens the gate, and returns how many streams there are.
+    fn open(&self) -> usize {
+        let mut state = lock(&self.0);
+        state.1 = true;
+        self.1.notify_all();
+        state.0
+    }
+}
+
+/// Waits until an event is complete. Only a failure takes as long as the limit.
+fn completes(event: &Event<Batch<u64>>) -> bool {
+    let begin = Instant::now();
+    while !event.is_ready().unwrap() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::yield_now();
+    }
+    event.is_ready().unwrap()
+}
+
+/// With two upload streams a batch does not wait for the copies of the one before; with one it
+/// does. The batches come in order in both cases.
+#[test]
+fn batches_are_uploaded_on_streams_in_turn() {
+    static ONE: Gate = Gate::new();
+    static TWO: Gate = Gate::new();
+    static MANY: Gate = Gate::new();
+    let (one, two, many): (NewStream, NewStream, NewStream) =
+        (|device| ONE.stream(device), |device| TWO.stream(device), |device| MANY.stream(device));
+    for (gate, new_stream, upload_streams, streams) in [(&ONE, one, 1, 1), (&TWO, two, 2, 2), (&MANY, many, 9, 4)] {
+        // A device of its own, because a seeded or a shared one may run other work under the gate.
+        let device = Device::new_cpu().unwrap();
+        let options = Options { batch: 2, prefetch: 4, upload_streams, ..options(Upload::Streams) };
+        let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), new_stream).unwrap();
+        let batches: Vec<_> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
+        // All batches on the first stream are held, and all others are uploaded.
+        for (number, batch) in batches.iter().enumerate() {
+            if number % streams == 0 {
+                assert!(!batch.is_ready().unwrap(), "batch {number} with {streams} streams passed the gate");
+            } else {
+                assert!(completes(batch), "batch {number} with {streams} streams waits for the first stream");
+            }
+        }
+        assert_eq!(loader.decision().unwrap().upload_streams, streams);
+        assert_eq!(gate.open(), streams);
+        assert!(batches.iter().all(completes));
+        let metas = batches.into_iter().map(|batch| batch.synchronize().unwrap().meta);
+        assert_eq!(metas.collect::<Vec<_>>(), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        assert_eq!(loader.next().unwrap().unwrap().synchronize().unwrap().meta, [8]);
+        assert!(loader.next().is_none());
+    }
+}
+
+/// Where uploads are all that takes time, batches wait for the stream, and the loader adds another.
+/// Where the consumer is slow, or has no room, it does not.
+#[test]
+fn upload_streams_are_added_where_batches_wait_for_them() {
+    let path = std::env::temp_dir().join(format!("thalweg-loader-streams-{}", std::process::id()));
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    // No memory at all may be used without a warning if `device_warning` is 0.
+    for (busy, prefetch, device_warning, more) in
+        [(true, 4, 1.0, true), (true, 1, 1.0, false), (true, 4, 0.0, false), (false, 4, 1.0, false)]
+    {
+        let cpu = Device::new_cpu().unwrap();
+        let file = path.clone();
+        let samples = Source::indexed(80, move |index| {
+            let file = file.clone();
+            Sample::new("", index, move |canvas| canvas.rgb_in_file(512, 512, std::fs::File::open(file)?, 0))
+        });
+        let options = Options { batch: 2, prefetch, device_warning, ..options(Upload::Streams) };
+        let mut loader = Loader::new(cpu, samples, options).unwrap();
+        while let Some(batch) = loader.next() {
+            loader.recycle(batch.unwrap());
+            if !busy {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let decision = loader.decision().unwrap();
+        assert_eq!(decision.upload_streams > 1, more, "prefetch {prefetch}, busy {busy}: {}", decision.reason);
+        assert!(decision.reason.contains("% of the time for a busy stream"), "{}", decision.reason);
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Without a second stream, the first one uploads everything.
+#[test]
+fn a_stream_that_cannot_be_made_is_done_without() {
+    static MADE: Mutex<usize> = Mutex::new(0);
+    let second_fails: NewStream = |device| {
+        let mut made = lock(&MADE);
+        *made += 1;
+        if *made == 2 { Err(Error::Thread { reason: "no stream".into() }) } else { AnyStream::new(device) }
+    };
+    let options = Options { prefetch: 3, upload_streams: 3, batch: 1, ..options(Upload::Streams) };
+    let cpu = Device::cpu().unwrap();
+    let mut loader = Loader::with(cpu, source(), options, |pool, bytes| pool.take(bytes), second_fails).unwrap();
+    let metas: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap().meta).collect();
+    assert_eq!(metas, (0..9).map(|index| [index]).collect::<Vec<_>>());
+    assert_eq!(loader.decision().unwrap().upload_streams, 1);
+}
