@@ -65,6 +65,7 @@ fn each_side_waits_for_the_other() {
 #[test]
 fn buffers_may_begin_and_end_there() {
     for &device in devices() {
+        let _alone = alone_on(device);
         for (name, theirs) in foreign(device) {
             let event = theirs.enter(|s| {
                 drop(s.alloc::<u8>(1 << 20).unwrap());

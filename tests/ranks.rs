@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
 
-use support::devices::devices;
+use support::devices::{alone, devices};
 use support::gate::Gate;
 use thalweg::{At, Device, DeviceBuffer, Error, Event, On, Rank, Result, Stream, StreamOptions, ranks, stream_tags};
 
@@ -35,6 +35,7 @@ fn program(rank: Rank<'_>) -> Result<Vec<u32>> {
 
 #[test]
 fn one_program_text_runs_on_every_device() {
+    let _alone = alone();
     // The tags also have streams outside of all scopes, of one device.
     let outside = devices()[0].stream::<Upload>().unwrap();
     let all = several();
@@ -56,6 +57,7 @@ fn one_program_text_runs_on_every_device() {
 /// stands at a gate meanwhile, which delays no other rank.
 #[test]
 fn ranks_run_at_once_and_their_streams_are_their_own() {
+    let _alone = alone();
     let all = several();
     let barrier = Barrier::new(all.len());
     let serials = ranks(&all, |rank| {

@@ -1,6 +1,8 @@
 //! Shared resources as parts of bundles: graphs of several lanes read the same weights, and whoever
 //! writes or frees them waits for every replay.
 
+#![allow(clippy::redundant_closure, reason = "a function alone is not general enough over the lifetime of a capture")]
+
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +50,7 @@ fn infer<S: thalweg::Brand>(s: &Stream<S>, work: &mut WorkOn<S>) -> Result<(), E
 #[test]
 fn graphs_of_several_lanes_read_the_same_weights() {
     everywhere_and_seeded(|device| {
+        let _alone = alone_on(device);
         lanes(device, |a, b, producer| {
             let weights = weights(producer, 7);
             let (mut first, one) = a.capture(work(a, Some(weights.clone())), |s, work| infer(s, work)).unwrap();
@@ -73,6 +76,7 @@ fn graphs_of_several_lanes_read_the_same_weights() {
 #[test]
 fn other_weights_are_refused_in_a_replay() {
     everywhere_and_seeded(|device| {
+        let _alone = alone_on(device);
         lanes(device, |a, _, producer| {
             let (right, wrong) = (weights(producer, 1), weights(producer, 2));
             let (mut graph, mut bundle) = a.capture(work(a, Some(right.clone())), |s, work| infer(s, work)).unwrap();
@@ -174,6 +178,7 @@ fn what_is_shared_may_hold_shared_parts() {
 fn a_graph_that_writes_does_not_run_on_shared_memory() {
     type Bundle = (Option<Shared<DeviceBuffer<u32>>>, Option<DeviceBuffer<u32>>);
     everywhere_and_seeded(|device| {
+        let _alone = alone_on(device);
         lanes(device, |a, b, _| {
             let bundle: Bundle = (None, Some(a.alloc_zeroed(LEN).unwrap().idle().unwrap()));
             let (mut graph, (_, x)) =

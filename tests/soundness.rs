@@ -263,7 +263,7 @@ mod names {
 
     kernel! {
         pub(super) unsafe fn helpers(cx: impl Simt, n: u32, x: Out<u32>)
-        require { x.len() == n, n >= u128::from(KERNEL) }
+        require { x.len() == n, n >= KERNEL }
         grid(n.div_ceil(32)) block(32)
         {
             let i = cx.global_x();

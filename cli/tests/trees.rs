@@ -87,10 +87,10 @@ fn subfolders_are_skipped_by_default() {
 
     // A folder that only has subfolders is an error, which the line above explains.
     fs::remove_file(bench.input("a.png")).unwrap();
-    let words = ["in: no *.png, *.jpg or *.jpeg in this folder", "2 subfolders (--recursive reads them)"];
+    let words = ["in: no *.png, *.jpg, *.jpeg or *.webp in this folder", "2 subfolders (--recursive reads them)"];
     bench.tokens([&folder]).expect(1, &words);
     fs::create_dir(bench.input("bare")).unwrap();
-    let words = ["bare: no *.png, *.jpg or *.jpeg in this folder or below"];
+    let words = ["bare: no *.png, *.jpg, *.jpeg or *.webp in this folder or below"];
     bench.tokens([bench.input("bare").as_os_str(), "--recursive".as_ref()]).expect(1, &words);
 }
 

@@ -286,7 +286,7 @@ impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
         device.usable()?;
         let addr = device.seen(device.driver().host_on_device(host))?;
         // CUDA maps whole pages, so the alignment is that of the host's address.
-        if (addr ^ host) % ALIGNMENT as u64 != 0 {
+        if !(addr ^ host).is_multiple_of(ALIGNMENT as u64) {
             return Err(Error::Parameter {
                 name: "buffer",
                 given: format!("page-locked memory that {device} has at another place of a page"),

@@ -7,14 +7,20 @@ use std::time::Duration;
 
 use crate::lock;
 
+/// Something that may hold now or later.
+type Condition = Box<dyn Fn() -> bool + Send>;
+
+/// What the background thread is to do.
+type Action = Box<dyn FnOnce() + Send>;
+
 /// A job of the background thread.
 pub(crate) enum Job {
     /// Finishes what a destructor inside a host function could not do. It runs no user code, but a
     /// seeded device may run what its streams hold.
-    Finish(Box<dyn FnOnce() + Send>),
+    Finish(Action),
     /// Calls the closure as soon as the condition holds, for example that an event is complete. The
     /// closure does not panic.
-    When(Box<dyn Fn() -> bool + Send>, Box<dyn FnOnce() + Send>),
+    When(Condition, Action),
 }
 
 /// Wakes a task. A waker and its destructor are the executor's code. If they panic, the panic stops
@@ -47,7 +53,7 @@ impl Background {
     /// Runs jobs and polls the conditions that tasks wait for. It polls less often the longer none
     /// becomes true.
     fn run(&self) {
-        let mut waiting: Vec<(Box<dyn Fn() -> bool + Send>, Box<dyn FnOnce() + Send>)> = Vec::new();
+        let mut waiting: Vec<(Condition, Action)> = Vec::new();
         let mut pause = Duration::ZERO;
         loop {
             let mut jobs = lock(&self.jobs);

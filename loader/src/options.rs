@@ -76,7 +76,7 @@ pub struct Options {
     /// which takes 20 to 40 us to copy.
     pub stream_bytes: usize,
     /// The most page-locked memory to hold, in bytes. Decoders wait while it is spent. If waiting
-    /// cannot help, because the consumer waits for the batch in question, the sample fails with
+    /// may never end, because the consumer waits for the batch in question, the sample fails with
     /// [`Error::PinnedBudget`]. Default: no limit.
     pub pinned_budget: usize,
     /// The fraction of device memory in use, by any process, above which the loader logs a warning.

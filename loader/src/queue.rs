@@ -13,7 +13,8 @@
 //! **With a finite pinned budget**, samples take their memory in order (`turn`). So what holds
 //! memory is always a run of samples from the first that the consumer has not got, and a sample
 //! that finds the budget spent waits until the consumer drops batches. If the consumer itself waits
-//! for that very batch, nothing can come back, and the sample fails.
+//! for that very batch, the wait might never end, so the sample fails, even if another thread still
+//! holds earlier batches, or works on the epoch before a restart.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -99,7 +99,7 @@ impl Staging {
     pub(crate) fn take(&self, pin: impl FnOnce() -> Result<PinnedBuffer<u8>>) -> Result<Option<PinnedBuffer<u8>>> {
         let mut slots = lock(&self.slots);
         // A slot that is still in the caches is better than a new one.
-        let waits = slots.used.front().is_none_or(|first| matches!(first.is_ready(), Ok(false)));
+        let waits = slots.used.front().is_none_or(|first| !first.has_passed());
         if waits && slots.made < self.most {
             slots.made += 1;
             drop(slots);

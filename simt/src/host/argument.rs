@@ -12,8 +12,9 @@ use sealed::Sealed;
 
 /// Returns the number that a CPU entry takes from its slot.
 ///
-/// It has no bound, because the launcher beside the entry asks for [`Argument`] already. With a bound
-/// here too, the compiler would report a wrong type twice.
+/// Its only bound is `Copy`, because the launcher beside the entry asks for [`Argument`] already.
+/// With that bound here too, the compiler would report every wrong type twice, and not only those
+/// that are not `Copy`.
 ///
 /// # Safety
 /// [`Argument::slot`] of a `T` made the slot.
