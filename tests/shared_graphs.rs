@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use support::devices::{alone_on, everywhere_and_seeded};
+use support::devices::everywhere_and_seeded;
 use support::gate::Gate;
 use thalweg::{AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Resource, Shared, Stream};
 
@@ -50,7 +50,6 @@ fn infer<S: thalweg::Brand>(s: &Stream<S>, work: &mut WorkOn<S>) -> Result<(), E
 #[test]
 fn graphs_of_several_lanes_read_the_same_weights() {
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         lanes(device, |a, b, producer| {
             let weights = weights(producer, 7);
             let (mut first, one) = a.capture(work(a, Some(weights.clone())), |s, work| infer(s, work)).unwrap();
@@ -76,7 +75,6 @@ fn graphs_of_several_lanes_read_the_same_weights() {
 #[test]
 fn other_weights_are_refused_in_a_replay() {
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         lanes(device, |a, _, producer| {
             let (right, wrong) = (weights(producer, 1), weights(producer, 2));
             let (mut graph, mut bundle) = a.capture(work(a, Some(right.clone())), |s, work| infer(s, work)).unwrap();
@@ -95,7 +93,6 @@ fn other_weights_are_refused_in_a_replay() {
 #[test]
 fn a_writer_waits_for_replays_that_read() {
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         lanes(device, |a, b, producer| {
             let weights = weights(producer, 3);
             let (mut graph, bundle) = a.capture(work(a, Some(weights.clone())), |s, work| infer(s, work)).unwrap();
@@ -123,7 +120,6 @@ fn a_writer_waits_for_replays_that_read() {
 #[test]
 fn a_stream_waits_for_the_producer_of_what_it_binds() {
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         for by_event in [false, true] {
             lanes(device, |a, _, producer| {
                 drop(work(a, None)); // memory for below, which the gate must not delay
@@ -151,7 +147,6 @@ fn a_stream_waits_for_the_producer_of_what_it_binds() {
 #[test]
 fn what_is_shared_may_hold_shared_parts() {
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         lanes(device, |a, b, producer| {
             let inner = weights(producer, 1);
             let outer =
@@ -178,7 +173,6 @@ fn what_is_shared_may_hold_shared_parts() {
 fn a_graph_that_writes_does_not_run_on_shared_memory() {
     type Bundle = (Option<Shared<DeviceBuffer<u32>>>, Option<DeviceBuffer<u32>>);
     everywhere_and_seeded(|device| {
-        let _alone = alone_on(device);
         lanes(device, |a, b, _| {
             let bundle: Bundle = (None, Some(a.alloc_zeroed(LEN).unwrap().idle().unwrap()));
             let (mut graph, (_, x)) =

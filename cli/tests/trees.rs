@@ -152,7 +152,7 @@ fn an_image_on_standard_input() {
     assert_eq!(piped_in.f32("tokens"), bench.read("eye").f32("tokens"));
 
     piped(&bench, b"", &["-"]).expect(1, &["stdin: the file is empty"]);
-    piped(&bench, b"GIF89a..", &["-"]).expect(1, &["stdin: this is a GIF file; expected PNG or JPEG"]);
+    piped(&bench, b"GIF89a..", &["-"]).expect(1, &["stdin: this is a GIF file; expected PNG, JPEG or WebP"]);
     piped(&bench, &image[..image.len() / 2], &["-"]).expect(1, &["stdin: truncated"]);
 }
 

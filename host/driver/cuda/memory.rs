@@ -164,7 +164,7 @@ impl Cuda {
         bytes: usize,
     ) -> Result<(), Failure> {
         // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
-        unsafe { call_anywhere!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
+        unsafe { call_on!(self, s, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
     }
 
     /// Copies from device memory to host memory.
@@ -174,7 +174,7 @@ impl Cuda {
     #[inline]
     pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
         // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
-        unsafe { call_anywhere!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
+        unsafe { call_on!(self, s, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
     }
 
     /// Copies within device memory.
@@ -184,7 +184,7 @@ impl Cuda {
     #[inline]
     pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
         // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
-        unsafe { call_anywhere!(self, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
+        unsafe { call_on!(self, s, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
     }
 
     /// Copies from the memory of one device to that of another.

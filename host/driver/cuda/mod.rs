@@ -38,6 +38,19 @@ macro_rules! call_anywhere {
     }};
 }
 
+/// Makes a call on a stream, like `call_anywhere`. A default stream is that of the context that is
+/// current, so the call gets the device's context first.
+macro_rules! call_on {
+    ($cuda:ident, $stream:expr, $f:ident($($arg:expr),* $(,)?)) => {{
+        if $stream.is_default() {
+            let _current = $cuda.enter()?;
+            ffi::$f($($arg),*)
+        } else {
+            call_anywhere!($cuda, $f($($arg),*))
+        }
+    }};
+}
+
 mod kernels;
 mod memory;
 
@@ -123,6 +136,16 @@ unsafe impl Sync for Cuda {}
 /// exists while it is used. The SAFETY comments below call both a stream of `new_stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) sys::CUstream);
+
+impl Stream {
+    /// Whether it is a default stream, which belongs to the context that is current at a call: the
+    /// handles 0, 1 and 2.
+    #[inline]
+    fn is_default(self) -> bool {
+        self.0.addr() <= 2
+    }
+}
+
 // SAFETY: A stream is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Stream {}
 // SAFETY: CUDA allows several threads to use one stream at once.
@@ -301,19 +324,19 @@ impl Cuda {
         let mut priority: c_int = 0;
         // SAFETY: `new_stream` made the stream, and nothing destroys it. The call stores one
         // integer in `priority`.
-        unsafe { call_anywhere!(self, cuStreamGetPriority(s.0, &mut priority)) }?;
+        unsafe { call_on!(self, s, cuStreamGetPriority(s.0, &mut priority)) }?;
         Ok(priority)
     }
 
     pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
         // SAFETY: `new_stream` made the stream, and nothing destroys it.
-        unsafe { call_anywhere!(self, cuStreamSynchronize(s.0)) }
+        unsafe { call_on!(self, s, cuStreamSynchronize(s.0)) }
     }
 
     /// Whether all work of the stream is done.
     pub(crate) fn query(&self, s: Stream) -> Result<bool, Failure> {
         // SAFETY: `new_stream` made the stream, and nothing destroys it.
-        ready(unsafe { call_anywhere!(self, cuStreamQuery(s.0)) })
+        ready(unsafe { call_on!(self, s, cuStreamQuery(s.0)) })
     }
 
     pub(crate) fn new_event(&self, timed: bool) -> Result<Event, Failure> {
@@ -338,7 +361,7 @@ impl Cuda {
     pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
         // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
         // streams are never destroyed.
-        unsafe { call_anywhere!(self, cuEventRecord(e.0, s.0)) }
+        unsafe { call_on!(self, s, cuEventRecord(e.0, s.0)) }
     }
 
     /// Makes the stream wait for the event, which may be another device's.
@@ -346,7 +369,7 @@ impl Cuda {
     pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
         // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
         // streams are never destroyed.
-        unsafe { call_anywhere!(self, cuStreamWaitEvent(s.0, e.0, 0)) }
+        unsafe { call_on!(self, s, cuStreamWaitEvent(s.0, e.0, 0)) }
     }
 
     /// Records the event on `from` and makes `to` wait for it. Both are streams of this device.
@@ -355,8 +378,8 @@ impl Cuda {
         // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams
         // are never destroyed.
         unsafe {
-            call_anywhere!(self, cuEventRecord(e.0, from.0))?;
-            call_anywhere!(self, cuStreamWaitEvent(to.0, e.0, 0))
+            call_on!(self, from, cuEventRecord(e.0, from.0))?;
+            call_on!(self, to, cuStreamWaitEvent(to.0, e.0, 0))
         }
     }
 
