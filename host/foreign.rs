@@ -50,7 +50,7 @@ impl fmt::Debug for Foreign<'_> {
 /// let x = theirs.enter(|s| {
 ///     let mut x = compute.hand(x, s)?; // their stream waits for ours
 ///     s.fill(&mut x, 2)?; // or a call of the library, with `s.raw()` and `x.device_ptr()`
-///     s.hand(x, &compute) // ours waits for theirs
+///     Ok::<_, thalweg::Error>(s.hand(x, &compute)?) // ours waits for theirs
 /// })?;
 /// assert_eq!(compute.read_blocking(&x)?, [2; 100]);
 /// # Ok::<(), thalweg::Error>(())
