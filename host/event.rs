@@ -10,6 +10,7 @@ use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
 use crate::resource::{Resource, Token};
+use crate::runtime::background::discard;
 use crate::runtime::device::Device;
 use crate::runtime::event::{EventCell, Lease};
 use crate::runtime::memory::{When, give_back};
@@ -357,6 +358,12 @@ pub struct EventFuture<R: Resource> {
 // The resource is moved out by value and never pinned.
 impl<R: Resource> Unpin for EventFuture<R> {}
 
+impl<R: Resource> Drop for EventFuture<R> {
+    fn drop(&mut self) {
+        discard(self.registered.take());
+    }
+}
+
 impl<R: Resource> Future for EventFuture<R> {
     type Output = Result<R>;
 
@@ -375,7 +382,8 @@ impl<R: Resource> Future for EventFuture<R> {
                     if let Some(lease) = event.lease() {
                         lease.wake(cx.waker());
                     }
-                    self.registered = Some(cx.waker().clone());
+                    let waker = cx.waker().clone();
+                    discard(self.registered.replace(waker));
                 }
                 self.event = Some(event);
                 Poll::Pending

@@ -30,6 +30,12 @@ pub(crate) fn wake(waker: Waker) {
     std::mem::forget(woken.err());
 }
 
+/// Drops a waker. If its destructor panics, the panic stops here, as in [`wake`].
+pub(crate) fn discard(waker: Option<Waker>) {
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
+    std::mem::forget(dropped.err());
+}
+
 struct Background {
     jobs: Mutex<Vec<Job>>,
     some: Condvar,
