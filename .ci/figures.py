@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the figures in README.md's tables are in the records they are from.
+"""Checks that the figures in the tables of README.md and of docs are in the records they are from.
 
 usage: .ci/figures.py
 
@@ -31,10 +31,11 @@ def cells(line):
     return line.strip().strip("|").split("|")[1:]
 
 
-def main():
-    readme = open(os.path.join(ROOT, "README.md")).read().splitlines()
+def check(page):
+    """The figures of a page that were checked, and what is wrong."""
+    lines = open(os.path.join(ROOT, page)).read().splitlines()
     bad, checked, record, table = [], 0, None, []
-    for at, line in enumerate(readme + [""], 1):
+    for at, line in enumerate(lines + [""], 1):
         if found := re.match(r"<!-- figures: (.*) -->", line):
             names = found[1].split()
             texts = [open(os.path.join(ROOT, "benches/record", name)).read() for name in names]
@@ -49,15 +50,26 @@ def main():
                         for figure in numbers(cell):
                             checked += 1
                             if figure not in record[1]:
-                                bad.append(f"README.md:{number}: {figure} is not in {' or '.join(record[0])}")
+                                bad.append(f"{page}:{number}: {figure} is not in {' or '.join(record[0])}")
             elif any(MEASURED.search(row) for _, row in body):
-                bad.append(f"README.md:{body[0][0]}: a table of measurements names no record")
+                bad.append(f"{page}:{body[0][0]}: a table of measurements names no record")
             record, table = None, []
+    return checked, bad
+
+
+def main():
+    docs = sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
+    total, bad = 0, []
+    for page in ["README.md", *docs]:
+        checked, wrong = check(page)
+        total, bad = total + checked, bad + wrong
+        if checked:
+            print(f"{page}: {checked} figures")
     for line in bad:
         print(line)
     if bad:
         sys.exit(f"{len(bad)} figures without a record")
-    print(f"README.md: {checked} figures, all in their records")
+    print(f"{total} figures, all in their records")
 
 
 main()

@@ -8,6 +8,8 @@
 //! Runs on the first GPU, if there is one, and on the CPU device, where all kinds are alike. Each
 //! number is the median of several runs, and what is copied and computed is checked.
 
+mod support;
+
 use std::time::Instant;
 
 use thalweg::{AnyStream, Device, DeviceKind, Error, LiveBrand, PinnedBuffer, PinnedPool, Stream};
@@ -39,9 +41,19 @@ fn byte(i: usize) -> u8 {
     (i.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
-/// Writes the image from front to back.
-fn write(to: &mut [u8]) {
-    to.iter_mut().enumerate().for_each(|(i, to)| *to = byte(i));
+/// The seconds that the host takes to write the image from front to back, and to read it.
+fn on_the_host(image: &mut [u8]) -> Result<[f64; 2], Error> {
+    let written = seconds(|| {
+        image.iter_mut().enumerate().for_each(|(i, to)| *to = byte(i));
+        Ok(())
+    })?;
+    let mut sum = 0u64;
+    let read = seconds(|| {
+        sum = std::hint::black_box(&*image).iter().map(|&v| u64::from(v)).sum();
+        Ok(())
+    })?;
+    assert_eq!(sum, (0..image.len()).map(|i| u64::from(byte(i))).sum::<u64>());
+    Ok([written, read])
 }
 
 fn ordinary<S: LiveBrand>(s: &Stream<S>, [height, width]: [u32; 2]) -> Result<Vec<f32>, Error> {
@@ -52,15 +64,7 @@ fn ordinary<S: LiveBrand>(s: &Stream<S>, [height, width]: [u32; 2]) -> Result<Ve
         image = vec![1u8; bytes];
         Ok(())
     })?;
-    let written = seconds(|| {
-        write(&mut image);
-        Ok(())
-    })?;
-    let mut sum = 0u64;
-    let read = seconds(|| {
-        sum = std::hint::black_box(&image).iter().map(|&v| u64::from(v)).sum();
-        Ok(())
-    })?;
+    let [written, read] = on_the_host(&mut image)?;
     let mut x = s.alloc::<u8>(bytes)?;
     let up = seconds(|| s.write_blocking(&image, &mut x))?;
     let down = seconds(|| s.read_blocking(&x).map(drop))?;
@@ -72,7 +76,6 @@ fn ordinary<S: LiveBrand>(s: &Stream<S>, [height, width]: [u32; 2]) -> Result<Ve
         s.synchronize()
     })?;
     row("ordinary (a Vec)", made, [gbs(written), gbs(read), gbs(up), gbs(down)], kernel, None);
-    std::hint::black_box(sum);
     s.read_blocking(&out)
 }
 
@@ -97,16 +100,7 @@ fn locked<S: LiveBrand>(
     let gbs = |seconds: f64| bytes as f64 / seconds / 1e9;
     let made = seconds(|| make(bytes).map(drop))?;
     let mut image = make(bytes)?;
-    let written = seconds(|| {
-        write(&mut image);
-        Ok(())
-    })?;
-    let mut sum = 0u64;
-    let read = seconds(|| {
-        sum = std::hint::black_box(&image[..]).iter().map(|&v| u64::from(v)).sum();
-        Ok(())
-    })?;
-    assert_eq!(sum, (0..bytes).map(|i| u64::from(byte(i))).sum::<u64>());
+    let [written, read] = on_the_host(&mut image)?;
     let mut host = s.bind(image)?;
     let mut x = s.alloc::<u8>(bytes)?;
     let mut out = s.alloc::<f32>(want.len())?;
@@ -159,12 +153,5 @@ fn measure(device: Device) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    if std::env::args().any(|argument| argument == "--test" || argument == "--list") {
-        return Ok(()); // a test runner asks for tests
-    }
-    match Device::cuda(0) {
-        Ok(gpu) => measure(gpu)?,
-        Err(why) => println!("no GPU is measured: {why}"),
-    }
-    measure(Device::cpu()?)
+    support::on_each_device(measure)
 }

@@ -8,11 +8,11 @@
 //! the timeline alternate, so that clocks and caches are the same for both. The table shows the
 //! host time per operation, as the median over batches.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
-use thalweg::{Activity, Device, DeviceBuffer, Error, LiveBrand, On, Stream, Timeline, stream_tags};
-
-stream_tags!(Gpu, Cpu);
+use thalweg::{Activity, AnyStream, DeviceBuffer, Error, LiveBrand, On, Stream, Timeline};
 
 /// The number of batches of each kind.
 const BATCHES: usize = 201;
@@ -115,14 +115,7 @@ fn kernel_times(settle: &impl Fn(), operation: &mut dyn FnMut(u32) -> Result<(),
     (0..BATCHES).map(time).collect()
 }
 
+#[allow(clippy::redundant_closure, reason = "`measure` alone is not general enough over the lifetime of a lane")]
 fn main() -> Result<(), Error> {
-    // A test runner that asks for a list of tests, or runs them, gets no measurements.
-    if std::env::args().any(|a| a == "--list" || a == "--test") {
-        return Ok(());
-    }
-    match Device::cuda(0) {
-        Ok(gpu) => measure(&gpu.stream::<Gpu>()?)?,
-        Err(why) => println!("not measured on a GPU: {why}"),
-    }
-    measure(&Device::cpu()?.stream::<Cpu>()?)
+    support::on_each_device(|device| AnyStream::new(device)?.enter(|stream| measure(stream)))
 }

@@ -10,6 +10,8 @@
 //! waits after each fill. The results are compared first. The table shows the time of a link of the
 //! chain, and how much of it the host was busy, as the median over chains.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
 use thalweg::{AnyStream, Device, Error, LiveBrand, Stream};
@@ -93,12 +95,5 @@ fn measure(device: Device) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    if std::env::args().any(|argument| argument == "--test" || argument == "--list") {
-        return Ok(()); // a test runner asks for tests
-    }
-    match Device::cuda(0) {
-        Ok(gpu) => measure(gpu)?,
-        Err(why) => println!("no GPU is measured: {why}"),
-    }
-    measure(Device::cpu()?)
+    support::on_each_device(measure)
 }

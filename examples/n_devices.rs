@@ -52,7 +52,6 @@ fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
         sources.into_iter().map(Event::ready).enumerate().collect();
     let mut pending: VecDeque<(usize, Event<PinnedBuffer<f32>>)> = VecDeque::new();
     let mut results = [f32::NAN; DEPTH];
-    warm(rank, side)?;
     let start = Instant::now();
     for _ in (rank.index()..count).step_by(rank.size()) {
         if pending.len() == DEPTH {
@@ -75,15 +74,6 @@ fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
         results[n] = done.synchronize()?[0];
     }
     Ok((results, start.elapsed()))
-}
-
-/// Loads the kernel and fills the pools.
-fn warm(rank: Rank<'_>, side: u32) -> Result<()> {
-    let compute = rank.stream::<Compute>()?;
-    let image = compute.alloc_zeroed::<u8>(3 * (side * side) as usize)?;
-    let mut out = compute.alloc::<f32>(1)?;
-    entropy(&compute, side, side, side, &image, &mut out)?;
-    compute.synchronize()
 }
 
 /// Runs the program on these devices. Returns the results of each, and the time of the slowest.

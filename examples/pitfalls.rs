@@ -138,21 +138,19 @@ fn legacy_stream(work: &Work, timeline: &Timeline) -> Result<()> {
     let times = 50;
     let library = blocking_stream(work.gpu)?;
     let legacy = ForeignStream::legacy(work.gpu)?;
-    // A short kernel on the legacy stream comes between two on another stream.
+    // First kernels on the legacy stream, then as many on another one, whose result is read.
     let run = |label: &str, ours: bool| -> Result<(f64, Duration)> {
         let compute = work.gpu.stream::<Compute>()?;
         compute.synchronize()?;
         let start = Instant::now();
         let result = legacy.enter(|l| {
-            let long = |label: String| timeline.span(l, Activity::Compute, &label, || work.enqueue(l, times)).map(drop);
+            drop(timeline.span(l, Activity::Compute, &format!("{label}: legacy"), || work.enqueue(l, times))?);
             if ours {
-                long(format!("{label}: legacy"))?;
                 let other = timeline
                     .span(&compute, Activity::Compute, &format!("{label}: stream"), || work.enqueue(&compute, times))?;
                 compute.read_blocking(&other)
             } else {
                 library.enter(|b| {
-                    long(format!("{label}: legacy"))?;
                     let other =
                         timeline.span(b, Activity::Compute, &format!("{label}: stream"), || work.enqueue(b, times))?;
                     b.read_blocking(&other)

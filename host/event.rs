@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::brand::LiveBrand;
+use crate::contain;
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
 use crate::resource::{Resource, Token};
-use crate::runtime::background::discard;
 use crate::runtime::device::Device;
 use crate::runtime::event::{EventCell, Lease};
 use crate::runtime::memory::{When, give_back};
@@ -326,8 +326,7 @@ fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
         std::mem::forget((take, event)); // a lock of the closure's may have been held at the fork
         return;
     }
-    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(event)));
-    std::mem::forget(taken.err());
+    contain(|| take(event));
 }
 
 impl<R: Resource> fmt::Debug for Event<R> {
@@ -360,7 +359,8 @@ impl<R: Resource> Unpin for EventFuture<R> {}
 
 impl<R: Resource> Drop for EventFuture<R> {
     fn drop(&mut self) {
-        discard(self.registered.take());
+        let waker = self.registered.take();
+        contain(|| drop(waker));
     }
 }
 
@@ -383,7 +383,8 @@ impl<R: Resource> Future for EventFuture<R> {
                         lease.wake(cx.waker());
                     }
                     let waker = cx.waker().clone();
-                    discard(self.registered.replace(waker));
+                    let old = self.registered.replace(waker);
+                    contain(|| drop(old));
                 }
                 self.event = Some(event);
                 Poll::Pending

@@ -99,10 +99,7 @@ impl ForeignStream {
     /// The device has failed.
     pub fn legacy(device: Device) -> Result<Self> {
         // SAFETY: The legacy default stream always exists.
-        match unsafe { device.adopt_stream(Adopted::Legacy) }? {
-            Some(inner) => Ok(Self::of(inner)),
-            None => Self::stand_in(device),
-        }
+        Self::or_stand_in(device, unsafe { device.adopt_stream(Adopted::Legacy) }?)
     }
 
     /// The default stream of the calling thread, for libraries that were compiled with
@@ -119,17 +116,18 @@ impl ForeignStream {
     pub unsafe fn per_thread(device: Device) -> Result<Self> {
         // SAFETY: The default stream of a thread exists while the thread does, and neither this
         // value nor its brand leaves the thread. The caller promises that nothing captures it.
-        match unsafe { device.adopt_stream(Adopted::PerThread) }? {
-            Some(inner) => Ok(Self::of(inner)),
-            None => Self::stand_in(device),
-        }
+        Self::or_stand_in(device, unsafe { device.adopt_stream(Adopted::PerThread) }?)
     }
 
     fn of(inner: &'static StreamInner) -> Self {
         Self { inner, _stand_in: None, here: PhantomData }
     }
 
-    fn stand_in(device: Device) -> Result<Self> {
+    /// The adopted stream; without one, on the CPU device, a stream of ours in its place.
+    fn or_stand_in(device: Device, adopted: Option<&'static StreamInner>) -> Result<Self> {
+        if let Some(inner) = adopted {
+            return Ok(Self::of(inner));
+        }
         let stream = AnyStream::new(device)?;
         Ok(Self { inner: stream.inner(), _stand_in: Some(stream), here: PhantomData })
     }

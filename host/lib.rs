@@ -160,3 +160,10 @@ ptx! {}
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Runs code of a user in a place that its panic must not leave, such as a destructor or a thread of
+/// this crate. The panic stops here. Its payload leaks, because dropping it may panic again.
+pub(crate) fn contain(f: impl FnOnce()) {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    std::mem::forget(outcome.err());
+}

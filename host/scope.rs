@@ -1,19 +1,15 @@
 //! Scopes: one program text on several devices, with the same tags.
 
-use std::any::TypeId;
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Mutex;
 use std::thread;
 
 use crate::brand::{Brand, LiveBrand, Tag, sealed};
 use crate::driver::guard;
-use crate::error::{Error, Result};
-use crate::lock;
+use crate::error::Result;
 use crate::runtime::device::Device;
-use crate::runtime::stream::{StreamInner, StreamOptions};
-use crate::stream::Stream;
+use crate::runtime::stream::StreamOptions;
+use crate::stream::{Stream, Tags};
 
 /// The brand of the stream of tag `S` in a [scope](Device::scope).
 ///
@@ -45,9 +41,9 @@ struct Scope {
     device: Device,
     index: usize,
     size: usize,
-    /// The streams of this scope, by tag. Equal brands mean the same stream: the lifetime of
-    /// [`At`] names the scope, and this table has one stream for each tag.
-    streams: Mutex<HashMap<TypeId, &'static StreamInner>>,
+    /// The streams of this scope. Equal brands mean the same stream: the lifetime of [`At`] names the
+    /// scope, and this table has one stream for each tag.
+    tags: Tags,
 }
 
 impl Drop for Scope {
@@ -55,9 +51,7 @@ impl Drop for Scope {
         if guard::forked() {
             return; // another thread may have held a lock at the fork
         }
-        for (_, stream) in lock(&self.streams).drain() {
-            self.device.park(stream);
-        }
+        self.tags.take().for_each(|stream| self.device.park(stream));
     }
 }
 
@@ -81,7 +75,7 @@ impl<'r> Rank<'r> {
     /// every call of the scope returns it. Another scope has another stream for the same tag.
     ///
     /// # Errors
-    /// The tag has a stream of another priority in this scope ([`Error::TagBound`]), or the driver
+    /// The tag has a stream of another priority in this scope ([`Error::TagBound`](crate::Error::TagBound)), or the driver
     /// cannot make a stream.
     pub fn stream<S: Tag>(self) -> Result<Stream<At<'r, S>>> {
         self.stream_with(StreamOptions::default())
@@ -93,22 +87,7 @@ impl<'r> Rank<'r> {
     /// The errors of [`stream`](Self::stream), and a priority that the device does not have.
     pub fn stream_with<S: Tag>(self, options: StreamOptions) -> Result<Stream<At<'r, S>>> {
         let device = self.device();
-        device.usable()?;
-        let mut streams = lock(&self.scope.streams);
-        // Two tags are the same stream exactly if they are the same type.
-        if let Some(&inner) = streams.get(&TypeId::of::<S>()) {
-            if inner.priority() != options.priority {
-                return Err(Error::TagBound {
-                    tag: std::any::type_name::<S>(),
-                    bound: device.to_string(),
-                    priority: inner.priority(),
-                });
-            }
-            return Ok(Stream::of(inner));
-        }
-        let inner = device.take_stream(options)?;
-        streams.insert(TypeId::of::<S>(), inner);
-        Ok(Stream::of(inner))
+        self.scope.tags.stream::<S>(device, options, || device.take_stream(options)).map(Stream::of)
     }
 }
 
@@ -150,7 +129,7 @@ impl Device {
 }
 
 fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(Rank<'r>) -> T) -> T {
-    let scope = Scope { device, index, size, streams: Mutex::default() };
+    let scope = Scope { device, index, size, tags: Tags::default() };
     f(Rank { scope: &scope, brand: PhantomData })
 }
 

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
-use crate::lock;
 use crate::memory::{PinnedBuffer, Plain};
 use crate::resource::{Bundle, Leaf, LeafInfo, Producer, Resource, Token};
 use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
+use crate::{contain, lock};
 
 /// A resource that any number of streams may read. [`Stream::share`] makes it, [`Stream::reading`]
 /// reads it, and [`Stream::unshare`] takes it back for one stream.
@@ -211,8 +211,7 @@ impl<S: Brand, R: Resource> Drop for Reading<S, R> {
         //
         // SAFETY: Only this destructor takes the handle, and it runs once.
         let on = unsafe { ManuallyDrop::take(&mut self.on) };
-        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(on)));
-        std::mem::forget(dropped.err());
+        contain(|| drop(on));
     }
 }
 

@@ -122,6 +122,50 @@ impl<S> Stream<S> {
     }
 }
 
+/// The streams of tags: those of the process, or those of a [scope](Device::scope). Two tags are the
+/// same stream of a table exactly if they are the same type.
+#[derive(Debug, Default)]
+pub(crate) struct Tags(Mutex<Option<HashMap<TypeId, &'static StreamInner>>>);
+
+impl Tags {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The stream of tag `S`. If the table has none, `make` makes it.
+    ///
+    /// # Errors
+    /// The table has one of another device or priority, the device has failed, or `make` failed.
+    pub(crate) fn stream<S: Tag>(
+        &self,
+        device: Device,
+        options: StreamOptions,
+        make: impl FnOnce() -> Result<&'static StreamInner>,
+    ) -> Result<&'static StreamInner> {
+        device.usable()?;
+        let mut tags = lock(&self.0);
+        let tags = tags.get_or_insert_default();
+        if let Some(&inner) = tags.get(&TypeId::of::<S>()) {
+            if inner.device() != device || inner.priority() != options.priority {
+                return Err(Error::TagBound {
+                    tag: std::any::type_name::<S>(),
+                    bound: inner.device().to_string(),
+                    priority: inner.priority(),
+                });
+            }
+            return Ok(inner);
+        }
+        let inner = make()?;
+        tags.insert(TypeId::of::<S>(), inner);
+        Ok(inner)
+    }
+
+    /// Takes all streams.
+    pub(crate) fn take(&self) -> impl Iterator<Item = &'static StreamInner> {
+        lock(&self.0).take().into_iter().flat_map(HashMap::into_values)
+    }
+}
+
 impl Device {
     /// The stream of tag `S`, with the default options. The first call makes it.
     ///
@@ -149,23 +193,7 @@ impl Device {
     /// # Errors
     /// The errors of [`stream`](Device::stream), and a priority that the device does not have.
     pub fn stream_with<S: Tag>(self, options: StreamOptions) -> Result<Stream<S>> {
-        static TAGS: Mutex<Option<HashMap<TypeId, &'static StreamInner>>> = Mutex::new(None);
-        self.usable()?;
-        let mut tags = lock(&TAGS);
-        let tags = tags.get_or_insert_default();
-        // Two tags are the same stream exactly if they are the same type.
-        if let Some(&inner) = tags.get(&TypeId::of::<S>()) {
-            if inner.device() != self || inner.priority() != options.priority {
-                return Err(Error::TagBound {
-                    tag: std::any::type_name::<S>(),
-                    bound: inner.device().to_string(),
-                    priority: inner.priority(),
-                });
-            }
-            return Ok(Stream::of(inner));
-        }
-        let inner = self.new_stream(options)?;
-        tags.insert(TypeId::of::<S>(), inner);
-        Ok(Stream::of(inner))
+        static TAGS: Tags = Tags::new();
+        TAGS.stream::<S>(self, options, || self.new_stream(options)).map(Stream::of)
     }
 }

@@ -120,6 +120,36 @@ fn a_registered_vector_is_dropped_after_the_last_work_on_it() {
     }
 }
 
+/// Small vectors share pages. If the driver refuses to lock a page twice, the vector comes back and
+/// the device goes on.
+#[test]
+fn many_small_vectors_are_registered_at_once() {
+    let _alone = alone();
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut refused = 0;
+            let mut kept = Vec::new();
+            for v in 0..50u32 {
+                match device.register(vec![v; 10]) {
+                    Ok(buffer) => kept.push((v, s.bind(buffer).unwrap())),
+                    Err(returned) => {
+                        assert_eq!(returned.value, [v; 10]);
+                        refused += 1;
+                    }
+                }
+            }
+            println!("{device}: {refused} of 50 vectors were refused");
+            let mut x = s.alloc::<u32>(10).unwrap();
+            for (v, host) in &kept {
+                s.copy_to_device(host, &mut x).unwrap();
+                assert_eq!(s.read_blocking(&x).unwrap(), [*v; 10], "{device}");
+            }
+            drop(kept);
+        });
+        device.check().unwrap();
+    }
+}
+
 #[test]
 fn write_combined_memory_has_a_pool_of_its_own() {
     let _alone = alone();

@@ -4,8 +4,9 @@ mod support;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
+use std::sync::{Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use support::devices::{alone, devices};
 use support::gate::Gate;
@@ -53,27 +54,50 @@ fn one_program_text_runs_on_every_device() {
     }
 }
 
-/// Each rank waits for all others, so the test hangs if they run in turn. A stream of one rank
-/// stands at a gate meanwhile, which delays no other rank.
+/// A place where all ranks meet. If one does not come within 20 seconds, the others panic.
+struct Meeting {
+    arrived: Mutex<usize>,
+    changed: Condvar,
+    size: usize,
+}
+
+impl Meeting {
+    fn new(size: usize) -> Self {
+        Self { arrived: Mutex::new(0), changed: Condvar::new(), size }
+    }
+
+    fn wait(&self) {
+        let mut arrived = self.arrived.lock().unwrap();
+        *arrived += 1;
+        let all = arrived.next_multiple_of(self.size);
+        self.changed.notify_all();
+        let (_arrived, late) =
+            self.changed.wait_timeout_while(arrived, Duration::from_secs(20), |arrived| *arrived < all).unwrap();
+        assert!(!late.timed_out(), "the ranks run in turn");
+    }
+}
+
+/// Each rank waits for all others. A stream of one rank stands at a gate meanwhile, which delays no
+/// other rank.
 #[test]
 fn ranks_run_at_once_and_their_streams_are_their_own() {
     let _alone = alone();
     let all = several();
-    let barrier = Barrier::new(all.len());
+    let meeting = Meeting::new(all.len());
     let serials = ranks(&all, |rank| {
         let gate = (rank.index() == 0).then(|| Gate::closed(rank.device()));
         let (up, compute) = (rank.stream::<Upload>().unwrap(), rank.stream::<Compute>().unwrap());
         drop(program(rank).unwrap()); // loads and allocates what may wait for the device
-        barrier.wait();
+        meeting.wait();
         if let Some(gate) = &gate {
             gate.hold(&up);
         }
-        barrier.wait();
+        meeting.wait();
         if rank.device() != all[0] {
             assert_eq!(program(rank).unwrap(), [rank.index() as u32; 100]);
         }
         assert!(rank.index() > 0 || !up.is_done().unwrap());
-        barrier.wait();
+        meeting.wait();
         drop(gate);
         up.synchronize().unwrap();
         // Equal tags are one stream, in this thread and in others of the rank.
@@ -139,7 +163,7 @@ fn a_panic_of_a_rank_is_passed_on_after_all_have_ended() {
     let run = || {
         ranks(&devices, |rank| {
             assert!(rank.index() != 1, "on purpose");
-            thread::sleep(std::time::Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
             ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         })
     };

@@ -99,9 +99,9 @@ Images:
   orientation is applied: results are those of the upright photograph. From a
   folder, a run takes *.png, *.jpg, *.jpeg and *.webp in order of name, with
   --recursive also from its subfolders, but no hidden files, no hidden folders
-  and no *.heatmap.png. The results of a subfolder go
-  to the folder of the same name in DIR. A line on standard error says how much
-  was skipped, and --json lists it.
+  and no *.heatmap.png. The results of a subfolder go to the folder of the same
+  name in DIR. A line on standard error says how much was skipped, and --json
+  lists it.
 
 Exit code:
   0  all images are done
@@ -368,8 +368,8 @@ fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -
 fn device(text: &str) -> Result<String, String> {
     let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DEVICE may be set but empty
     // Only the library knows which names there are. To ask it means to open the device, which the
-    // run does anyway, and which stays open. `auto` is right, and may open a GPU for nothing if
-    // another flag is wrong.
+    // run does anyway, and which stays open. `auto` is always right; to ask for it could open a GPU
+    // for nothing if another flag is wrong.
     if text != "auto" && matches!(Device::from_spec(text), Err(Error::DeviceSpec { .. })) {
         return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
     }

@@ -39,13 +39,12 @@ pub(crate) fn gather(args: &TokensArgs) -> Gathered {
         } else if path.is_dir() {
             let mut walk = Walk { args, root: path, seen: HashSet::new(), found: Vec::new(), gathered: &mut gathered };
             let readable = walk.folder(path);
-            let mut inside = walk.found;
+            let inside = walk.found;
             if readable && inside.is_empty() {
                 let below = if args.recursive { " or below" } else { "" };
                 let error = format!("no *.png, *.jpg, *.jpeg or *.webp in this folder{below}");
                 gathered.failures.push(Failure { path: path.clone(), error });
             }
-            inside.sort_by(|a, b| a.path.cmp(&b.path));
             found.extend(inside);
         } else {
             let name = path.file_name().unwrap_or(path.as_os_str()).into();
@@ -55,16 +54,17 @@ pub(crate) fn gather(args: &TokensArgs) -> Gathered {
 
     let mut seen = HashSet::new();
     found.retain(|input| seen.insert(real(&input.path)));
-    let mut by_result: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
-    for input in &found {
-        by_result.entry(input.tokens(args)).or_default().push(input.source().to_path_buf());
+    // By place, because standard input and a file may have the same name.
+    let mut by_result: BTreeMap<PathBuf, Vec<(usize, PathBuf)>> = BTreeMap::new();
+    for (place, input) in found.iter().enumerate() {
+        by_result.entry(input.tokens(args)).or_default().push((place, input.source().to_path_buf()));
     }
-    for input in found {
+    for (place, input) in found.into_iter().enumerate() {
         let result = input.tokens(args);
         let rivals: Vec<_> = by_result[&result]
             .iter()
-            .filter(|rival| **rival != input.source())
-            .map(|rival| rival.display().to_string())
+            .filter(|(rival, _)| *rival != place)
+            .map(|(_, rival)| rival.display().to_string())
             .collect();
         let results = || [Some(result.clone()), input.heatmap(args)].into_iter().flatten();
         let overwritten = results().find(|result| seen.contains(&real(result)));
@@ -110,7 +110,7 @@ impl Walk<'_> {
         if !self.seen.insert(real(folder)) {
             return true;
         }
-        let entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+        let mut entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
             Ok(entries) => entries,
             Err(e) => {
                 let error = format!("cannot read the folder: {e}");
@@ -118,11 +118,13 @@ impl Walk<'_> {
                 return false;
             }
         };
+        entries.sort_by_cached_key(fs::DirEntry::file_name); // the file system's order decides nothing
         for entry in entries {
             let path = entry.path();
-            match self.judge(&entry.file_name(), path.is_dir()) {
+            let is_folder = path.is_dir();
+            match self.judge(&entry.file_name(), is_folder) {
                 Some(why) => self.gathered.skipped.push(Skipped { path, why }),
-                None if path.is_dir() => _ = self.folder(&path),
+                None if is_folder => _ = self.folder(&path),
                 None => {
                     let name = path.strip_prefix(self.root).unwrap_or(&path).to_path_buf();
                     self.found.push(Input { path, name });

@@ -27,7 +27,8 @@ fn expression(function: &[TokenTree], tokens: TokenStream) -> TokenStream {
                 // A field, a function or a macro is not a constant. What `as` converts may be the type in
                 // `<T as Trait>::N`, and what follows it is a type.
                 let after = tokens.get(at);
-                let other = is_call(after) || is_word(after, "as") || is(after, '!') || is_path(&tokens, at);
+                let is_macro = is(after, '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_)));
+                let other = is_call(after) || is_word(after, "as") || is_macro || is_path(&tokens, at);
                 if constant && !other && !is_member(&tokens, start) {
                     at = places(&tokens, at);
                     // The call stands where the constant does, so an error points at the constant.
@@ -42,7 +43,7 @@ fn expression(function: &[TokenTree], tokens: TokenStream) -> TokenStream {
                     out.push(value.into());
                     continue;
                 }
-                if is(after, '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
+                if is_macro {
                     at += 2;
                 } else if is_word(tokens.get(at - 1), "as") {
                     at += 1;
@@ -117,10 +118,10 @@ fn is_path(tokens: &[TokenTree], at: usize) -> bool {
     is(tokens.get(at), ':') && is(tokens.get(at + 1), ':')
 }
 
-/// Returns whether the name at `at` follows a single `.`, or the `::` of a path in `< >`.
+/// Returns whether the name at `at` follows a single `.` or a `:`, and so is no path of its own.
 fn is_member(tokens: &[TokenTree], at: usize) -> bool {
     let before = |n: usize| at.checked_sub(n).and_then(|i| tokens.get(i));
-    (is(before(1), '.') && !is(before(2), '.')) || (is(before(1), ':') && is(before(2), ':') && is(before(3), '>'))
+    is(before(1), ':') || (is(before(1), '.') && !is(before(2), '.'))
 }
 
 fn is_word(token: Option<&TokenTree>, word: &str) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::lock;
+use crate::{contain, lock};
 
 /// Something that may hold now or later.
 type Condition = Box<dyn Fn() -> bool + Send>;
@@ -23,17 +23,10 @@ pub(crate) enum Job {
     When(Condition, Action),
 }
 
-/// Wakes a task. A waker and its destructor are the executor's code. If they panic, the panic stops
-/// here, so that it ends neither a destructor of this crate nor the background thread.
+/// Wakes a task. A waker and its destructor are the executor's code, whose panic must not end the
+/// background thread.
 pub(crate) fn wake(waker: Waker) {
-    let woken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
-    std::mem::forget(woken.err());
-}
-
-/// Drops a waker. If its destructor panics, the panic stops here, as in [`wake`].
-pub(crate) fn discard(waker: Option<Waker>) {
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waker)));
-    std::mem::forget(dropped.err());
+    contain(|| waker.wake());
 }
 
 struct Background {

@@ -170,9 +170,13 @@ impl<'s> Search<'s> {
             let mut below = Vec::new();
             for path in self.entries(&folder)? {
                 let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+                let wanted = self.extensions.iter().any(|e| e.eq_ignore_ascii_case(extension));
+                if !wanted && !self.below {
+                    continue; // without asking the file system about it
+                }
                 if path.is_dir() {
                     below.push(path);
-                } else if self.extensions.iter().any(|e| e.eq_ignore_ascii_case(extension)) {
+                } else if wanted {
                     files.push(path);
                 }
             }

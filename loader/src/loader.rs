@@ -29,7 +29,7 @@ use crate::stats::Stats;
 /// back. So a decoder that never returns blocks the drop.
 ///
 /// A forked child has none of the threads. There, `next` gives [`Error::Forked`] once, and a drop
-/// leaks what the loader holds. Call nothing else of it.
+/// leaks what the loader holds. Call no other method there.
 pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) queue: Arc<Queue<M>>,
     pub(crate) device: Device,
@@ -302,13 +302,17 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Notes that the consumer has got something, for which it had waited since `begin`.
     pub(crate) fn finish(&mut self, mut state: MutexGuard<'_, State<M>>, begin: Instant) {
+        self.pending = None;
         state.waiting = false;
         state.stats.wait += begin.elapsed();
         let verdict = state.load.verdict().map(|verdict| (verdict, state.streams, state.load.largest));
         drop(state);
         self.queue.work.notify_all();
         self.queue.done.notify_all();
-        if let Some((verdict, streams, largest)) = verdict {
+        // A thread that uploads for a task, without streams, is measured too, but stays alone.
+        if let Some((verdict, streams, largest)) = verdict
+            && self.decision.as_ref().is_some_and(|decision| decision.streams)
+        {
             self.grow(verdict, streams, largest);
         }
     }
@@ -324,14 +328,15 @@ impl<M: Clone + Send + 'static> Loader<M> {
             for number in 0..wanted {
                 match self.add_stream(number) {
                     Ok(()) => decision.upload_streams = number + 1,
-                    Err(error) if number == 0 => {
-                        decision = Decision::without_streams(&error);
-                        break;
-                    }
                     Err(error) => {
-                        warn!("uploading on {number} streams: {error}");
-                        let mut state = lock(&self.queue.state);
-                        (state.streams, state.next_stream) = (number, state.next_stream % number);
+                        if number == 0 {
+                            decision = Decision::without_streams(&error);
+                        } else {
+                            warn!("uploading on {number} streams: {error}");
+                        }
+                        // Without a stream, one thread may still upload for a task.
+                        let (mut state, left) = (lock(&self.queue.state), number.max(1));
+                        (state.streams, state.next_stream) = (left, state.next_stream % left);
                         drop(state);
                         self.queue.tell();
                         break;
@@ -370,31 +375,27 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// Adds an upload stream if a measurement says so and there is room for it.
     fn grow(&mut self, verdict: Verdict, streams: usize, largest: usize) {
         let device = self.device;
-        let (mut count, mut text) = (streams, String::new());
-        match verdict {
-            Verdict::Enough(reason) => text = reason,
+        let (count, text) = match verdict {
+            Verdict::Enough(reason) => (streams, reason),
             Verdict::More(reason) if streams >= self.queue.options.prefetch => {
-                text = format!("{reason}, but `prefetch` leaves no room for another");
+                (streams, format!("{reason}, but `prefetch` leaves no room for another"))
             }
             Verdict::More(reason) => {
                 let total = device.total_memory();
                 let used = device.free_memory().map_or(total, |free| total.saturating_sub(free));
                 let limit = lock(&self.monitor).limit(total);
                 if used.saturating_add(largest as u64) > limit {
-                    text = format!("{reason}, but device memory has no room for another batch");
+                    (streams, format!("{reason}, but device memory has no room for another batch"))
                 } else if let Err(error) = self.add_stream(streams) {
-                    text = format!("{reason}, but another cannot be used: {error}");
+                    (streams, format!("{reason}, but another cannot be used: {error}"))
                 } else {
-                    count += 1;
                     let mut state = lock(&self.queue.state);
-                    state.streams = count;
+                    state.streams = streams + 1;
                     state.load.again();
-                }
-                if text.is_empty() {
-                    text = reason;
+                    (streams + 1, reason)
                 }
             }
-        }
+        };
         if let Some(decision) = &mut self.decision {
             decision.measured(device, count, &text);
         }

@@ -73,7 +73,6 @@ impl<M: Clone + Send + 'static> Stream for Loader<M> {
         loop {
             state = match this.step(&mut state) {
                 Step::Done(item) => {
-                    this.pending = None;
                     this.finish(state, begin);
                     return Poll::Ready(item);
                 }

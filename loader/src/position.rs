@@ -7,6 +7,6 @@ pub struct Position {
     /// The number of the epoch.
     pub epoch: u64,
     /// How many samples of this rank the consumer has got in this epoch: those of all batches that
-    /// `next` has returned, and those of these batches that failed.
+    /// `next` has returned, including those that failed.
     pub samples: u64,
 }

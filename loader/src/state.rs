@@ -60,7 +60,7 @@ pub(crate) struct Ready<M: Clone + Send + 'static> {
     pub(crate) item: Result<Event<Batch<M>>>,
     /// The bytes of its images.
     bytes: usize,
-    /// The position in the epoch up to which the consumer has got everything with it. 0 for what
+    /// Once the consumer has this, it has everything of the epoch up to this position. 0 for what
     /// comes before its batch.
     after: u64,
     since: Instant,

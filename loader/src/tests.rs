@@ -4,8 +4,10 @@ mod streams;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
+use futures_core::Stream;
 use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::loader::NewStream;
@@ -80,6 +82,69 @@ fn without_a_stream_the_result_is_the_same() {
         loader.restart();
         assert_eq!(everything(loader), expected(device));
     }
+}
+
+/// Polls like a task until the loader ends, and returns the number of images. Gives up if it does
+/// not go on.
+fn polled(loader: &mut Loader<u64>) -> usize {
+    let (mut cx, mut images) = (Context::from_waker(Waker::noop()), 0);
+    let mut begin = Instant::now();
+    loop {
+        match std::pin::Pin::new(&mut *loader).poll_next(&mut cx) {
+            Poll::Ready(None) => return images,
+            Poll::Ready(Some(batch)) => {
+                (images, begin) = (images + batch.unwrap().synchronize().unwrap().meta.len(), Instant::now())
+            }
+            Poll::Pending => {
+                assert!(begin.elapsed() < Duration::from_secs(20), "no batch after {images} images");
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// One thread uploads for a task if none of the streams that were asked for can be made. Batches
+/// must not wait for the others.
+#[test]
+fn a_task_gets_all_batches_without_a_stream() {
+    for device in Device::all() {
+        let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
+        let options = Options { upload_streams: 3, prefetch: 3, ..options(Upload::Streams) };
+        let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), no_stream).unwrap();
+        assert_eq!(polled(&mut loader), 9);
+    }
+}
+
+/// A loader that was asked for no streams adds none, however long it runs.
+#[test]
+fn a_task_without_streams_stays_without() {
+    for device in Device::all() {
+        let options = Options { batch: 1, ..options(Upload::Sequential) };
+        let mut loader = Loader::new(device, source(), options).unwrap();
+        for _ in 0..6 {
+            assert_eq!(polled(&mut loader), 9);
+            loader.restart();
+        }
+        let decision = loader.decision().unwrap();
+        assert_eq!((decision.streams, decision.upload_streams), (false, 0), "{decision:?}");
+    }
+}
+
+/// A task that stops polling, for a consumer that goes on with `next`, does not wait meanwhile.
+#[test]
+fn a_wait_ends_with_the_batch() {
+    let device = Device::cpu().unwrap();
+    let mut loader = Loader::new(device, source(), options(Upload::Sequential)).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let begin = Instant::now();
+    if std::pin::Pin::new(&mut loader).poll_next(&mut cx).is_pending() {
+        drop(loader.next().unwrap().unwrap());
+    }
+    let pause = Instant::now();
+    std::thread::sleep(Duration::from_millis(50));
+    let paused = pause.elapsed();
+    polled(&mut loader);
+    assert!(loader.stats().wait <= begin.elapsed() - paused, "{:?}", loader.stats().wait);
 }
 
 #[test]

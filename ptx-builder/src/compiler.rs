@@ -79,7 +79,9 @@ impl Compiler {
             Some(version) => (own, version),
             None => {
                 let cargo = PathBuf::from(env::var_os("CARGO").unwrap_or("cargo".into()));
-                let version = output(&cargo, &["-V"]).map_err(|why| format!("its cargo: {why}"))?;
+                // It runs in the current directory, not in the crate's.
+                let version =
+                    self::output(&cargo, &["-V"], Path::new(".")).map_err(|why| format!("its cargo: {why}"))?;
                 (cargo, version)
             }
         };
@@ -191,8 +193,10 @@ fn is_inherited(name: &OsStr) -> bool {
 
 /// Returns the standard output of a short command, or says what failed.
 fn output(program: &Path, args: &[&str], krate: &Path) -> Result<String, String> {
-    // rustup's proxies choose a toolchain by the directory in which they run.
-    let output = Command::new(program).args(args).current_dir(krate).output();
+    // rustup's proxies choose a toolchain by the directory in which they run. A path stays relative to
+    // ours.
+    let path = if program.components().count() > 1 { std::path::absolute(program) } else { Ok(program.into()) };
+    let output = path.and_then(|path| Command::new(path).args(args).current_dir(krate).output());
     let output = output.map_err(|e| format!("cannot run {}: {e}", program.display()))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);

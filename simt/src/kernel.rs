@@ -42,7 +42,8 @@
 ///   parameter: `grid(n.div_ceil(BLOCK)) block(BLOCK) shared(BLOCK * 4)`. A constant is a name or a
 ///   path in capital letters, such as `BLOCK` or `crate::layout::BLOCK`, also with a field, an
 ///   index or `.len()` after it. What a function returns and names in small letters are not
-///   widened: write `size_of::<f64>() as u128`.
+///   widened: write `size_of::<f64>() as u128`. Constants inside `{ }`, inside `[ ]` and in the
+///   arguments of macros are not widened either.
 /// - A buffer `x` has `x.len()`, `x.is_empty()` and `x.is_aligned(bytes)`.
 /// - If a predicate of `require` is false, the launcher returns
 ///   [`LaunchError::Requirement`](crate::host::LaunchError::Requirement), which names the first

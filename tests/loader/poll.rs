@@ -1,10 +1,10 @@
 //! Tests of the loader as a `futures_core::Stream`.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::{Context, Poll, Wake};
-use std::thread::{self, Thread};
+use std::task::Context;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
@@ -12,30 +12,8 @@ use thalweg::Device;
 use thalweg_loader::{Loader, Options, Sample, Source, Upload};
 
 use crate::support::devices::devices;
+use crate::support::tasks::block_on;
 use crate::{check, draw, options, source};
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on this thread. Gives up if nothing wakes it.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let (waker, mut future) = (Arc::new(Unpark(thread::current())).into(), pin!(future));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => {
-                let begin = Instant::now();
-                thread::park_timeout(Duration::from_secs(20));
-                assert!(begin.elapsed() < Duration::from_secs(20), "nothing wakes the task");
-            }
-        }
-    }
-}
 
 #[test]
 fn a_task_gets_the_batches_in_order() {

@@ -119,7 +119,8 @@ fn no_more_is_decoded_than_prefetched() {
                 assert!(begin.elapsed() < Duration::from_secs(20), "it decodes ahead before anybody asks");
                 thread::yield_now();
             }
-            // What a batch's `next` returns counts as taken before the call, as `next` makes room at its end.
+            // A batch counts as taken before the call of `next`, because `next` makes room for another
+            // before it returns.
             loop {
                 taken.fetch_add(3, Ordering::SeqCst);
                 let Some(batch) = loader.next() else { break };

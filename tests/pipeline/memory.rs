@@ -1,15 +1,13 @@
 //! Tests of memory: batches use that of earlier ones again, and nothing leaks.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
-
 use thalweg::{Device, DeviceKind};
 use thalweg_vision::{Params, Pipeline};
 
 use crate::gates::gpus_and_a_cpu;
 use crate::support::devices::{alone, devices, report};
 use crate::support::run::given;
-use crate::{deep, finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
+use crate::{deep, eventually, finish, frame, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
 /// In the steady state a batch takes the memory of an earlier one.
 #[test]
@@ -151,11 +149,7 @@ fn a_dropped_pipeline_gives_its_slots_back() {
     assert!(!kept.is_empty() && device.free_memory().unwrap() < free);
     drop(kept);
     device.per_thread(|s| s.synchronize()).unwrap().unwrap();
-    let begin = Instant::now();
-    while device.free_memory().unwrap() != free {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {free}", device.free_memory().unwrap());
-        std::thread::yield_now();
-    }
+    eventually("its memory is free", || (device.free_memory().unwrap() == free).then_some(()));
 }
 
 /// Forgetting an image leaks it, and harms no other.

@@ -7,8 +7,11 @@ use std::thread;
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
 
 use crate::support::devices::{devices, everywhere_and_seeded};
+#[cfg(unix)]
+use crate::support::fork::{fork, leave, may_fork};
 use crate::support::gate::Gate;
-use crate::{block_on, filled, lanes, nothing, panics, soon};
+use crate::support::tasks::block_on;
+use crate::{filled, lanes, nothing, panics, soon};
 
 #[test]
 fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
@@ -229,19 +232,7 @@ fn device_names_that_are_none() {
 #[cfg(unix)]
 #[test]
 fn a_forked_child_gets_a_typed_error() {
-    const MARK: &str = "THALWEG_TEST_FORKS";
-    unsafe extern "C" {
-        fn fork() -> i32;
-        fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
-        fn _exit(status: i32) -> !;
-    }
-    if std::env::var_os(MARK).is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "errors::a_forked_child_gets_a_typed_error", "--test-threads=1", "--nocapture"])
-            .env(MARK, "1")
-            .status()
-            .unwrap();
-        assert!(status.success(), "{status}");
+    if !may_fork("errors::a_forked_child_gets_a_typed_error") {
         return;
     }
     for &device in devices() {
@@ -250,31 +241,25 @@ fn a_forked_child_gets_a_typed_error() {
             let (x, event) = (filled(a, 10, 1), a.record(filled(a, 10, 1)).unwrap());
             let host = a.bind(pool.take::<u8>(1).unwrap()).unwrap();
             let idle = filled(a, 10, 1).idle().unwrap();
-            // SAFETY: This process runs one test (`--exact`, `--test-threads=1`) and the work above
-            // is done, so no other thread holds a lock that the child needs.
-            let child = unsafe { fork() };
-            if child == 0 {
-                let told = [
-                    device.check().unwrap_err(),
-                    a.alloc::<u8>(1).map(drop).unwrap_err(),
-                    a.read_blocking(&x).unwrap_err(),
-                    event.is_ready().unwrap_err(),
-                    device.pinned::<u8>(1).unwrap_err(),
-                    device.trim().unwrap_err(),
-                    Device::cpu().unwrap_err(),
-                    Device::new_cpu().unwrap_err(),
-                ];
-                drop((x, event, host, idle.split(0)));
-                let all = Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked));
-                // SAFETY: `_exit` may be called at any time. It ends the child without running exit
-                // handlers, which belong to the parent.
-                unsafe { _exit(if all { 0 } else { 1 }) };
-            }
-            let mut status = -1;
-            // SAFETY: `child` is a child of this process, and `status` is a local integer that the
-            // call may write.
-            let ended = unsafe { waitpid(child, &mut status, 0) };
-            assert_eq!((ended, status), (child, 0), "{device}");
+            // SAFETY: This process runs one test and the work above is done, so no other thread
+            // holds a lock that the child needs.
+            let Some(child) = (unsafe { fork() }) else {
+                leave(move || {
+                    let told = [
+                        device.check().unwrap_err(),
+                        a.alloc::<u8>(1).map(drop).unwrap_err(),
+                        a.read_blocking(&x).unwrap_err(),
+                        event.is_ready().unwrap_err(),
+                        device.pinned::<u8>(1).unwrap_err(),
+                        device.trim().unwrap_err(),
+                        Device::cpu().unwrap_err(),
+                        Device::new_cpu().unwrap_err(),
+                    ];
+                    drop((x, event, host, idle.split(0)));
+                    Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked))
+                })
+            };
+            child.ends_well(&device.to_string());
             assert_eq!(a.read_blocking(&x).unwrap(), [1; 10], "the parent goes on");
             drop(event);
         });

@@ -11,9 +11,6 @@ mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -76,22 +73,4 @@ fn filling<S: LiveBrand>(s: Stream<S>, len: usize, v: u32) -> On<S, DeviceBuffer
     let mut x = s.alloc(len).unwrap();
     s.fill(&mut x, v).unwrap();
     x
-}
-
-/// Runs a future on this thread: a minimal executor.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        thread::park();
-    }
 }

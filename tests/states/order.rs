@@ -10,7 +10,8 @@ use thalweg::{Device, Error, Query, stream_tags};
 
 use crate::support::devices::{everywhere, everywhere_and_seeded};
 use crate::support::gate::Gate;
-use crate::{block_on, filled, lanes, not_yet, soon};
+use crate::support::tasks::block_on;
+use crate::{filled, lanes, not_yet, soon};
 
 #[test]
 fn wait_waits() {

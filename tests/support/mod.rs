@@ -4,9 +4,12 @@
 pub mod devices;
 pub mod fence;
 pub mod files;
+#[cfg(unix)]
+pub mod fork;
 pub mod gate;
 pub mod images;
 pub mod run;
+pub mod tasks;
 
 use proptest::test_runner::Config;
 

@@ -24,7 +24,7 @@ impl fmt::Debug for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let (Some(draft), Some(slots)) = (self.draft.take(), self.home.upgrade()) {
-            slots.free(draft);
+            slots.recycle(draft, None);
         }
     }
 }
@@ -45,17 +45,18 @@ impl Frame {
     /// The stream that the work of this frame will run on.
     #[cfg(test)]
     pub(crate) fn stream(&self) -> &thalweg::AnyStream {
+        &self.draft().run.stream
+    }
+
+    fn draft(&self) -> &Draft {
         match &self.draft {
-            Some(draft) => &draft.run.stream,
+            Some(draft) => draft,
             None => unreachable!("only `submit` takes it, by value"),
         }
     }
 
     fn layout(&self) -> &Layout {
-        match &self.draft {
-            Some(draft) => &draft.plan().layout,
-            None => unreachable!("only `submit` takes it, by value"),
-        }
+        &self.draft().plan().layout
     }
 
     /// Number of images.

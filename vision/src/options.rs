@@ -23,8 +23,8 @@ pub struct Options {
     /// How many batches may be under way or in use at once; at least 1. Default 4, which is enough
     /// to keep both copy engines and the kernels busy beside the work of the host.
     ///
-    /// If its event, or a future of it, is dropped under way, a batch counts until its work is
-    /// done. One that `wait` or `unzip` took over gives its place back as soon as it is dropped.
+    /// A batch whose event, or a future of it, is dropped under way counts until its work is done.
+    /// One that `wait` or `unzip` took over gives its place back as soon as it is dropped.
     pub depth: usize,
     /// How tokens are stored. Default [`Precision::F32`].
     pub precision: Precision,

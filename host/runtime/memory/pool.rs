@@ -403,26 +403,20 @@ impl Device {
             return Err(Returned::new(error, elements));
         }
         let mut elements = ManuallyDrop::new(elements);
-        let (len, room) = (elements.len(), elements.capacity());
-        let Some(ptr) = NonNull::new(elements.as_mut_ptr()).filter(|_| size_of::<T>() * len > 0) else {
+        let bytes = size_of_val(elements.as_slice());
+        let Some(ptr) = NonNull::new(elements.as_mut_ptr().cast()).filter(|_| bytes > 0) else {
             drop(ManuallyDrop::into_inner(elements));
             return Ok(None);
         };
-        let (at, capacity) = (ptr.cast(), size_of::<T>() * len);
         let _stall = self.stall(Stall::PinnedAllocation);
-        // SAFETY: The vector is not dropped before `unregister`, and its elements are initialised.
-        if let Err(error) = self.seen(unsafe { self.driver().host_register(at, capacity) }) {
+        // SAFETY: The vector is dropped after `unregister` only, and its elements are initialised.
+        if let Err(error) = self.seen(unsafe { self.driver().host_register(ptr, bytes) }) {
             return Err(Returned::new(error, ManuallyDrop::into_inner(elements)));
         }
-        let owned = Free { ptr: at, allocation: next_allocation() };
-        let drop_elements = move || {
-            let owned = owned; // the whole value, which is `Send`
-            // SAFETY: These are the parts of the vector, which is dropped nowhere else, and
-            // `T: Copy` was not changed to anything invalid: a buffer holds plain data only.
-            drop(unsafe { Vec::from_raw_parts(owned.ptr.as_ptr().cast::<T>(), len, room) });
-        };
+        // The vector keeps its memory where it is, whatever becomes of the value that owns it.
+        let drop_elements = move || drop(ManuallyDrop::into_inner(elements));
         let home = Home::Vec(self, Registered(Box::new(drop_elements)));
-        Ok(Some(PinnedBlock { ptr: at, capacity, allocation: next_allocation(), home }))
+        Ok(Some(PinnedBlock { ptr, capacity: bytes, allocation: next_allocation(), home }))
     }
 
     /// Makes registered memory ordinary again, and drops the vector that it is of. If the device

@@ -6,7 +6,7 @@ use super::counted::counted;
 use super::slice::DeviceSlice;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed<Wide> {}
 }
 use sealed::Sealed;
 
@@ -51,7 +51,7 @@ pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
             numbers (`In<f32>`, `Out<f32>`, `InOut<f32>`). Pass the fields of a struct one by one, or in a buffer"
 )]
 #[doc(hidden)]
-pub trait Argument<Wide: Debug>: Sealed {
+pub trait Argument<Wide: Debug>: Sealed<Wide> {
     /// Returns the argument's bits, in the low bytes of the slot.
     fn slot(&self) -> u64;
     /// Returns the argument as predicates and extents see it.
@@ -67,7 +67,7 @@ pub fn argument<A: Argument<Wide>, Wide: Debug>(argument: &A) -> (u64, Wide) {
 
 macro_rules! numbers {
     ($($wide:ty: $($t:ty)*;)*) => {$($(
-        impl Sealed for $t {}
+        impl Sealed<$wide> for $t {}
         impl Argument<$wide> for $t {
             fn slot(&self) -> u64 {
                 *self as u64
@@ -83,9 +83,12 @@ numbers! {
     u128: u8 u16 u32 u64 usize;
     bool: bool; // 0 or 1, in one byte
 }
-const _: () = assert!(size_of::<usize>() == 8, "`usize` has 64 bits on a GPU, so kernels need a host where it has too");
+const _: () = assert!(
+    size_of::<usize>() == 8 && cfg!(target_endian = "little"),
+    "kernels need a little-endian host with a `usize` of 64 bits, as a GPU has"
+);
 
-impl Sealed for f32 {}
+impl Sealed<f32> for f32 {}
 impl Argument<f32> for f32 {
     fn slot(&self) -> u64 {
         u64::from(self.to_bits())
@@ -94,7 +97,7 @@ impl Argument<f32> for f32 {
         *self
     }
 }
-impl Sealed for f64 {}
+impl Sealed<f64> for f64 {}
 impl Argument<f64> for f64 {
     fn slot(&self) -> u64 {
         self.to_bits()
@@ -106,7 +109,7 @@ impl Argument<f64> for f64 {
 
 macro_rules! buffers {
     ($($t:ty)*) => {$(
-        impl<S, T> Sealed for $t {}
+        impl<S, T> Sealed<Extent> for $t {}
         impl<S, T> Argument<Extent> for $t {
             fn slot(&self) -> u64 {
                 self.device_ptr()

@@ -59,6 +59,7 @@ kernel! {
         (1..=BIG).contains(&n),
         n <= BIG * BIG,
         BLOCK <= n,
+        BLOCK != n,
         k > LIMIT,
         a < SCALE,
         STRICT || n == 0,

@@ -209,11 +209,6 @@ impl Slots {
         std::mem::take(&mut lock(&self.state).free)
     }
 
-    /// Takes back a slot that nobody uses.
-    pub(crate) fn free(&self, draft: Draft) {
-        self.recycle(draft, None);
-    }
-
     /// Takes back a slot that nobody uses, and adds the times of its batch, if it was measured.
     pub(crate) fn recycle(&self, draft: Draft, times: Option<Stages>) {
         if self.in_child() {
