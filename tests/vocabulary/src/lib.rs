@@ -1,0 +1,16 @@
+//! Kernels that use the vocabulary of `thalweg-simt`, a module for each family of operations. The
+//! tests in `tests/kernel_vocabulary` compare what they compute with plain Rust, on every device.
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
+
+thalweg_simt::ptx! { unsafe "sm_75" }
+
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod integers;
+
+/// Returns whether the kernels were built to PTX. They are not on a machine without a compiler for
+/// kernels, and then only the CPU device runs them.
+#[cfg(not(target_arch = "nvptx64"))]
+#[must_use]
+pub fn has_ptx() -> bool {
+    PTX.texts().iter().all(|text| text.contains(".visible .entry"))
+}
