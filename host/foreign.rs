@@ -80,7 +80,7 @@ impl ForeignStream {
     pub unsafe fn from_raw(device: Device, stream: *mut c_void) -> Result<Self> {
         // SAFETY: The caller promises that the stream exists.
         let inner = unsafe { device.adopt_stream(Adopted::Raw(stream)) }?;
-        inner.map(Self::of).ok_or_else(|| Error::Parameter {
+        inner.inspect(|inner| inner.log_made("a foreign stream")).map(Self::of).ok_or_else(|| Error::Parameter {
             name: "stream",
             given: match device.kind() {
                 DeviceKind::Cuda => "a stream of another context".into(),

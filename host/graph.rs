@@ -30,6 +30,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::time::Instant;
+
+use log::debug;
 
 use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::{GraphHandle, guard};
@@ -188,6 +191,7 @@ impl<S> Stream<S> {
         S: LiveBrand,
     {
         let device = self.device();
+        let start = Instant::now();
         let capturing = match Capturing::begin(device) {
             Ok(capturing) => capturing,
             Err(error) => return Err(Returned::new(error, bundle)),
@@ -207,6 +211,8 @@ impl<S> Stream<S> {
         match captured {
             Ok((handle, nodes)) => {
                 let handle = ManuallyDrop::new(handle);
+                let took = start.elapsed();
+                debug!(target: "thalweg::graph", "captured a graph of {nodes} nodes for {device} in {took:?}");
                 Ok((Graph { device, nodes, leaves, handle, resource: PhantomData }, bundle))
             }
             Err(error) => Err(Returned::new(error, bundle)),

@@ -88,7 +88,7 @@ impl AnyStream {
     /// # Errors
     /// The device has no such priority, or has failed.
     pub fn with(device: Device, options: StreamOptions) -> Result<Self> {
-        device.take_stream(options).map(Self)
+        device.take_lane(options).map(Self)
     }
 
     /// The stream's device.

@@ -87,6 +87,25 @@
 //! and the typed launcher, which checks the `require` clause at each launch. `thalweg-ptx-builder`
 //! compiles a crate of kernels to PTX in its build script, and [`ptx!`] embeds the file.
 //!
+//! # Messages
+//!
+//! The crate logs the events of the life of a program through the crate [`log`], at the level
+//! `debug`: it has no levels above, because what goes wrong is an error of the call.
+//!
+//! | target | what it says |
+//! |---|---|
+//! | `thalweg::device` | a device was opened |
+//! | `thalweg::stream` | a stream was made: for a tag, a lane, or as a foreign one |
+//! | `thalweg::module` | a GPU loaded the PTX of a crate |
+//! | `thalweg::memory` | memory was page-locked, a pool was trimmed, a limit was reached |
+//! | `thalweg::graph` | a graph was captured and made ready to run |
+//! | `thalweg_vision::pipeline` | a pipeline was made; a slot got its memory |
+//!
+//! Launches, copies, `hand`, `record`, `wait` and `replay` log nothing. These calls return before
+//! their work begins, so a message or a span around one would say when the host called, and not
+//! when the work ran. A [`Timeline`] records spans on the device's own clock, and in Nsight Systems
+//! they are NVTX ranges.
+//!
 //! # Interoperation
 //!
 //! [`Stream::raw`], [`DeviceSlice::device_ptr`] and [`DeviceBuffer::from_raw`] let code of cudarc,

@@ -143,8 +143,8 @@ impl Tags {
         make: impl FnOnce() -> Result<&'static StreamInner>,
     ) -> Result<&'static StreamInner> {
         device.usable()?;
-        let mut tags = lock(&self.0);
-        let tags = tags.get_or_insert_default();
+        let mut table = lock(&self.0);
+        let tags = table.get_or_insert_default();
         if let Some(&inner) = tags.get(&TypeId::of::<S>()) {
             if inner.device() != device || inner.priority() != options.priority {
                 return Err(Error::TagBound {
@@ -157,6 +157,8 @@ impl Tags {
         }
         let inner = make()?;
         tags.insert(TypeId::of::<S>(), inner);
+        drop(table);
+        inner.log_made(std::any::type_name::<S>());
         Ok(inner)
     }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use log::debug;
 use thalweg_simt::host::DeviceSlice;
 
 use super::{Plain, byte_len, element, split};
 use crate::brand::{Brand, LiveBrand};
-use crate::error::{Result, Returned};
+use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
@@ -220,7 +221,11 @@ impl<S> Stream<S> {
         }
         device.usable()?;
         let _stall = device.stall(Stall::DeviceAllocation);
-        let addr = device.seen(self.handle().alloc(bytes))?;
+        let addr = device.seen(self.handle().alloc(bytes)).inspect_err(|error| {
+            if let Error::OutOfMemory { .. } = error {
+                debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
+            }
+        })?;
         Ok(On::new(DeviceBuffer::new(addr, len, device), self))
     }
 

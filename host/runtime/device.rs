@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use log::debug;
+
 use super::tally::{Book, Stall, Stalled, Tally};
 use crate::driver::cpu::{CpuError, Schedule};
 use crate::driver::{Driver, Fault, StreamHandle, guard};
@@ -130,6 +132,8 @@ impl Device {
         open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(|fault| id.error(fault))?;
         let device = Self::new(id, driver)?;
         open.push((ordinal, device));
+        drop(open);
+        device.log_opened();
         Ok(device)
     }
 
@@ -141,7 +145,16 @@ impl Device {
     pub fn cpu() -> Result<Self> {
         static CPU: OnceLock<Result<Device>> = OnceLock::new();
         guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
-        CPU.get_or_init(|| Self::open_cpu(Schedule::Threads, 0)).clone()
+        let mut opened = false;
+        let cpu = CPU.get_or_init(|| {
+            opened = true;
+            Self::open_cpu(Schedule::Threads, 0)
+        });
+        // Outside `get_or_init`, because a logger may ask for the device.
+        if let (true, Ok(cpu)) = (opened, cpu) {
+            cpu.log_opened();
+        }
+        cpu.clone()
     }
 
     /// Makes another CPU device, for programs that test how they use several. It lasts as long as
@@ -150,7 +163,9 @@ impl Device {
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn new_cpu() -> Result<Self> {
-        Self::open_cpu(Schedule::Threads, Self::next_cpu())
+        let cpu = Self::open_cpu(Schedule::Threads, Self::next_cpu())?;
+        cpu.log_opened();
+        Ok(cpu)
     }
 
     /// Makes a CPU device whose streams have no threads. Calls run the work of its streams in an
@@ -161,7 +176,9 @@ impl Device {
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
-        Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu())
+        let cpu = Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu())?;
+        cpu.log_opened();
+        Ok(cpu)
     }
 
     /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device. Does
@@ -204,6 +221,20 @@ impl Device {
             kept: Mutex::default(),
         })));
         Ok(device)
+    }
+
+    /// Logs that the device was opened. The caller holds no lock, because a logger is code of the
+    /// user.
+    fn log_opened(self) {
+        let mib = self.total_memory() >> 20;
+        match (self.compute_capability(), self.driver_version()) {
+            (Some((major, minor)), Some((cuda, point))) => debug!(
+                target: "thalweg::device",
+                "opened {self}: {}, {mib} MiB, compute capability {major}.{minor}, driver for CUDA {cuda}.{point}",
+                self.name()
+            ),
+            _ => debug!(target: "thalweg::device", "opened {self}: {}, {mib} MiB", self.name()),
+        }
     }
 
     /// Returns every CUDA device that can be opened, then the CPU device. The list is empty in a

@@ -3,7 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use log::debug;
 use thalweg_simt::host::Kernel;
 
 use super::device::Device;
@@ -30,14 +32,24 @@ impl Modules {
         let ptx = unsafe { kernel.ptx() };
         let text = text_of(ptx.texts(), kernel).map_err(no_entry)?;
         let mut loaded = lock(&self.0);
+        let mut took = None;
         let module = match loaded.iter().find(|(other, _)| std::ptr::eq(*other, text)) {
             Some((_, module)) => *module,
             None => {
+                let start = Instant::now();
                 let module = cuda.load(text)?;
+                took = Some(start.elapsed());
                 loaded.push((text, module));
                 module
             }
         };
+        drop(loaded);
+        // Without the lock, because a logger is code of the user.
+        if let Some(took) = took {
+            let (kernel, origin) = (kernel.name(), kernel.origin());
+            let kib = text.len() >> 10;
+            debug!(target: "thalweg::module", "{device} loaded {kib} KiB of PTX in {took:?}, for `{kernel}` of `{origin}`");
+        }
         let function = cuda.function(module, kernel.entry())?.ok_or_else(|| no_entry(NotFound::Absent))?;
         if let Some(slot) = cuda::cached(kernel, cuda.ordinal) {
             slot.store(function.as_ptr(), Ordering::Release);

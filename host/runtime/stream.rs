@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use log::debug;
+
 use super::device::Device;
 use super::event::{EventCell, EventPool, Lease};
 use crate::driver::{Adopted, StreamHandle};
@@ -63,6 +65,13 @@ impl StreamInner {
 
     pub(crate) fn handle(&self) -> StreamHandle {
         self.handle
+    }
+
+    /// Logs what the new stream is for. The caller holds no lock, because a logger is code of the
+    /// user.
+    #[cold]
+    pub(crate) fn log_made(&self, what: &str) {
+        debug!(target: "thalweg::stream", "{self:?} is for {what}, with priority {}", self.priority);
     }
 
     /// Records an event on this stream.
@@ -151,13 +160,25 @@ impl Device {
 
     /// Takes a parked stream of this priority, or makes one.
     pub(crate) fn take_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
+        match self.parked_stream(options)? {
+            Some(stream) => Ok(stream),
+            None => self.new_stream(options),
+        }
+    }
+
+    /// Takes a parked stream of this priority. If there is none, makes one and logs that.
+    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<&'static StreamInner> {
+        match self.parked_stream(options)? {
+            Some(stream) => Ok(stream),
+            None => self.new_stream(options).inspect(|stream| stream.log_made("a lane")),
+        }
+    }
+
+    fn parked_stream(self, options: StreamOptions) -> Result<Option<&'static StreamInner>> {
         self.usable()?;
         let mut idle = lock(&Parked::of(self).idle);
-        if let Some(i) = idle.iter().position(|s| s.priority() == options.priority) {
-            return Ok(idle.swap_remove(i));
-        }
-        drop(idle);
-        self.new_stream(options)
+        let i = idle.iter().position(|s| s.priority() == options.priority);
+        Ok(i.map(|i| idle.swap_remove(i)))
     }
 
     /// Parks a stream for [`take_stream`](Self::take_stream).

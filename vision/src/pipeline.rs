@@ -18,6 +18,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use log::debug;
 use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
 
 use crate::block_on::block_on;
@@ -30,6 +31,9 @@ use crate::stages::Stages;
 use crate::tokens::TokensOn;
 use crate::workspace::{Coupling, Mix, Plan, WorkspaceOn};
 use crate::{Head, Image, Options, PLANES, Params, Query, TokenSet, Tokens, kernels};
+
+/// The target of the messages of this crate.
+const TARGET: &str = "thalweg_vision::pipeline";
 
 /// Images to tokens.
 ///
@@ -106,6 +110,7 @@ impl Pipeline {
         params.validate()?;
         options.validate()?;
         let (lo, hi) = params.side_bounds();
+        debug!(target: TARGET, "a pipeline for {device}: {params:?}, {options:?}");
         Ok(Self {
             device,
             gains: kernels::gains(lo, hi, params.focus),
@@ -241,6 +246,7 @@ impl Pipeline {
             made => made,
         };
         let (stream, plan, images, buffers) = made?;
+        debug!(target: TARGET, "a slot of {} got memory for images of {sizes:?}", self.device);
         let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::First };
         Ok(Some(self.lend(Draft {
             images,

@@ -24,6 +24,8 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use log::debug;
+
 use super::{Block, Memory, Owned, next_allocation};
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
@@ -32,6 +34,10 @@ use crate::runtime::background::{Job, background};
 use crate::runtime::device::Device;
 use crate::runtime::event::Lease;
 use crate::runtime::tally::Stall;
+
+/// The target of messages about memory. They are logged without a lock, because a logger is code
+/// of the user.
+const TARGET: &str = "thalweg::memory";
 
 /// An allocation in page-locked memory, lent by a pool.
 #[derive(Debug)]
@@ -270,7 +276,10 @@ impl Pool {
                 let _stall = self.device.stall(Stall::PinnedAllocation);
                 self.free(spare);
                 return match self.device.new_pinned(capacity, self.kind == PoolKind::Combined) {
-                    Ok(ptr) => Ok((Free { ptr, allocation: next_allocation() }, capacity)),
+                    Ok(ptr) => {
+                        debug!(target: TARGET, "page-locked {capacity} bytes for {}", self.device);
+                        Ok((Free { ptr, allocation: next_allocation() }, capacity))
+                    }
                     Err(e) => {
                         let mut state = lock(&self.state);
                         state.held -= capacity;
@@ -279,10 +288,18 @@ impl Pool {
                     }
                 };
             }
-            let Some(events) = state.retired.first().map(|r| r.after.clone()) else {
-                return Err(Error::PinnedBudget { wanted: bytes, in_use: state.lent, budget: state.budget });
-            };
+            let (in_use, budget) = (state.lent, state.budget);
+            let events = state.retired.first().map(|r| r.after.clone());
             drop(state);
+            debug!(
+                target: TARGET,
+                "a pool of {} has no room for {bytes} bytes: {in_use} of {budget} are in use{}",
+                self.device,
+                if events.is_some() { "; it waits for some that come back" } else { "" },
+            );
+            let Some(events) = events else {
+                return Err(Error::PinnedBudget { wanted: bytes, in_use, budget });
+            };
             let _stall = self.device.stall(Stall::PinnedAllocation);
             events.iter().try_for_each(|event| event.synchronize())?;
         }
@@ -310,7 +327,9 @@ impl Pool {
             state.shrink(0, &mut spare);
             state.peak = state.lent;
         }
+        let bytes: usize = spare.iter().map(|(_, capacity)| capacity).sum();
         self.free(spare);
+        debug!(target: TARGET, "a pool of {} was trimmed by {bytes} bytes", self.device);
     }
 
     /// Sets the most bytes that the pool may hold. If the device can be called, gives free blocks
