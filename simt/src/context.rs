@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::{Element, Word};
+use crate::{Bits, Element, Math, Word};
 
 /// A position or an extent in up to three dimensions. `x` varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,11 +21,11 @@ impl From<[u32; 3]> for Dim3 {
     }
 }
 
-/// One thread of a grid: its position, arithmetic, and memory.
+/// One thread of a grid: its position and memory. Its arithmetic is in [`Math`] and [`Bits`].
 ///
 /// The threads of a body over `Simt` are independent of each other. On the CPU device a block of
 /// them is a plain loop.
-pub trait Simt: Copy {
+pub trait Simt: Math + Bits {
     /// Returns this thread's position in its block (`threadIdx`).
     #[must_use]
     fn thread_idx(self) -> Dim3;
@@ -51,92 +51,6 @@ pub trait Simt: Copy {
     #[inline(always)]
     fn global_y(self) -> u32 {
         self.block_idx().y * self.block_dim().y + self.thread_idx().y
-    }
-
-    /// Computes `a * b + c`, with one rounding on a GPU and one or two on the CPU device.
-    #[must_use]
-    fn fma(self, a: f32, b: f32, c: f32) -> f32;
-    /// Computes the square root, correctly rounded.
-    #[must_use]
-    fn sqrt(self, x: f32) -> f32;
-    /// Computes the square root at least as exactly as `sqrt.approx.ftz.f32` (relative error
-    /// 2^-23). On a GPU it takes fewer instructions than [`sqrt`](Simt::sqrt).
-    #[must_use]
-    #[inline(always)]
-    fn sqrt_approx(self, x: f32) -> f32 {
-        self.sqrt(x)
-    }
-    /// Computes the cube root of a positive normal number below 2^126.
-    ///
-    /// The relative error is at most 2^-20 for `x` from 2^-7 to 2^7. On a GPU it grows with the
-    /// distance of log2 `x` from 0, to at most 2^-16.
-    #[must_use]
-    #[inline(always)]
-    fn cbrt(self, x: f32) -> f32 {
-        // The first guess divides the exponent by 3. Each of the two steps of Halley's method
-        // triples the number of correct digits.
-        let mut r = f32::from_bits(x.to_bits() / 3 + 0x2a51_37a0);
-        for _ in 0..2 {
-            let cube = r * r * r;
-            r *= (cube + 2.0 * x) / (2.0 * cube + x);
-        }
-        r
-    }
-    /// Computes `a - b`, clamped to [0, 1]. Neither `a` nor `b` is NaN.
-    #[must_use]
-    #[inline(always)]
-    fn sub_sat(self, a: f32, b: f32) -> f32 {
-        (a - b).clamp(0.0, 1.0)
-    }
-    /// Computes the base-2 logarithm at least as exactly as `lg2.approx.ftz.f32`, whose error is
-    /// 2^-22: absolute for `x` near 1, relative elsewhere. The instruction takes subnormal numbers
-    /// for zero.
-    #[must_use]
-    fn log2(self, x: f32) -> f32;
-    /// Computes 2 to the power `x` at least as exactly as `ex2.approx.ftz.f32` (relative error
-    /// 2^-22).
-    #[must_use]
-    fn exp2(self, x: f32) -> f32;
-    /// Computes `1 / x` at least as exactly as `rcp.approx.ftz.f32` (1 ulp).
-    #[must_use]
-    fn recip(self, x: f32) -> f32;
-
-    /// Computes `c + low * v0 + high * v1` modulo 2^32, where `low` and `high` are the 16-bit
-    /// halves of `weights`, and `v0` and `v1` are bytes 0 and 1 of `v`.
-    #[must_use]
-    #[inline(always)]
-    fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
-        c.wrapping_add((weights & 0xffff) * (v & 255)).wrapping_add((weights >> 16) * (v >> 8 & 255))
-    }
-    /// Does the same as [`dot2_low`](Simt::dot2_low) with bytes 2 and 3 of `v`.
-    #[must_use]
-    #[inline(always)]
-    fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
-        self.dot2_low(weights, v >> 16, c)
-    }
-    /// Computes `c` plus the dot product of the four bytes of `weights` and the four bytes of `v`,
-    /// modulo 2^32.
-    #[must_use]
-    #[inline(always)]
-    fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
-        let products = weights.to_le_bytes().into_iter().zip(v.to_le_bytes()).map(|(a, b)| u32::from(a) * u32::from(b));
-        products.fold(c, u32::wrapping_add)
-    }
-    /// Computes `v * scale` with one rounding, for `v` below 2^23.
-    #[must_use]
-    #[inline(always)]
-    fn scale(self, v: u32, scale: f32) -> f32 {
-        v as f32 * scale
-    }
-
-    /// Rounds the exact product `v * scale`, which is from 0 to 2^22, to the nearest integer. Ties
-    /// go to the even one.
-    #[must_use]
-    #[inline(always)]
-    fn nearest(self, v: f32, scale: f32) -> u32 {
-        // The product is exact in `f64`. The last place of its sum with 2^52 is worth 1, so this
-        // sum rounds to an integer.
-        (f64::from(v) * f64::from(scale) + 4_503_599_627_370_496.0).to_bits() as u32
     }
 
     /// Rounds `v` to the nearest IEEE half. Ties go to the even one. Values of 65520 or more become
@@ -319,6 +233,14 @@ pub trait Cooperative: Simt {
     /// the `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
     #[must_use]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T>;
+    /// Returns the window that starts at `address`, which was computed from
+    /// [`Shared::address`].
+    ///
+    /// # Safety
+    /// `address` is a multiple of the element's size. Accesses through the window stay inside the
+    /// `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
+    #[must_use]
+    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T>;
     /// Loads element `i` of a window of shared memory.
     ///
     /// # Safety
@@ -349,27 +271,6 @@ pub trait Cooperative: Simt {
     fn warp_barrier(self) {
         self.ballot(true);
     }
-    /// Loads the element of `table` whose index is byte `k` (0 to 3) of `v`. On a GPU one
-    /// instruction computes the address if `k` is constant.
-    ///
-    /// # Safety
-    /// The window has 256 elements, and `k` is at most 3.
-    #[must_use]
-    #[inline(always)]
-    unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
-        // SAFETY: A byte is at most 255, and the caller promises that the window has 256 elements.
-        unsafe { self.shared_get(table, v >> (8 * k) & 255) }
-    }
-    /// Adds 1 to the element of `counts` whose index is byte `k` (0 to 3) of `v`, atomically for
-    /// the block. On a GPU one instruction computes the address if `k` is constant.
-    ///
-    /// # Safety
-    /// The window has 256 elements, and `k` is at most 3.
-    #[inline(always)]
-    unsafe fn shared_count(self, counts: Shared<u32>, v: u32, k: u32) {
-        // SAFETY: A byte is at most 255, and the caller promises that the window has 256 elements.
-        unsafe { self.shared_add(counts, v >> (8 * k) & 255, 1) };
-    }
     /// Adds `v` to word `i` of a window of shared memory, atomically for the block. Returns the old
     /// value.
     ///
@@ -385,6 +286,16 @@ pub struct Shared<T> {
     /// space on a GPU.
     pub(crate) start: u32,
     pub(crate) element: PhantomData<T>,
+}
+
+impl<T> Shared<T> {
+    /// Returns the address of element 0 in the block's shared memory, in bytes
+    /// (`__cvta_generic_to_shared`). [`Cooperative::shared_at`] makes a window of such an address.
+    #[must_use]
+    #[inline(always)]
+    pub fn address(self) -> u32 {
+        self.start
+    }
 }
 
 impl<T> Clone for Shared<T> {

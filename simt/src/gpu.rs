@@ -1,5 +1,8 @@
 //! The context on `nvptx64`. Most methods are one or two instructions.
 
+mod bits;
+mod math;
+
 use core::arch::{asm, global_asm, nvptx};
 use core::marker::PhantomData;
 
@@ -32,14 +35,6 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 global_asm!(".extern .shared .align 16 .b8 thalweg_shared[];");
 
 unsafe extern "C" {
-    #[link_name = "llvm.nvvm.lg2.approx.ftz.f"]
-    fn lg2_approx(x: f32) -> f32;
-    #[link_name = "llvm.nvvm.ex2.approx.ftz.f"]
-    fn ex2_approx(x: f32) -> f32;
-    #[link_name = "llvm.nvvm.sqrt.approx.ftz.f"]
-    fn sqrt_approx(x: f32) -> f32;
-    #[link_name = "llvm.nvvm.rcp.approx.ftz.f"]
-    fn rcp_approx(x: f32) -> f32;
     #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
     fn shfl_bfly(mask: u32, v: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
@@ -88,104 +83,6 @@ impl Simt for Gpu {
         }
     }
 
-    #[inline(always)]
-    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
-        core::f32::math::mul_add(a, b, c)
-    }
-    #[inline(always)]
-    fn sqrt(self, x: f32) -> f32 {
-        core::f32::math::sqrt(x)
-    }
-    #[inline(always)]
-    fn sqrt_approx(self, x: f32) -> f32 {
-        // SAFETY: The intrinsic only computes with its argument.
-        unsafe { sqrt_approx(x) }
-    }
-    #[inline(always)]
-    fn cbrt(self, x: f32) -> f32 {
-        self.exp2(self.log2(x) * (1.0 / 3.0))
-    }
-    #[inline(always)]
-    fn log2(self, x: f32) -> f32 {
-        // SAFETY: The intrinsic only computes with its argument.
-        unsafe { lg2_approx(x) }
-    }
-    #[inline(always)]
-    fn exp2(self, x: f32) -> f32 {
-        // SAFETY: The intrinsic only computes with its argument.
-        unsafe { ex2_approx(x) }
-    }
-    #[inline(always)]
-    fn recip(self, x: f32) -> f32 {
-        // SAFETY: The intrinsic only computes with its argument.
-        unsafe { rcp_approx(x) }
-    }
-
-    #[inline(always)]
-    fn sub_sat(self, a: f32, b: f32) -> f32 {
-        let difference;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "sub.sat.f32 {0}, {1}, {2};",
-                out(reg32) difference, in(reg32) a, in(reg32) b,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        difference
-    }
-    #[inline(always)]
-    fn dot2_low(self, weights: u32, v: u32, c: u32) -> u32 {
-        let sum;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "dp2a.lo.u32.u32 {0}, {1}, {2}, {3};",
-                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        sum
-    }
-    #[inline(always)]
-    fn dot2_high(self, weights: u32, v: u32, c: u32) -> u32 {
-        let sum;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "dp2a.hi.u32.u32 {0}, {1}, {2}, {3};",
-                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        sum
-    }
-    #[inline(always)]
-    fn dot4(self, weights: u32, v: u32, c: u32) -> u32 {
-        let sum;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "dp4a.u32.u32 {0}, {1}, {2}, {3};",
-                out(reg32) sum, in(reg32) weights, in(reg32) v, in(reg32) c,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        sum
-    }
-    #[inline(always)]
-    fn scale(self, v: u32, scale: f32) -> f32 {
-        // With `v` in the mantissa of 2^23, the bits are the float 2^23 + v. `fma` computes
-        // (2^23 + v) * scale - 2^23 * scale. The constant term is exact, so only the result is
-        // rounded. A conversion from integer to float would use the pipe that computes roots and
-        // exponentials.
-        self.fma(f32::from_bits(v | 0x4b00_0000), scale, -8_388_608.0 * scale)
-    }
-    #[inline(always)]
-    fn nearest(self, v: f32, scale: f32) -> u32 {
-        // The last place of the sum with 2^23 is worth 1, and `fma` rounds once.
-        self.fma(v, scale, 8_388_608.0).to_bits() & 0x7f_ffff
-    }
     #[inline(always)]
     fn to_f16_bits(self, v: f32) -> u16 {
         let bits;
@@ -385,6 +282,10 @@ impl Cooperative for Gpu {
         Shared { start: base + byte_offset, element: PhantomData }
     }
     #[inline(always)]
+    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
+        Shared { start: address, element: PhantomData }
+    }
+    #[inline(always)]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
         let at = s.start + i * size_of::<T>() as u32;
         // The assembly is not `pure`, because another thread may store there between two loads.
@@ -474,21 +375,6 @@ impl Cooperative for Gpu {
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
         // (see `kernel!`).
         unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
-    }
-    #[inline(always)]
-    unsafe fn shared_lookup<T: Word>(self, table: Shared<T>, v: u32, k: u32) -> T {
-        // One dot product extracts the byte, multiplies it by 4 and adds the address.
-        let start = self.dot4(4 << (8 * k), v, table.start);
-        // SAFETY: `start` is the address of an element whose index is a byte, so at most 255. The
-        // caller promises that the window has 256 elements.
-        unsafe { self.shared_get(Shared { start, element: PhantomData }, 0) }
-    }
-    #[inline(always)]
-    unsafe fn shared_count(self, counts: Shared<u32>, v: u32, k: u32) {
-        let start = self.dot4(4 << (8 * k), v, counts.start);
-        // SAFETY: `start` is the address of an element whose index is a byte, so at most 255. The
-        // caller promises that the window has 256 elements.
-        unsafe { self.shared_add(Shared { start, element: PhantomData }, 0, 1) };
     }
     #[inline(always)]
     unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {

@@ -46,11 +46,10 @@ refused! {
     () warp_sum_u32(v: u32) -> u32;
     () warp_barrier();
     (unsafe) shared<T: Element>(byte_offset: u32) -> Shared<T>;
+    (unsafe) shared_at<T: Element>(address: u32) -> Shared<T>;
     (unsafe) shared_get<T: Element>(s: Shared<T>, i: u32) -> T;
     (unsafe) shared_set<T: Element>(s: Shared<T>, i: u32, v: T);
     (unsafe) shared_get4<T: Word>(s: Shared<T>, i: u32) -> [T; 4];
     (unsafe) shared_set4<T: Word>(s: Shared<T>, i: u32, v: [T; 4]);
-    (unsafe) shared_lookup<T: Word>(table: Shared<T>, v: u32, k: u32) -> T;
-    (unsafe) shared_count(counts: Shared<u32>, v: u32, k: u32);
     (unsafe) shared_add(s: Shared<u32>, i: u32, v: u32) -> u32;
 }

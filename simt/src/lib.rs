@@ -48,6 +48,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `element` | the types that kernels load and store |
+//! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
 //! | `index` | the types by which bodies index buffers |
@@ -68,12 +69,14 @@
 #[doc(hidden)]
 pub use core as __core;
 
+mod bits;
 mod buffer;
 mod context;
 mod element;
 mod independent;
 mod index;
 mod kernel;
+mod math;
 mod ptx;
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -83,6 +86,7 @@ mod gpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod host;
 
+pub use bits::Bits;
 pub use buffer::{In, InOut, Out};
 pub use context::{Cooperative, Dim3, Shared, Simt};
 pub use element::{Element, Word};
@@ -93,6 +97,7 @@ pub use independent::Independent as __Independent;
 pub use index::Index;
 #[doc(hidden)]
 pub use kernel::__bytes;
+pub use math::Math;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;

@@ -5,6 +5,7 @@
 mod support;
 
 mod integers;
+mod math;
 
 use std::sync::Once;
 

@@ -167,7 +167,7 @@ kernel! {
         if rank == 0 {
             let [a, b, c] = [0, 1, 2].map(|k| cx.shared_get(logits, k));
             let most = a.max(b).max(c);
-            let powers = [a, b, c].map(|v| cx.exp2((v - most) * core::f32::consts::LOG2_E));
+            let powers = [a, b, c].map(|v| cx.exp2_approx((v - most) * core::f32::consts::LOG2_E));
             let sum = powers[0] + powers[1] + powers[2];
             for (k, power) in powers.into_iter().enumerate() {
                 mix.set(cx, image as usize * 3 + k, power / sum);

@@ -63,11 +63,11 @@ kernel! {
                 sum.add(cx.load(start.add((y * width + x) as usize)));
             }
         }
-        let mean = sum.total() * cx.recip(cell.area() as f32);
+        let mean = sum.total() * cx.recip_approx(cell.area() as f32);
         tokens.set(cx, t as usize * PLANES as usize + plane as usize, mean);
         match plane {
-            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip(height as f32)),
-            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip(width as f32)),
+            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip_approx(height as f32)),
+            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip_approx(width as f32)),
             _ => {}
         }
     }

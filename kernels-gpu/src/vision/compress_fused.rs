@@ -25,6 +25,7 @@
 
 use thalweg_simt::{Simt, kernel};
 
+use crate::parts::number::scaled;
 use crate::vision::PLANES;
 use crate::vision::layout::Row;
 use crate::vision::patch::{Cell, Sum, Token};
@@ -77,8 +78,8 @@ macro_rules! compress_fused {
                 if cx.thread_idx().y == 0 {
                     let place = Place::new(cx, height, width, fixation_y, fixation_x);
                     colour(cx, image, place, cell, put);
-                    position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip(height as f32));
-                    position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip(width as f32));
+                    position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip_approx(height as f32));
+                    position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip_approx(width as f32));
                 } else {
                     structure(cx, image, cell, put);
                 }
@@ -112,7 +113,7 @@ unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: imp
         for x in cell.x..cell.x_end {
             // SAFETY: the pixel is in the cell, which the caller promises to be inside the image.
             let rgb = channels(unsafe { image.pixel(cx, image.start(y), x) });
-            let [r, g, b] = rgb.map(|v| cx.scale(v, 1.0 / 255.0));
+            let [r, g, b] = rgb.map(|v| scaled(cx, v, 1.0 / 255.0));
             let [f, h, k] = response(cx, rgb.map(|v| LINEAR.0[v as usize]));
             let distance = eccentricity(cx, dy, place.column(cx, x).1);
             let values = [r, g, b, f, h, k, distance];
@@ -121,7 +122,7 @@ unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: imp
             }
         }
     }
-    let per_pixel = cx.recip(cell.area() as f32);
+    let per_pixel = cx.recip_approx(cell.area() as f32);
     let [r, g, b, f, h, k, distance] = sums.map(|sum| sum.total() * per_pixel);
     let [l, a, bb] = lab(cx, [f, h, k], 1.0);
     let middle = |start: u32, end: u32| (start + end - 1) as f32 * 0.5;
@@ -165,7 +166,7 @@ unsafe fn structure(cx: impl Simt, image: Image, cell: Cell, put: impl Fn(u32, f
             (left, middle) = (middle, right);
         }
     }
-    let per_pixel = cx.recip(cell.area() as f32);
+    let per_pixel = cx.recip_approx(cell.area() as f32);
     let [gx, gy, edge, deviation] = sums.map(|sum| sum.total() * per_pixel);
     put(6, gx * GRADIENT);
     put(7, gy * GRADIENT);

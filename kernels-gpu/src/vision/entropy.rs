@@ -64,14 +64,14 @@ kernel! {
         });
         cx.barrier();
 
-        let per_pixel = cx.recip(area.area() as f32);
+        let per_pixel = cx.recip_approx(area.area() as f32);
         let mut bits = Sum::default();
         let mut bin = rank;
         while bin < BINS {
             let count = cx.shared_get(count, bin);
             if count > 0 && count < area.area() {
                 let p = count as f32 * per_pixel;
-                bits.add(-p * cx.log2(p));
+                bits.add(-p * cx.log2_approx(p));
             }
             bin += threads;
         }

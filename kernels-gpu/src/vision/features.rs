@@ -75,7 +75,7 @@ kernel! {
             for thread in 0..threads {
                 sum.add(cx.shared_get(partial, rank * pitch + thread));
             }
-            let mean = sum.total() * cx.recip(area.area() as f32);
+            let mean = sum.total() * cx.recip_approx(area.area() as f32);
             features.set(cx, (n * PLANES + rank) as usize, mean);
         }
     }

@@ -134,7 +134,7 @@ impl Row {
         // by less than 1/64, and by at most one after it is cut.
         let columns = divide(cx, width + side - 1, side);
         let index = n.wrapping_sub(patch);
-        let mut row = (index as f32 * cx.recip(columns as f32)) as u32;
+        let mut row = (index as f32 * cx.recip_approx(columns as f32)) as u32;
         let mut column = index.wrapping_sub(row.wrapping_mul(columns));
         if column >= 1 << 31 {
             (row, column) = (row.wrapping_sub(1), column.wrapping_add(columns));

@@ -187,7 +187,7 @@ kernel! {
                 ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7)))
             };
             let length = cx.sqrt_approx(sum(WARPS)).max(1e-12);
-            let cosine = (sum(0) * cx.recip(length)).clamp(-1.0, 1.0);
+            let cosine = (sum(0) * cx.recip_approx(length)).clamp(-1.0, 1.0);
             let score = cx.fma(0.5, cosine, 0.5);
             let feature = |plane: u32| cx.shared_get(rows, row(rank) + plane);
             let sharpness = feature(edge);

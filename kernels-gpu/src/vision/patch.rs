@@ -144,7 +144,7 @@ impl Cell {
 /// it narrows them to 16 bits, for which ptxas calls a function.
 #[inline(always)]
 pub(crate) fn divide(cx: impl Simt, a: u32, b: u32) -> u32 {
-    ((a as f32 + 0.5) * cx.recip(b as f32)) as u32
+    ((a as f32 + 0.5) * cx.recip_approx(b as f32)) as u32
 }
 
 /// A compensated sum (Kahan): its error does not grow with the number of terms.

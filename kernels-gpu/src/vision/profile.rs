@@ -149,7 +149,7 @@ unsafe fn resized(cx: impl Simt, rgb: In<u8>, start: u32, height: u32, width: u3
 fn linear(cx: impl Simt, c: f32) -> f32 {
     // Both branches are computed, because the pixels of a warp differ.
     let base = (c + 0.055) * (1.0 / 1.055);
-    let (line, power) = (c * (1.0 / 12.92), cx.exp2(2.4 * cx.log2(base)));
+    let (line, power) = (c * (1.0 / 12.92), cx.exp2_approx(2.4 * cx.log2_approx(base)));
     if c <= 0.04045 { line } else { power }
 }
 

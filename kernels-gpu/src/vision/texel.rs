@@ -21,6 +21,7 @@
 
 use thalweg_simt::{In, Simt};
 
+use crate::parts::number::scaled;
 use crate::vision::patch::Patch;
 
 /// Scales [`gradient`] to units of 1: luma is times 255000, and the weights of a Sobel sum add up
@@ -127,7 +128,7 @@ pub(crate) fn channels(pixel: u32) -> [u32; 3] {
 #[inline(always)]
 pub(crate) fn luma(cx: impl Simt, pixel: u32) -> f32 {
     // The float 2^23 + v has the integer v as its mantissa.
-    let biased = cx.dot2_high(114, pixel, cx.dot2_low(299 | 587 << 16, pixel, 0x4b00_0000));
+    let biased = cx.dp2a_hi_u32(114, pixel, cx.dp2a_lo_u32(299 | 587 << 16, pixel, 0x4b00_0000));
     f32::from_bits(biased) - 8_388_608.0
 }
 
@@ -222,7 +223,7 @@ pub(crate) fn response(cx: impl Simt, [r, g, b]: [f32; 3]) -> [f32; 3] {
         let scale = |v: f64| (v / white / T0) as f32;
         let t = cx.fma(scale(x), r, cx.fma(scale(y), g, scale(z) * b));
         let lack = cx.sub_sat(1.0, t);
-        cx.fma((-7.787 * T0 / ROOT0) as f32, lack, cx.cbrt(t + lack))
+        cx.fma((-7.787 * T0 / ROOT0) as f32, lack, cx.cbrt_approx(t + lack))
     };
     [
         f(0.412453, 0.357580, 0.180423, WHITE[0]),
@@ -256,28 +257,28 @@ impl Place {
     #[inline(always)]
     pub(crate) fn new(cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32) -> Self {
         // If the extent is 1, the only index is 0, and any scale will do.
-        let scale = |extent: u32| cx.recip(cx.scale(extent.max(2) - 1, 1.0));
+        let scale = |extent: u32| cx.recip_approx(scaled(cx, extent.max(2) - 1, 1.0));
         // The farthest corner of the unit square is the farther one along both axes.
         let far = |f: f32| f.abs().max((1.0 - f).abs());
         let (y, x) = (far(fixation_y), far(fixation_x));
         Self {
             scale: [scale(height), scale(width)],
             fixation: [fixation_y, fixation_x],
-            nearness: cx.recip(cx.sqrt_approx(cx.fma(y, y, x * x))),
+            nearness: cx.recip_approx(cx.sqrt_approx(cx.fma(y, y, x * x))),
         }
     }
 
     /// Computes plane 9 of row `y`, and its part of the eccentricity.
     #[inline(always)]
     pub(crate) fn row(self, cx: impl Simt, y: u32) -> (f32, f32) {
-        let y = cx.scale(y, self.scale[0]);
+        let y = scaled(cx, y, self.scale[0]);
         (y, (y - self.fixation[0]) * self.nearness)
     }
 
     /// Computes plane 10 of column `x`, and its part of the eccentricity.
     #[inline(always)]
     pub(crate) fn column(self, cx: impl Simt, x: u32) -> (f32, f32) {
-        let x = cx.scale(x, self.scale[1]);
+        let x = scaled(cx, x, self.scale[1]);
         (x, (x - self.fixation[1]) * self.nearness)
     }
 }

@@ -27,6 +27,7 @@
 
 use thalweg_simt::{Simt, kernel};
 
+use crate::parts::number::scaled;
 use crate::vision::texel::{
     CONTRAST, Column, GRADIENT, Image, LINEAR, Place, Walk, channels, contrast, eccentricity, gradient, lab, response,
 };
@@ -163,9 +164,9 @@ fn texels<const N: usize, const M: usize>(
 ) {
     let rgb: [[u32; 3]; N] = core::array::from_fn(|i| channels(row[i + 1]));
     let windows: [[Column; 3]; N] = core::array::from_fn(|i| [columns[i], columns[i + 1], columns[i + 2]]);
-    put(0, rgb.map(|c| cx.scale(c[0], 1.0 / 255.0)));
-    put(1, rgb.map(|c| cx.scale(c[1], 1.0 / 255.0)));
-    put(2, rgb.map(|c| cx.scale(c[2], 1.0 / 255.0)));
+    put(0, rgb.map(|c| scaled(cx, c[0], 1.0 / 255.0)));
+    put(1, rgb.map(|c| scaled(cx, c[1], 1.0 / 255.0)));
+    put(2, rgb.map(|c| scaled(cx, c[2], 1.0 / 255.0)));
     let lab = rgb.map(|c| linear_lab(cx, c.map(|v| LINEAR.0[v as usize])));
     put(3, lab.map(|v| v.0));
     put(4, lab.map(|v| v.1));

@@ -21,6 +21,7 @@
 mod block;
 mod error;
 mod fibers;
+mod math;
 mod place;
 mod run;
 mod thread;

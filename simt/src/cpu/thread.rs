@@ -66,28 +66,6 @@ impl Simt for CpuThread<'_> {
     }
 
     #[inline(always)]
-    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
-        // If the target lacks the instruction, `mul_add` is a slow library call.
-        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { a * b + c }
-    }
-    #[inline(always)]
-    fn sqrt(self, x: f32) -> f32 {
-        x.sqrt()
-    }
-    #[inline(always)]
-    fn log2(self, x: f32) -> f32 {
-        x.log2()
-    }
-    #[inline(always)]
-    fn exp2(self, x: f32) -> f32 {
-        x.exp2()
-    }
-    #[inline(always)]
-    fn recip(self, x: f32) -> f32 {
-        x.recip()
-    }
-
-    #[inline(always)]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.
@@ -200,6 +178,10 @@ impl Cooperative for CpuThread<'_> {
     #[inline]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
         Place::window(byte_offset)
+    }
+    #[inline]
+    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
+        Place::window(address)
     }
     #[inline]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {

@@ -6,6 +6,8 @@ thalweg_simt::ptx! { unsafe "sm_75" }
 
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod integers;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod math;
 
 /// Returns whether the kernels were built to PTX. They are not on a machine without a compiler for
 /// kernels, and then only the CPU device runs them.

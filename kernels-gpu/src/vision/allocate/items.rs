@@ -2,6 +2,7 @@
 
 use thalweg_simt::{Cooperative, In, InOut, Shared, Simt};
 
+use crate::parts::number::nearest;
 use crate::vision::layout::Span;
 
 /// Patches that a warp reads at once, and the most that its list can hold.
@@ -198,5 +199,5 @@ fn quantise(cx: impl Simt, r: f32) -> u32 {
     // one, 32768, which is the upper one.
     #[expect(clippy::manual_clamp, reason = "NaN becomes 0")]
     let r = r.max(0.0).min(1.0);
-    cx.nearest(r, 65535.0).max(1)
+    nearest(cx, r, 65535.0).max(1)
 }

@@ -3,6 +3,7 @@
 use thalweg_simt::Cooperative;
 
 use super::totals::sum;
+use crate::parts::number::scaled;
 use crate::vision::patch::Patch;
 use crate::vision::texel::{Place, eccentricity};
 
@@ -25,8 +26,8 @@ impl Place {
 /// of the rows or columns.
 #[inline(always)]
 fn spread(cx: impl Cooperative, place: Place, axis: usize, start: u32, extent: u32) -> (f32, f32) {
-    let center = cx.scale(2 * start + extent - 1, 0.5) * place.scale[axis];
-    let half = 0.5 * cx.sqrt_approx(cx.scale(extent * extent - 1, 1.0)) * place.scale[axis];
+    let center = scaled(cx, 2 * start + extent - 1, 0.5) * place.scale[axis];
+    let half = 0.5 * cx.sqrt_approx(scaled(cx, extent * extent - 1, 1.0)) * place.scale[axis];
     ((center - place.fixation[axis]) * place.nearness, half * place.nearness)
 }
 
@@ -49,5 +50,5 @@ pub(super) fn node(cx: impl Cooperative, place: Place, area: Patch, i: u32) -> f
         (if i & 1 == 0 { at } else { -at }, weight)
     };
     let ((v, p), (u, q)) = (node(i), node(i / 4));
-    cx.scale(area.area(), p * q) * eccentricity(cx, cx.fma(v, dy, y), cx.fma(u, dx, x))
+    scaled(cx, area.area(), p * q) * eccentricity(cx, cx.fma(v, dy, y), cx.fma(u, dx, x))
 }

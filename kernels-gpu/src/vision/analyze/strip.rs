@@ -3,6 +3,7 @@
 use thalweg_simt::{Cooperative, Shared};
 
 use super::totals::sum;
+use crate::parts::number::{count_byte, lookup_byte, scaled};
 use crate::vision::texel::{
     CONTRAST, Column, GRADIENT, Image, Place, Walk, contrast, eccentricity, gradient, lab, response,
 };
@@ -79,8 +80,8 @@ impl Strip {
         let Sums { all, outer, responses, gx, edge, distance, deviation } = sums;
         let gy = smooth(&walk) - above;
         let n = (end - top) * N as u32;
-        let [l, a, b] = lab(cx, responses, cx.scale(n, 1.0));
-        let byte = |v: u32| cx.scale(v, 1.0 / 255.0);
+        let [l, a, b] = lab(cx, responses, scaled(cx, n, 1.0));
+        let byte = |v: u32| scaled(cx, v, 1.0 / 255.0);
         [
             byte(outer & 0xffff),
             byte(all.wrapping_sub(outer) >> 8 & 0xffff),
@@ -116,8 +117,8 @@ impl Strip {
             // and an entry of the table is chosen by one byte: both are below 256, the number of
             // words that the caller promises.
             let linear = unsafe {
-                cx.shared_count(count, cx.dot4(77 | 150 << 8 | 29 << 16, pixel, 128), 1);
-                [0, 1, 2].map(|k| cx.shared_lookup(table, pixel, k))
+                count_byte(cx, count, cx.dp4a_u32(77 | 150 << 8 | 29 << 16, pixel, 128), 1);
+                [0, 1, 2].map(|k| lookup_byte(cx, table, pixel, k))
             };
             responses[i] = response(cx, linear);
             sums.all = sums.all.wrapping_add(pixel);

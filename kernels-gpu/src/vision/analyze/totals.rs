@@ -78,7 +78,7 @@ pub(super) unsafe fn finish(
             }
         }
         let half = half.total();
-        let mut mean = (half + cx.shuffle_xor(half, 16)) * cx.recip(kept(cx, total, 11));
+        let mut mean = (half + cx.shuffle_xor(half, 16)) * cx.recip_approx(kept(cx, total, 11));
         if lane == 9 || lane == 10 {
             mean = kept(cx, total, lane);
         }
@@ -98,13 +98,13 @@ pub(super) unsafe fn finish(
 /// `count` has [`BINS`] words of shared memory, which no thread writes meanwhile.
 #[inline(always)]
 pub(super) unsafe fn bits(cx: impl Cooperative, count: Shared<u32>, pixels: f32) -> f32 {
-    let all = cx.log2(pixels);
+    let all = cx.log2_approx(pixels);
     let mut bits = 0.0;
     for k in 0..BINS / 32 {
         // SAFETY: the index is at most 31 + 32 * 7, below BINS, which the caller promises.
         let count = unsafe { cx.shared_get(count, cx.thread_idx().x % 32 + 32 * k) } as f32;
         // A bin with all pixels contributes exactly 0, and so does an empty one.
-        bits = cx.fma(count, all - cx.log2(count.max(1.0)), bits);
+        bits = cx.fma(count, all - cx.log2_approx(count.max(1.0)), bits);
     }
     bits * 0.125
 }
