@@ -5,9 +5,14 @@ use crate::{Element, Index, Simt};
 macro_rules! parameter {
     ($(#[$doc:meta])* $name:ident, $ptr:ty) => {
         $(#[$doc])*
-        #[repr(transparent)]
+        #[cfg_attr(target_arch = "nvptx64", repr(transparent))]
         #[derive(Debug)]
-        pub struct $name<T>($ptr);
+        pub struct $name<T> {
+            start: $ptr,
+            /// The number of elements, by which the CPU device checks each index.
+            #[cfg(not(target_arch = "nvptx64"))]
+            len: usize,
+        }
 
         impl<T> Clone for $name<T> {
             #[inline(always)]
@@ -17,38 +22,73 @@ macro_rules! parameter {
         }
         impl<T> Copy for $name<T> {}
 
-        impl<T> $name<T> {
-            /// Makes the parameter from the slot that the launch carries.
+        impl<T: Element> $name<T> {
+            /// Makes the parameter from the address and the length that the launch carries.
             ///
             /// # Safety
-            /// `address` is that of a device buffer that the launch passed for this parameter.
+            /// They are those of a device buffer that the launch passed for this parameter.
             #[cfg(not(target_arch = "nvptx64"))]
             #[doc(hidden)]
             #[inline(always)]
-            pub unsafe fn from_address(address: u64) -> Self
-            where
-                T: Element,
-            {
-                Self(address as usize as $ptr)
+            pub unsafe fn from_address(address: u64, len: u64) -> Self {
+                Self { start: address as usize as $ptr, len: len as usize }
             }
-        }
 
-        impl<T: Element> $name<T> {
             /// Makes the parameter from the address that the launch carries.
             ///
             /// # Safety
             /// `p` is the address of a device buffer that the launch passed for this parameter.
+            #[cfg(target_arch = "nvptx64")]
             #[doc(hidden)]
             #[inline(always)]
             pub unsafe fn from_ptr(p: $ptr) -> Self {
-                Self(p)
+                Self { start: p }
             }
 
             /// Returns the address of element 0.
             #[must_use]
             #[inline(always)]
             pub fn as_ptr(self) -> $ptr {
-                self.0
+                self.start
+            }
+
+            /// Returns the part of the buffer from element `start` on.
+            ///
+            /// # Safety
+            /// `start` is at most the length that the declaration requires of the buffer. (The CPU
+            /// device checks it and reports a violation.)
+            #[must_use]
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            pub unsafe fn tail(self, start: impl Index) -> Self {
+                let start = start.index();
+                #[cfg(not(target_arch = "nvptx64"))]
+                if start > self.len {
+                    crate::violation::outside(start, self.start.addr(), self.len);
+                }
+                Self {
+                    // SAFETY: The caller promises that `start` is at most the buffer's length.
+                    start: unsafe { self.start.add(start) },
+                    #[cfg(not(target_arch = "nvptx64"))]
+                    len: self.len - start,
+                }
+            }
+
+            /// Returns the address of element `i`. The CPU device checks `i` first.
+            ///
+            /// # Safety
+            /// `i` is below the length that the declaration requires of the buffer.
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn at(self, i: impl Index) -> $ptr {
+                let i = i.index();
+                #[cfg(not(target_arch = "nvptx64"))]
+                if i >= self.len {
+                    crate::violation::outside(i, self.start.addr(), self.len);
+                }
+                // SAFETY: The caller promises that `i` is below the length that the declaration
+                // requires, and the launcher checked that the buffer has this length.
+                unsafe { self.start.add(i) }
             }
         }
     };
@@ -72,14 +112,16 @@ impl<T: Element> In<T> {
     /// Loads element `i`.
     ///
     /// # Safety
-    /// `i` is below the length that the declaration requires of the buffer.
+    /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
+    /// it and reports a violation.)
     #[must_use]
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i.index())) }
+        unsafe { cx.load(self.at(i)) }
     }
 }
 
@@ -87,13 +129,15 @@ impl<T: Element> Out<T> {
     /// Stores element `i`.
     ///
     /// # Safety
-    /// `i` is below the length that the declaration requires of the buffer.
+    /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
+    /// it and reports a violation.)
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i.index()), v) }
+        unsafe { cx.store(self.at(i), v) }
     }
 }
 
@@ -101,25 +145,29 @@ impl<T: Element> InOut<T> {
     /// Loads element `i`.
     ///
     /// # Safety
-    /// `i` is below the length that the declaration requires of the buffer.
+    /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
+    /// it and reports a violation.)
     #[must_use]
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub unsafe fn get(self, cx: impl Simt, i: impl Index) -> T {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.load(self.0.add(i.index())) }
+        unsafe { cx.load(self.at(i)) }
     }
 
     /// Stores element `i`.
     ///
     /// # Safety
-    /// `i` is below the length that the declaration requires of the buffer.
+    /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
+    /// it and reports a violation.)
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub unsafe fn set(self, cx: impl Simt, i: impl Index, v: T) {
         // SAFETY: The caller promises that `i` is below the length that the declaration requires,
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
-        unsafe { cx.store(self.0.add(i.index()), v) }
+        unsafe { cx.store(self.at(i), v) }
     }
 }

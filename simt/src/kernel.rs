@@ -147,8 +147,8 @@ macro_rules! kernel {
                         unsafe { $body }
                     }
                     #[allow(unused_variables)]
-                    unsafe fn __thalweg_block(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
-                        let mut slots = slots.iter().copied();
+                    unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
+                        let mut slots = $crate::host::unpack(slots);
                         // SAFETY: The launcher made one slot for each parameter, in this order,
                         // with `Argument::slot`. The slot of a buffer is its address, and the CPU
                         // device exposed the memory's provenance when it allocated it.
@@ -163,7 +163,10 @@ macro_rules! kernel {
                             $crate::__run!($context block, |cx| __thalweg_body(cx, $($arg),*))
                         };
                     }
-                    $crate::__core::option::Option::Some(__thalweg_block as $crate::host::CpuEntry)
+                    $crate::__core::option::Option::Some($crate::host::CpuEntry {
+                        block: __thalweg_block::<$crate::cpu::Unchecked>,
+                        parameters: &[$($crate::__core::stringify!($arg)),*],
+                    })
                 }
                 $crate::__cooperative!($context)
             ]
@@ -248,7 +251,7 @@ macro_rules! __launcher {
             // that pass `require`, and they passed it above. There is one slot for each parameter,
             // in the order of the declaration. `on` launches on buffers that `__S` orders, and the
             // slices have this tag.
-            unsafe { on.launch(&__KERNEL, shape, &slots) }
+            unsafe { on.launch(&__KERNEL, shape, slots.as_flattened()) }
         }
     };
 }
@@ -267,8 +270,8 @@ macro_rules! __parameter {
     (raw $t:ident) => { $t };
     (body $kind:ident<$t:ident>) => { $crate::$kind<$t> };
     (body $t:ident) => { $t };
-    (slot $slot:tt $kind:ident<$t:ident>) => { $crate::$kind::<$t>::from_address($slot) };
-    (slot $slot:tt $t:ident) => { $crate::host::number::<$t>($slot) };
+    (slot $slot:tt $kind:ident<$t:ident>) => { { let slot = $slot; $crate::$kind::<$t>::from_address(slot.bits, slot.len) } };
+    (slot $slot:tt $t:ident) => { $crate::host::number::<$t>($slot.bits) };
     (from $arg:ident $kind:ident<$t:ident>) => { $crate::$kind::from_ptr($arg) };
     (from $arg:ident $t:ident) => { $arg };
 }

@@ -52,6 +52,7 @@
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
 //! | `index` | the types by which bodies index buffers |
+//! | `violation` | how the CPU device ends a thread that makes an access which it must not make |
 //! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
 //! | `gpu` | the context on `nvptx64` |
 //! | [`host::counted`] | numbers with their nouns |
@@ -85,6 +86,8 @@ pub mod cpu;
 mod gpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod host;
+#[cfg(not(target_arch = "nvptx64"))]
+mod violation;
 
 pub use bits::Bits;
 pub use buffer::{In, InOut, Out};

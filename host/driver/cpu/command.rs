@@ -42,7 +42,14 @@ pub(crate) enum Work {
     /// Repeats a pattern `count` times. `dst` is aligned for it.
     Fill { dst: u64, pattern: Pattern, count: usize },
     /// Runs a kernel, which [`launch`](Self::launch) made.
-    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: [u64; MAX_PARAMETERS], start: usize },
+    Launch { kernel: &'static Kernel, shape: LaunchShape, slots: Slots, start: usize },
+}
+
+/// The words that a launch carries, of which the first `len` count.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    words: [u64; 2 * MAX_PARAMETERS],
+    len: usize,
 }
 
 #[allow(clippy::large_enum_variant)]
@@ -154,8 +161,8 @@ impl Work {
         if kernel.cpu().is_none() {
             return Err(CpuError::NoBody { kernel: kernel.name() });
         }
-        let mut inline = [0; MAX_PARAMETERS];
-        inline[..slots.len()].copy_from_slice(slots);
+        let mut inline = Slots { words: [0; 2 * MAX_PARAMETERS], len: slots.len() };
+        inline.words[..slots.len()].copy_from_slice(slots);
         Ok(Self::Launch { kernel, shape, slots: inline, start: 0 })
     }
 
@@ -212,7 +219,7 @@ impl Work {
                 // launch, guarantees that the kernel is sound for these arguments, and that queues
                 // and events order every other conflicting access to its buffers before or after
                 // this command.
-                let outcome = unsafe { grid::run(cpu, kernel, *shape, slots, *start..end) };
+                let outcome = unsafe { grid::run(cpu, kernel, *shape, &slots.words[..slots.len], *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));
                     return Step::Done;

@@ -81,7 +81,8 @@ impl Cuda {
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
         let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
-        for (p, slot) in parameters[..slots.len()].iter_mut().zip(slots) {
+        // The second half of the slots holds the lengths of buffers, which only the CPU device needs.
+        for (p, slot) in parameters.iter_mut().zip(&slots[..slots.len() / 2]) {
             // The driver knows each parameter's size and reads so many bytes from the start of its
             // slot, where a little-endian machine has the low bytes.
             *p = (&raw const *slot).cast_mut().cast();

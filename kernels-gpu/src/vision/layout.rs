@@ -128,7 +128,7 @@ impl Row {
         }
         // SAFETY: `fits` found the image inside `bytes`, which is the length of `rgb`, so `byte` is
         // inside it, too.
-        let rgb = unsafe { In::from_ptr(rgb.as_ptr().add(byte as usize)) };
+        let rgb = unsafe { rgb.tail(byte) };
         // Both divisions use floats, because those of integers take many instructions. The first is
         // of numbers below 2^15. In the second, a proper row is below 2^14, so the quotient is off
         // by less than 1/64, and by at most one after it is cut.

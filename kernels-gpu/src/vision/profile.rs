@@ -133,7 +133,7 @@ unsafe fn resized(cx: impl Simt, rgb: In<u8>, start: u32, height: u32, width: u3
     // SAFETY: For `i` below 512, 2 i + 1 is below 1024, so the first tap is below `extent`; the
     // second is clamped. The caller promises that `rgb` holds the image.
     let [a, b, c, d] = unsafe {
-        let rgb = In::from_ptr(rgb.as_ptr().add(start as usize));
+        let rgb = rgb.tail(start);
         [(y0, x0), (y0, x1), (y1, x0), (y1, x1)].map(|(y, x)| pixel(cx, rgb, y * width + x))
     };
     [0, 1, 2].map(|k| {

@@ -2,25 +2,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::marker::PhantomData;
 use std::thread;
 
 use super::error::Fault;
 use super::fibers;
+use super::monitor::{Monitor, Unchecked};
 use super::place::Place;
 use super::thread::CpuThread;
 use super::workspace::FiberSpace;
 use crate::Dim3;
 
-/// A block of a running kernel.
-pub struct CpuBlock<'a> {
-    place: Place,
+/// A block of a running kernel. `M` says whether its accesses are checked.
+pub struct CpuBlock<'a, M = Unchecked> {
+    place: Place<'a>,
     fibers: RefCell<&'a mut FiberSpace>,
     /// The rank of the independent thread that panicked.
     thread: Cell<u32>,
     fault: Cell<Option<Fault>>,
+    monitor: PhantomData<M>,
 }
 
-impl fmt::Debug for CpuBlock<'_> {
+impl<M> fmt::Debug for CpuBlock<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CpuBlock").field("place", &self.place).finish_non_exhaustive()
     }
@@ -35,15 +38,15 @@ impl Drop for OnUnwind<'_> {
     }
 }
 
-impl<'a> CpuBlock<'a> {
-    pub(super) fn new(place: Place, fibers: &'a mut FiberSpace) -> Self {
-        Self { place, fibers: RefCell::new(fibers), thread: Cell::new(0), fault: Cell::new(None) }
+impl<'a, M: Monitor> CpuBlock<'a, M> {
+    pub(super) fn new(place: Place<'a>, fibers: &'a mut FiberSpace) -> Self {
+        Self { place, fibers: RefCell::new(fibers), thread: Cell::new(0), fault: Cell::new(None), monitor: PhantomData }
     }
 
     /// Runs the threads one after another. The entries of bodies over [`Simt`](crate::Simt) call
     /// it.
     #[inline(always)]
-    pub fn run_independent(&self, body: impl Fn(CpuThread<'_>)) {
+    pub fn run_independent(&self, body: impl Fn(CpuThread<'_, M>)) {
         // This is a copy that no store of the body can change, so it can stay in registers.
         let place = self.place;
         let mut rank = 0;
@@ -51,7 +54,7 @@ impl<'a> CpuBlock<'a> {
             for y in 0..place.dim.y {
                 for x in 0..place.dim.x {
                     let guard = OnUnwind(&self.thread, rank);
-                    body(CpuThread { place: &place, idx: Dim3 { x, y, z }, rank, fiber: None });
+                    body(CpuThread { place: &place, idx: Dim3 { x, y, z }, rank, fiber: None, monitor: PhantomData });
                     std::mem::forget(guard);
                     rank += 1;
                 }
@@ -67,7 +70,7 @@ impl<'a> CpuBlock<'a> {
     /// # Safety
     /// While a thread waits, its body holds no value with a destructor and has lent no part of its
     /// stack to others.
-    pub unsafe fn run_cooperative(&self, body: impl Fn(CpuThread<'_>)) {
+    pub unsafe fn run_cooperative(&self, body: impl Fn(CpuThread<'_, M>)) {
         // SAFETY: The caller promises what `fibers::run` requires of the body.
         let outcome = unsafe { fibers::run(&self.place, &mut self.fibers.borrow_mut(), body) };
         self.fault.set(outcome.err());

@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::Location;
 
-use super::place::{Place, Violation};
+use super::place::Place;
 use crate::Dim3;
 use crate::host::counted;
+use crate::violation::{Violation, Wrong};
 
 /// A block that did not run to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +37,25 @@ pub enum Fault {
         /// Where each thread is, by rank in the block. `x` varies fastest.
         threads: String,
     },
+    /// A thread used an element that a buffer does not have.
+    OutOfBounds {
+        /// The thread's position in the block.
+        thread: [u32; 3],
+        /// The line of the kernel.
+        location: &'static Location<'static>,
+        /// The name of the parameter.
+        buffer: &'static str,
+        /// The index of the element.
+        element: u64,
+        /// The number of elements of the buffer, or of the part of it that the thread used.
+        len: u64,
+    },
     /// A thread used shared memory outside the bytes of the declaration, or misaligned.
     SharedMemory {
         /// The thread's position in the block.
         thread: [u32; 3],
+        /// The line of the kernel.
+        location: &'static Location<'static>,
         /// What it accessed.
         access: String,
         /// The number of bytes of shared memory that the declaration asks for.
@@ -56,11 +73,23 @@ pub enum Fault {
 impl Fault {
     /// Returns the fault of the thread `rank`, whose body panicked with `payload`.
     #[cold]
-    pub(super) fn of_panic(payload: Box<dyn Any + Send>, place: &Place, rank: u32) -> Self {
+    pub(super) fn of_panic(payload: Box<dyn Any + Send>, place: &Place<'_>, rank: u32) -> Self {
         let Dim3 { x, y, z } = place.thread(rank);
         let thread = [x, y, z];
         let payload = match payload.downcast::<Violation>() {
-            Ok(violation) => return Self::SharedMemory { thread, access: violation.0, shared: place.shared_len },
+            Ok(violation) => {
+                let Violation { location, what } = *violation;
+                return match what {
+                    Wrong::Shared(access) => Self::SharedMemory { thread, location, access, shared: place.shared_len },
+                    Wrong::Outside { element, address, len } => Self::OutOfBounds {
+                        thread,
+                        location,
+                        buffer: place.buffer_at(address),
+                        element: element as u64,
+                        len: len as u64,
+                    },
+                };
+            }
             Err(payload) => payload,
         };
         let message = match payload.downcast::<String>() {
@@ -87,9 +116,16 @@ impl fmt::Display for BlockError {
                 "its threads diverged: {threads} (a barrier must be reached by every thread of the block, a warp \
                  operation by all 32 threads of the warp)"
             ),
-            Fault::SharedMemory { thread, access, shared } => {
+            Fault::OutOfBounds { thread, location, buffer, element, len } => {
+                let len = counted(*len, "element");
+                write!(f, "thread {thread:?} used element {element} of `{buffer}`, which has {len}, at {location}")
+            }
+            Fault::SharedMemory { thread, location, access, shared } => {
                 let shared = counted(*shared, "byte");
-                write!(f, "thread {thread:?} accessed {access}; the kernel declares {shared} of shared memory")
+                write!(
+                    f,
+                    "thread {thread:?} accessed {access}; the kernel declares {shared} of shared memory, at {location}"
+                )
             }
             Fault::Stacks { threads, reason } => {
                 let threads = counted(*threads, "cooperating thread");

@@ -1,12 +1,14 @@
 //! The threads of a cooperative block as coroutines, and their scheduler. The module [`cpu`](super)
 //! describes how it works.
 
+use std::marker::PhantomData;
 use std::panic::{self, AssertUnwindSafe};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::error::Fault;
+use super::monitor::Monitor;
 use super::place::Place;
 use super::thread::{CpuThread, Fiber};
 use super::warp::{self, At, Lane, WARP};
@@ -25,7 +27,11 @@ type Thread<'a> = Coroutine<(), (), Result<(), Fault>, &'a mut DefaultStack>;
 /// # Safety
 /// While a thread waits, its body holds no value with a destructor and has lent no part of its
 /// stack to others.
-pub(super) unsafe fn run(place: &Place, space: &mut FiberSpace, body: impl Fn(CpuThread<'_>)) -> Result<(), Fault> {
+pub(super) unsafe fn run<M: Monitor>(
+    place: &Place<'_>,
+    space: &mut FiberSpace,
+    body: impl Fn(CpuThread<'_, M>),
+) -> Result<(), Fault> {
     let FiberSpace { stacks, lanes } = space;
     let threads = (place.dim.x * place.dim.y * place.dim.z) as usize;
     while stacks.len() < threads {
@@ -40,7 +46,13 @@ pub(super) unsafe fn run(place: &Place, space: &mut FiberSpace, body: impl Fn(Cp
         let (body, lane) = (&body, &lanes[rank]);
         let rank = rank as u32;
         let main = move |yielder: &Yielder<(), ()>, ()| {
-            let cx = CpuThread { place, idx: place.thread(rank), rank, fiber: Some(Fiber { yielder, lane }) };
+            let cx = CpuThread {
+                place,
+                idx: place.thread(rank),
+                rank,
+                fiber: Some(Fiber { yielder, lane }),
+                monitor: PhantomData,
+            };
             let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(cx)));
             lane.at.set(At::Returned);
             outcome.map_err(|payload| Fault::of_panic(payload, place, rank))

@@ -1,9 +1,10 @@
 //! Arithmetic on the host.
 
+use super::monitor::Monitor;
 use super::thread::CpuThread;
 use crate::{Bits, Math};
 
-impl Math for CpuThread<'_> {
+impl<M: Monitor> Math for CpuThread<'_, M> {
     #[inline(always)]
     fn fma(self, a: f32, b: f32, c: f32) -> f32 {
         // If the target lacks the instruction, `mul_add` is a slow library call.
@@ -43,4 +44,4 @@ impl Math for CpuThread<'_> {
     }
 }
 
-impl Bits for CpuThread<'_> {}
+impl<M: Monitor> Bits for CpuThread<'_, M> {}

@@ -18,10 +18,12 @@
 //! others have not written yet, so a wrong result is likely. With one fixed order it could be right
 //! each time.
 
+mod access;
 mod block;
 mod error;
 mod fibers;
 mod math;
+mod monitor;
 mod place;
 mod run;
 mod thread;
@@ -30,6 +32,7 @@ mod workspace;
 
 pub use block::CpuBlock;
 pub use error::{BlockError, Fault};
+pub use monitor::{Monitor, Unchecked};
 pub use run::run_block;
 pub use thread::CpuThread;
 pub use workspace::Workspace;

@@ -1,12 +1,16 @@
 //! What the threads of a block have in common: the block's position and its shared memory.
 
-use std::panic;
-
-use crate::{Dim3, Element, Shared, Word};
+use crate::host::{Slot, unpack};
+use crate::violation::violation;
+use crate::{Dim3, Element, Shared};
 
 /// The position, the extents and the shared memory of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Place<'a> {
+    /// The names of the parameters.
+    pub(super) parameters: &'a [&'static str],
+    /// What the launch carries for the parameters.
+    pub(super) slots: &'a [u64],
     pub(super) idx: Dim3,
     pub(super) grid: Dim3,
     pub(super) dim: Dim3,
@@ -15,15 +19,25 @@ pub(super) struct Place {
     pub(super) shared_len: u32,
 }
 
-impl Place {
+impl Place<'_> {
     /// Returns the position of the thread with this rank.
     pub(super) fn thread(&self, rank: u32) -> Dim3 {
         let Dim3 { x, y, .. } = self.dim;
         Dim3 { x: rank % x, y: rank / x % y, z: rank / (x * y) }
     }
 
+    /// Returns the name of the buffer that has an element or a tail at `address`.
+    #[cold]
+    pub(super) fn buffer_at(&self, address: usize) -> &'static str {
+        let starts_before = |(_, slot): &(_, Slot)| slot.len > 0 && slot.bits <= address as u64;
+        let found =
+            self.parameters.iter().zip(unpack(self.slots)).filter(starts_before).max_by_key(|(_, slot)| slot.bits);
+        found.map_or("(unknown)", |(name, _)| name)
+    }
+
     /// Makes a window of shared memory after checking its alignment.
     #[inline]
+    #[track_caller]
     pub(super) fn window<T: Element>(byte_offset: u32) -> Shared<T> {
         if !(byte_offset as usize).is_multiple_of(size_of::<T>()) {
             violation(format!(
@@ -35,42 +49,30 @@ impl Place {
         Shared { start: byte_offset, element: std::marker::PhantomData }
     }
 
-    /// Returns the address of element `i` of a window of shared memory after checking it.
+    /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after checking
+    /// that they are inside shared memory, and that the first one is aligned to `align` bytes.
     #[inline]
-    pub(super) fn shared_at<T: Element>(&self, s: Shared<T>, i: u32) -> *mut T {
-        let end = u64::from(s.start) + (u64::from(i) + 1) * size_of::<T>() as u64;
-        if end > u64::from(self.shared_len) {
+    #[track_caller]
+    pub(super) fn shared_at<T: Element>(&self, s: Shared<T>, i: u32, n: u32, align: usize) -> *mut T {
+        let start = u64::from(s.start) + u64::from(i) * size_of::<T>() as u64;
+        if align > size_of::<T>() && !start.is_multiple_of(align as u64) {
             violation(format!(
-                "element {i} of a window of `{}` that starts at byte {}",
+                "{n} elements at once from element {i} of a window of `{}` that starts at byte {}, which needs a \
+                 multiple of {align} bytes",
+                std::any::type_name::<T>(),
+                s.start
+            ));
+        }
+        if start + u64::from(n) * size_of::<T>() as u64 > u64::from(self.shared_len) {
+            violation(format!(
+                "element {} of a window of `{}` that starts at byte {}",
+                u64::from(i) + u64::from(n) - 1,
                 std::any::type_name::<T>(),
                 s.start
             ));
         }
         // SAFETY: `run_block` made the buffer with at least `shared_len` bytes, and the check above
-        // says that the element ends there or before.
-        unsafe { self.shared.add(s.start as usize + i as usize * size_of::<T>()).cast() }
+        // says that the elements end there or before.
+        unsafe { self.shared.add(start as usize).cast() }
     }
-
-    /// Returns the address of elements `i` to `i + 3` of a window of shared memory after checking
-    /// them.
-    #[inline]
-    pub(super) fn shared_at4<T: Word>(&self, s: Shared<T>, i: u32) -> *mut [T; 4] {
-        if !(u64::from(s.start) + u64::from(i) * 4).is_multiple_of(16) {
-            violation(format!("four words at once from word {i} of a window that starts at byte {}", s.start));
-        }
-        let last = self.shared_at(s, i.saturating_add(3));
-        // SAFETY: `shared_at` returned the address of element `i + 3` of the window. So element `i`
-        // is three elements before it, in the same buffer.
-        unsafe { last.sub(3).cast() }
-    }
-}
-
-/// The panic payload of an access outside shared memory.
-pub(super) struct Violation(pub(super) String);
-
-/// Unwinds out of the body. It prints nothing to standard error, because the launch reports the
-/// fault.
-#[cold]
-fn violation(access: String) -> ! {
-    panic::resume_unwind(Box::new(Violation(access)))
 }

@@ -22,8 +22,7 @@ const POISON: u8 = 0xA5;
 /// The kernel has no CPU entry.
 ///
 /// # Safety
-/// - `slots` holds one value for each parameter of the kernel, as
-///   [`Launch::launch`](crate::host::Launch::launch) requires.
+/// - `slots` holds what [`Launch::launch`](crate::host::Launch::launch) requires.
 /// - The kernel is sound for these arguments and this shape, as its declaration promises for every
 ///   launch that passes its `require` clause.
 /// - The addresses in `slots` point into memory that was allocated with its provenance exposed.
@@ -45,6 +44,8 @@ pub unsafe fn run_block(
     shared.resize(words, u128::from_ne_bytes([POISON; 16]));
 
     let place = Place {
+        parameters: entry.parameters,
+        slots,
         idx: block_idx.into(),
         grid: shape.grid.into(),
         dim: shape.block.into(),
@@ -56,7 +57,7 @@ pub unsafe fn run_block(
     // leaves the contents of buffers unspecified anyway. So the unwind is safe to catch.
     // SAFETY: `entry` belongs to `kernel`. The caller promises one slot for each parameter, that
     // the kernel is sound for them and for the shape, and that nothing conflicts with its accesses.
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { entry(&block, slots) }));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { (entry.block)(&block, slots) }));
     match block.fault(outcome) {
         None => Ok(()),
         Some(fault) => Err(BlockError { kernel: kernel.name(), block: block_idx, fault }),

@@ -1,25 +1,29 @@
 //! A thread of a block: the context of a kernel's body on the host.
 
 use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use corosensei::Yielder;
 
+use super::monitor::{Access, Monitor, Unchecked};
 use super::place::Place;
 use super::warp::{At, Lane};
 use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 
-/// One thread of a block on the host.
+/// One thread of a block on the host. `M` says whether its accesses are checked.
 #[derive(Clone, Copy)]
-pub struct CpuThread<'a> {
-    pub(super) place: &'a Place,
+pub struct CpuThread<'a, M = Unchecked> {
+    pub(super) place: &'a Place<'a>,
     pub(super) idx: Dim3,
     pub(super) rank: u32,
     /// The coroutine, if the thread is cooperative.
     pub(super) fiber: Option<Fiber<'a>>,
+    pub(super) monitor: PhantomData<M>,
 }
 
-impl fmt::Debug for CpuThread<'_> {
+impl<M> fmt::Debug for CpuThread<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CpuThread").field("block", &self.place.idx).field("idx", &self.idx).finish()
     }
@@ -32,9 +36,10 @@ pub(super) struct Fiber<'a> {
     pub(super) lane: &'a Lane,
 }
 
-impl CpuThread<'_> {
+impl<M: Monitor> CpuThread<'_, M> {
     /// Waits for the other threads and returns this thread's result.
     #[inline]
+    #[track_caller]
     fn meet(self, at: At, value: u32, argument: u32) -> u32 {
         let Some(Fiber { yielder, lane }) = self.fiber else {
             panic!("a kernel over `Simt` cannot wait for other threads: declare it over `Cooperative`");
@@ -42,12 +47,13 @@ impl CpuThread<'_> {
         lane.value.set(value);
         lane.argument.set(argument);
         lane.at.set(at);
+        lane.location.set(Location::caller());
         yielder.suspend(());
         lane.value.get()
     }
 }
 
-impl Simt for CpuThread<'_> {
+impl<M: Monitor> Simt for CpuThread<'_, M> {
     #[inline(always)]
     fn thread_idx(self) -> Dim3 {
         self.idx
@@ -66,29 +72,33 @@ impl Simt for CpuThread<'_> {
     }
 
     #[inline(always)]
+    #[track_caller]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.
-        unsafe { T::load_relaxed(p) }
+        unsafe { T::load_relaxed(self.global_access(p, 1, align_of::<T>(), Access::Read)) }
     }
     #[inline(always)]
+    #[track_caller]
     unsafe fn store<T: Element>(self, p: *mut T, v: T) {
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.
-        unsafe { T::store_relaxed(p, v) }
+        unsafe { T::store_relaxed(self.global_access(p, 1, align_of::<T>(), Access::Write), v) }
     }
 
     #[inline(always)]
+    #[track_caller]
     unsafe fn load4<T: Word>(self, p: *const T) -> [T; 4] {
-        debug_assert!(p.addr().is_multiple_of(16), "load4 at {p:?}, which is not 16-byte aligned");
+        let p = self.global_access(p, 4, 16, Access::Read);
         // SAFETY: The caller promises that `p` is 16-byte aligned and valid for reads of 16 bytes,
         // and that no thread of the grid writes there. So an ordinary read does not race. An atomic
         // load would need memory that is also valid for writes, and bodies load constants here too.
         unsafe { p.cast::<[T; 4]>().read() }
     }
     #[inline(always)]
+    #[track_caller]
     unsafe fn store4<T: Word>(self, p: *mut T, v: [T; 4]) {
-        debug_assert!(p.addr().is_multiple_of(16), "store4 at {p:?}, which is not 16-byte aligned");
+        let p = self.global_access(p, 4, 16, Access::Write);
         for (i, v) in v.into_iter().enumerate() {
             // SAFETY: The caller promises that `p` is aligned and points to four words of device
             // memory, and `i` is at most 3.
@@ -96,39 +106,54 @@ impl Simt for CpuThread<'_> {
         }
     }
     #[inline(always)]
+    #[track_caller]
     unsafe fn store4_streaming<T: Word>(self, p: *mut T, v: [T; 4]) {
         // SAFETY: `store4` requires the same of `p` as this function.
         unsafe { self.store4(p, v) };
     }
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn store2_streaming<T: Word>(self, p: *mut T, v: [T; 2]) {
+        let p = self.global_access(p, 2, 8, Access::Write);
+        // SAFETY: The caller promises that `p` is aligned and points to two words of device memory.
+        unsafe {
+            T::store_relaxed(p, v[0]);
+            T::store_relaxed(p.add(1), v[1]);
+        }
+    }
 
     #[inline(always)]
+    #[track_caller]
     unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
         // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
         // which is valid for reads and writes. Where one thread of the grid uses an atomic
         // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
         // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(p) }.fetch_add(v, Relaxed)
+        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_add(v, Relaxed)
     }
     #[inline(always)]
+    #[track_caller]
     unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
         // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
         // which is valid for reads and writes. Where one thread of the grid uses an atomic
         // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
         // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(p) }.fetch_max(v, Relaxed)
+        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_max(v, Relaxed)
     }
     #[inline(always)]
+    #[track_caller]
     unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
         // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
         // which is valid for reads and writes. Where one thread of the grid uses an atomic
         // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
         // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(p) }.fetch_min(v, Relaxed)
+        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_min(v, Relaxed)
     }
 }
 
-impl Cooperative for CpuThread<'_> {
+impl<M: Monitor> Cooperative for CpuThread<'_, M> {
     #[inline]
+    #[track_caller]
     fn barrier(self) {
         self.meet(At::Barrier, 0, 0);
     }
@@ -138,84 +163,105 @@ impl Cooperative for CpuThread<'_> {
     }
 
     #[inline]
+    #[track_caller]
     fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T {
         T::from_word(self.meet(At::ShuffleXor, v.to_word(), mask))
     }
     #[inline]
+    #[track_caller]
     fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T {
         T::from_word(self.meet(At::ShuffleUp, v.to_word(), delta))
     }
     #[inline]
+    #[track_caller]
     fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T {
         T::from_word(self.meet(At::ShuffleDown, v.to_word(), delta))
     }
     #[inline]
+    #[track_caller]
     fn shuffle<T: Word>(self, v: T, source: u32) -> T {
         T::from_word(self.meet(At::Shuffle, v.to_word(), source))
     }
     #[inline]
+    #[track_caller]
     fn ballot(self, p: bool) -> u32 {
         self.meet(At::Ballot, u32::from(p), 0)
     }
 
     #[inline]
+    #[track_caller]
     fn warp_sum(self, v: f32) -> f32 {
         f32::from_bits(self.meet(At::WarpSum, v.to_bits(), 0))
     }
     #[inline]
+    #[track_caller]
     fn warp_max(self, v: f32) -> f32 {
         f32::from_bits(self.meet(At::WarpMax, v.to_bits(), 0))
     }
     #[inline]
+    #[track_caller]
     fn warp_min(self, v: f32) -> f32 {
         f32::from_bits(self.meet(At::WarpMin, v.to_bits(), 0))
     }
     #[inline]
+    #[track_caller]
     fn warp_sum_u32(self, v: u32) -> u32 {
         self.meet(At::WarpSumU32, v, 0)
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
         Place::window(byte_offset)
     }
     #[inline]
+    #[track_caller]
     unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
         Place::window(address)
     }
     #[inline]
+    #[track_caller]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
-        // SAFETY: `shared_at` checked that the element is inside the buffer, which `run_block`
+        // SAFETY: `shared_access` checked that the element is inside the buffer, which `run_block`
         // initialised. The element is aligned: the buffer is, and `Place::window` checked the
         // window's start. Only this OS thread uses the buffer. Every bit pattern is a valid `T`.
-        unsafe { self.place.shared_at(s, i).read() }
+        unsafe { self.shared_access(s, i, 1, size_of::<T>(), Access::Read).read() }
     }
     #[inline]
+    #[track_caller]
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
-        // SAFETY: `shared_at` checked that the element is inside the buffer. The element is
+        // SAFETY: `shared_access` checked that the element is inside the buffer. The element is
         // aligned: the buffer is, and `Place::window` checked the window's start. Only this OS
         // thread uses the buffer.
-        unsafe { self.place.shared_at(s, i).write(v) };
+        unsafe { self.shared_access(s, i, 1, size_of::<T>(), Access::Write).write(v) };
     }
     #[inline]
+    #[track_caller]
     unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
-        // SAFETY: `shared_at4` checked that the four words are inside the buffer, which `run_block`
+        // SAFETY: `shared_access` checked that the four words are inside the buffer, which `run_block`
         // initialised, and that they start at a multiple of 16 bytes. Only this OS thread uses the
         // buffer. Every bit pattern is a valid `T`.
-        unsafe { self.place.shared_at4(s, i).read() }
+        unsafe { self.shared_access(s, i, 4, 16, Access::Read).cast::<[T; 4]>().read() }
     }
     #[inline]
+    #[track_caller]
     unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
-        // SAFETY: `shared_at4` checked that the four words are inside the buffer and that they
+        // SAFETY: `shared_access` checked that the four words are inside the buffer and that they
         // start at a multiple of 16 bytes. Only this OS thread uses the buffer.
-        unsafe { self.place.shared_at4(s, i).write(v) };
+        unsafe { self.shared_access(s, i, 4, 16, Access::Write).cast::<[T; 4]>().write(v) };
     }
     #[inline]
+    #[track_caller]
+    fn warp_barrier(self) {
+        self.meet(At::WarpBarrier, 0, 0);
+    }
+    #[inline]
+    #[track_caller]
     unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
-        let p = self.place.shared_at(s, i);
+        let p = self.shared_access(s, i, 1, 4, Access::BLOCK_UPDATE);
         // No atomic operation is needed, because the threads of the block take turns on one OS
         // thread.
-        // SAFETY: `shared_at` checked that the word is inside the buffer, which `run_block`
+        // SAFETY: `shared_access` checked that the word is inside the buffer, which `run_block`
         // initialised. The word is aligned: the buffer is, and `Place::window` checked the window's
         // start.
         unsafe {

@@ -1,6 +1,7 @@
 //! The lanes of a warp, and the operations that a whole warp carries out.
 
 use std::cell::Cell;
+use std::panic::Location;
 
 use crate::Word;
 
@@ -20,6 +21,7 @@ pub(super) enum At {
     ShuffleDown,
     Shuffle,
     Ballot,
+    WarpBarrier,
     WarpSum,
     WarpMax,
     WarpMin,
@@ -29,6 +31,18 @@ pub(super) enum At {
 impl At {
     pub(super) fn is_warp_operation(self) -> bool {
         !matches!(self, Self::Running | Self::Returned | Self::Barrier)
+    }
+
+    /// Whether the memory accesses before it are ordered before those after it, for the block.
+    #[allow(dead_code, reason = "the checked device asks it")]
+    pub(super) fn orders_block(self) -> bool {
+        matches!(self, Self::Barrier)
+    }
+
+    /// Whether the memory accesses before it are ordered before those after it, for the warp.
+    #[allow(dead_code, reason = "the checked device asks it")]
+    pub(super) fn orders_warp(self) -> bool {
+        matches!(self, Self::WarpBarrier)
     }
 
     /// Says where the thread is. The text follows words such as "thread 7".
@@ -42,6 +56,7 @@ impl At {
             Self::ShuffleDown => "in `shuffle_down`",
             Self::Shuffle => "in `shuffle`",
             Self::Ballot => "in `ballot`",
+            Self::WarpBarrier => "at `warp_barrier`",
             Self::WarpSum => "in `warp_sum`",
             Self::WarpMax => "in `warp_max`",
             Self::WarpMin => "in `warp_min`",
@@ -51,13 +66,22 @@ impl At {
 }
 
 /// What a thread and the scheduler tell each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lane {
     pub(super) at: Cell<At>,
+    /// The line of the kernel where the thread waits.
+    pub(super) location: Cell<&'static Location<'static>>,
     /// The operand of a warp operation, and later its result.
     pub(super) value: Cell<u32>,
     /// The mask, delta or source of a shuffle.
     pub(super) argument: Cell<u32>,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        let location = Cell::new(Location::caller());
+        Self { at: Cell::default(), location, value: Cell::default(), argument: Cell::default() }
+    }
 }
 
 /// Carries out a warp operation that all 32 lanes have reached, and lets them run on.
@@ -75,6 +99,7 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
             let ballot = (0..WARP).fold(0, |bits, lane| bits | values[lane] << lane);
             values = [ballot; WARP];
         }
+        At::WarpBarrier => {}
         At::WarpSum => butterfly(&mut values, |a: f32, b| a + b),
         At::WarpMax => butterfly(&mut values, f32::max),
         At::WarpMin => butterfly(&mut values, f32::min),

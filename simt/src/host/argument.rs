@@ -32,12 +32,29 @@ pub unsafe fn number<T: Copy>(slot: u64) -> T {
 /// The most parameters that a kernel can have.
 pub const MAX_PARAMETERS: usize = 32;
 
-/// Returns `slots` after checking, when it is compiled, that a launch can carry so many.
+/// What a launch carries for a parameter.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// The bits of a number in the low bytes, or the address of a buffer.
+    pub bits: u64,
+    /// The number of elements of a buffer. It is 0 for a number.
+    pub len: u64,
+}
+
+/// The words that a launch carries for `N` parameters: their bits, and then their lengths.
 #[doc(hidden)]
 #[must_use]
-pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
+pub fn slots<const N: usize>(slots: [Slot; N]) -> [[u64; N]; 2] {
     const { assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters") };
-    slots
+    [slots.map(|slot| slot.bits), slots.map(|slot| slot.len)]
+}
+
+/// Returns the slots that [`slots`] made words of.
+#[doc(hidden)]
+pub fn unpack(words: &[u64]) -> impl Iterator<Item = Slot> {
+    let (bits, lens) = words.split_at(words.len() / 2);
+    bits.iter().zip(lens).map(|(&bits, &len)| Slot { bits, len })
 }
 
 /// An argument of a launch. No other crate can implement it, because the driver reads as many bytes
@@ -54,6 +71,10 @@ pub fn slots<const N: usize>(slots: [u64; N]) -> [u64; N] {
 pub trait Argument<Wide: Debug>: Sealed<Wide> {
     /// Returns the argument's bits, in the low bytes of the slot.
     fn slot(&self) -> u64;
+    /// Returns the number of elements of a buffer, and 0 for a number.
+    fn elements(&self) -> u64 {
+        0
+    }
     /// Returns the argument as predicates and extents see it.
     fn widen(&self) -> Wide;
 }
@@ -61,8 +82,8 @@ pub trait Argument<Wide: Debug>: Sealed<Wide> {
 /// Returns the slot of an argument, and the argument as predicates and extents see it.
 #[doc(hidden)]
 #[inline(always)]
-pub fn argument<A: Argument<Wide>, Wide: Debug>(argument: &A) -> (u64, Wide) {
-    (argument.slot(), argument.widen())
+pub fn argument<A: Argument<Wide>, Wide: Debug>(argument: &A) -> (Slot, Wide) {
+    (Slot { bits: argument.slot(), len: argument.elements() }, argument.widen())
 }
 
 macro_rules! numbers {
@@ -113,6 +134,9 @@ macro_rules! buffers {
         impl<S, T> Argument<Extent> for $t {
             fn slot(&self) -> u64 {
                 self.device_ptr()
+            }
+            fn elements(&self) -> u64 {
+                self.len() as u64
             }
             fn widen(&self) -> Extent {
                 Extent { addr: self.device_ptr(), len: self.len() }

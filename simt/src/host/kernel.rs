@@ -2,14 +2,25 @@
 
 use std::sync::atomic::AtomicPtr;
 
-use crate::cpu::CpuBlock;
+use crate::cpu::{CpuBlock, Unchecked};
 
-/// The function that runs one block of a kernel on the CPU. [`kernel!`](crate::kernel) makes it.
+/// What the CPU device has of a kernel. [`kernel!`](crate::kernel) makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuEntry {
+    /// The function that runs one block.
+    #[doc(hidden)]
+    pub block: BlockFn<Unchecked>,
+    /// The names of the parameters.
+    #[doc(hidden)]
+    pub parameters: &'static [&'static str],
+}
+
+/// The function that runs one block of a kernel on the CPU.
 ///
-/// It is sound to call if the second argument holds one value for each parameter and the kernel is
-/// sound for these arguments and for the shape of the block. [`run_block`](crate::cpu::run_block)
-/// says this in full.
-pub type CpuEntry = unsafe fn(&CpuBlock<'_>, &[u64]);
+/// It is sound to call if the second argument holds what a launch carries for the parameters and
+/// the kernel is sound for these arguments and for the shape of the block.
+/// [`run_block`](crate::cpu::run_block) says this in full.
+pub(crate) type BlockFn<M> = unsafe fn(&CpuBlock<'_, M>, &[u64]);
 
 /// The number of devices for which a kernel remembers its function. Other devices look the function
 /// up at each launch.

@@ -15,7 +15,7 @@ mod shape;
 mod slice;
 
 #[doc(hidden)]
-pub use argument::{Argument, argument, number, slots};
+pub use argument::{Argument, Slot, argument, number, slots, unpack};
 pub use argument::{Extent, MAX_PARAMETERS};
 #[doc(hidden)]
 pub use constant::{Constant, widened};

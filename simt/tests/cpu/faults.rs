@@ -3,7 +3,7 @@
 use thalweg_simt::cpu::Fault;
 use thalweg_simt::kernel;
 
-use crate::here::{Failed, Here};
+use crate::here::{Failed, Here, slice, slice_mut};
 
 kernel! {
     /// In the last block, threads with a rank of `n` or more return without the barrier.
@@ -132,9 +132,52 @@ fn shared_memory_is_checked() {
         let error = touches(&here, offset, i).unwrap_err().block();
         assert!(matches!(error.fault, Fault::SharedMemory { thread: [5, 0, 0], shared: 64, .. }), "{error}");
     }
-    assert_eq!(
-        touches(&here, 6, 0).unwrap_err().block().to_string(),
-        "kernel `touches`, block [0, 0, 0]: thread [5, 0, 0] accessed a window of `u32` at byte 6, which is not a \
-         multiple of 4; the kernel declares 64 bytes of shared memory"
+    let error = touches(&here, 6, 0).unwrap_err().block().to_string();
+    let expected = "kernel `touches`, block [0, 0, 0]: thread [5, 0, 0] accessed a window of `u32` at byte 6, which is \
+                    not a multiple of 4; the kernel declares 64 bytes of shared memory, at ";
+    assert!(error.starts_with(expected) && error.contains("faults.rs:"), "{error}");
+}
+
+kernel! {
+    /// Each of four threads reads element `i` plus its own index, and the last one writes behind `tail`.
+    unsafe fn goes_past(cx: impl Simt, i: u32, tail: u32, x: In<f32>, y: Out<f32>)
+    grid(1) block(4)
+    {
+        let t = cx.thread_idx().x;
+        let v = x.get(cx, i + t);
+        if t == 3 {
+            y.tail(tail).set(cx, 1, v);
+        }
+    }
+}
+
+#[test]
+fn an_index_past_the_end_of_a_buffer_is_reported() {
+    let here = Here::default();
+    let (mut x, mut y) = (vec![1.0_f32; 8], vec![0.0_f32; 8]);
+    // What lies behind the slice is memory of the same vector, so only the length can tell.
+    let mut run = |i: u32, tail: u32| {
+        let (x, y) = (slice(&mut x).slice(..5).unwrap(), slice_mut(&mut y).slice_mut(..6).unwrap());
+        goes_past(&here, i, tail, x, y)
+    };
+    run(1, 4).unwrap();
+    let error = run(3, 4).unwrap_err().block();
+    assert!(
+        matches!(
+            error.fault,
+            Fault::OutOfBounds { thread: [2, 0, 0], buffer: "x", element: 5, len: 5, location }
+                if location.file().ends_with("faults.rs")
+        ),
+        "{error}"
     );
+    assert!(error.to_string().contains("thread [2, 0, 0] used element 5 of `x`, which has 5 elements, at "), "{error}");
+    for (tail, element, len) in [(5, 1, 1), (6, 1, 0), (7, 7, 6)] {
+        let error = run(0, tail).unwrap_err().block();
+        let Fault::OutOfBounds { thread: [3, 0, 0], buffer: "y", element: e, len: l, .. } = error.fault else {
+            panic!("{error}");
+        };
+        assert_eq!((e, l), (element, len), "{error}");
+    }
+    run(1, 4).unwrap();
+    assert_eq!(y, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
 }

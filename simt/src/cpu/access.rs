@@ -1,0 +1,45 @@
+//! The only way of CPU kernels to memory. Each operation on global or shared memory first asks one
+//! of these functions for the address that it may use. So the checked device sees every access.
+
+use super::monitor::{Access, Monitor, Scope};
+use super::thread::CpuThread;
+use crate::{Element, Shared};
+
+impl<M: Monitor> CpuThread<'_, M> {
+    /// Returns the address by which this thread may access `n` elements of global memory from `p`
+    /// on, in one access that needs an alignment of `align` bytes.
+    ///
+    /// Use the result and not `p`: on the checked device they differ.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn global_access<T>(self, p: *const T, n: usize, align: usize, access: Access) -> *mut T {
+        let _ = (n, access);
+        debug_assert!(p.addr().is_multiple_of(align), "an access at {p:?}, which is not {align}-byte aligned");
+        p.cast_mut()
+    }
+
+    /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after
+    /// checking that they are in the shared memory that the declaration asks for, and that the
+    /// first one is aligned to `align` bytes.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn shared_access<T: Element>(
+        self,
+        s: Shared<T>,
+        i: u32,
+        n: u32,
+        align: usize,
+        access: Access,
+    ) -> *mut T {
+        let _ = access;
+        self.place.shared_at(s, i, n, align)
+    }
+
+    /// Notes a fence, which orders this thread's accesses before it and after it for the threads of
+    /// `scope`.
+    #[inline(always)]
+    #[allow(dead_code, reason = "the vocabulary of fences uses it")]
+    pub(crate) fn ordered(self, scope: Scope) {
+        let _ = scope;
+    }
+}
