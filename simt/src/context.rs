@@ -53,41 +53,6 @@ pub trait Simt: Math + Bits {
         self.block_idx().y * self.block_dim().y + self.thread_idx().y
     }
 
-    /// Rounds `v` to the nearest IEEE half. Ties go to the even one. Values of 65520 or more become
-    /// infinite, and NaN stays NaN.
-    #[must_use]
-    #[inline(always)]
-    fn to_f16_bits(self, v: f32) -> u16 {
-        if v.is_nan() {
-            return 0x7fff;
-        }
-        let (bits, sign) = (v.to_bits() & 0x7fff_ffff, (v.to_bits() >> 16 & 0x8000) as u16);
-        sign | if bits >= 0x4780_0000 {
-            // The value is 2^16 or more.
-            0x7c00
-        } else if bits < 0x3880_0000 {
-            // The half is subnormal, so its last place is 2^-24. The last place of the sum with 0.5
-            // is 2^-24 too, so the sum rounds as the half must.
-            ((f32::from_bits(bits) + 0.5).to_bits() - 0x3f00_0000) as u16
-        } else {
-            ((bits - 0x3800_0000 + 0xfff + (bits >> 13 & 1)) >> 13) as u16
-        }
-    }
-    /// Rounds two values as [`to_f16_bits`](Simt::to_f16_bits) does, and returns `low` in the low
-    /// half of the word and `high` in the high one.
-    #[must_use]
-    #[inline(always)]
-    fn to_f16_pair(self, low: f32, high: f32) -> u32 {
-        u32::from(self.to_f16_bits(low)) | u32::from(self.to_f16_bits(high)) << 16
-    }
-    /// Rounds `v` to the nearest bfloat16. Ties go to the even one, and NaN stays NaN.
-    #[must_use]
-    #[inline(always)]
-    fn to_bf16_bits(self, v: f32) -> u16 {
-        let bits = v.to_bits();
-        if v.is_nan() { 0x7fff } else { ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16 }
-    }
-
     /// Loads one element of device memory. Other threads may write other elements.
     ///
     /// # Safety

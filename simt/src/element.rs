@@ -1,5 +1,7 @@
 //! The types that kernels load and store.
 
+use crate::{bf16, bf16x2, f16, f16x2};
+
 /// A type that device memory can hold and that a kernel loads and stores in one access.
 ///
 /// # Safety
@@ -7,7 +9,7 @@
 /// 2, 4 or 8 bytes and equals its alignment.
 #[diagnostic::on_unimplemented(
     message = "a buffer of a kernel cannot have elements of type `{Self}`",
-    note = "an element is a number that one access loads: `u8` to `u64`, `i8` to `i64`, `f32` or `f64`. Pass truth values \
+    note = "an element is a number that one access loads: `u8` to `u64`, `i8` to `i64`, `f16`, `bf16`, `f32` or `f64`. Pass truth values \
             as `u8`, and the fields of a struct in a buffer each"
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {
@@ -68,10 +70,14 @@ element! {
     i64 => AtomicI64, core::convert::identity, core::convert::identity;
     f32 => AtomicU32, f32::to_bits, f32::from_bits;
     f64 => AtomicU64, f64::to_bits, f64::from_bits;
+    f16 => AtomicU16, f16::to_bits, f16::from_bits;
+    bf16 => AtomicU16, bf16::to_bits, bf16::from_bits;
+    f16x2 => AtomicU32, f16x2::to_bits, f16x2::from_bits;
+    bf16x2 => AtomicU32, bf16x2::to_bits, bf16x2::from_bits;
 }
 
-/// A 32-bit value that the lanes of a warp can exchange: `u32`, `i32` or `f32`. No other type can be
-/// one: vector loads rely on four bytes.
+/// A 32-bit value that the lanes of a warp can exchange: `u32`, `i32`, `f32`, `f16x2` or `bf16x2`.
+/// No other type can be one: vector loads rely on four bytes.
 pub trait Word: Element + sealed::Sealed {
     /// Returns the bits of the value.
     fn to_word(self) -> u32;
@@ -84,37 +90,28 @@ mod sealed {
     impl Sealed for u32 {}
     impl Sealed for i32 {}
     impl Sealed for f32 {}
+    impl Sealed for crate::f16x2 {}
+    impl Sealed for crate::bf16x2 {}
 }
 
-impl Word for u32 {
-    #[inline(always)]
-    fn to_word(self) -> u32 {
-        self
-    }
-    #[inline(always)]
-    fn from_word(bits: u32) -> Self {
-        bits
-    }
+macro_rules! word {
+    ($($t:ty: $to:expr, $from:expr;)*) => {$(
+        impl Word for $t {
+            #[inline(always)]
+            fn to_word(self) -> u32 {
+                $to(self)
+            }
+            #[inline(always)]
+            fn from_word(bits: u32) -> Self {
+                $from(bits)
+            }
+        }
+    )*};
 }
-
-impl Word for i32 {
-    #[inline(always)]
-    fn to_word(self) -> u32 {
-        self as u32
-    }
-    #[inline(always)]
-    fn from_word(bits: u32) -> Self {
-        bits as i32
-    }
-}
-
-impl Word for f32 {
-    #[inline(always)]
-    fn to_word(self) -> u32 {
-        self.to_bits()
-    }
-    #[inline(always)]
-    fn from_word(bits: u32) -> Self {
-        f32::from_bits(bits)
-    }
+word! {
+    u32: core::convert::identity, core::convert::identity;
+    i32: i32::cast_unsigned, u32::cast_signed;
+    f32: f32::to_bits, f32::from_bits;
+    f16x2: f16x2::to_bits, f16x2::from_bits;
+    bf16x2: bf16x2::to_bits, bf16x2::from_bits;
 }

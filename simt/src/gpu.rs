@@ -84,31 +84,6 @@ impl Simt for Gpu {
     }
 
     #[inline(always)]
-    fn to_f16_bits(self, v: f32) -> u16 {
-        let bits;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "cvt.rn.f16.f32 {0}, {1};",
-                out(reg16) bits, in(reg32) v, options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        bits
-    }
-    #[inline(always)]
-    fn to_f16_pair(self, low: f32, high: f32) -> u32 {
-        let pair;
-        // SAFETY: The instructions only compute with the given registers.
-        unsafe {
-            asm!(
-                "{{ .reg .b16 l, h; cvt.rn.f16.f32 l, {1}; cvt.rn.f16.f32 h, {2}; mov.b32 {0}, {{l, h}}; }}",
-                out(reg32) pair, in(reg32) low, in(reg32) high, options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        pair
-    }
-
-    #[inline(always)]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.

@@ -47,6 +47,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `half` | the numbers of 16 bits [`f16`] and [`bf16`], and pairs of them |
 //! | `element` | the types that kernels load and store |
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
@@ -74,6 +75,7 @@ mod bits;
 mod buffer;
 mod context;
 mod element;
+mod half;
 mod independent;
 mod index;
 mod kernel;
@@ -95,6 +97,7 @@ pub use context::{Cooperative, Dim3, Shared, Simt};
 pub use element::{Element, Word};
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
+pub use half::{bf16, bf16x2, f16, f16x2};
 #[doc(hidden)]
 pub use independent::Independent as __Independent;
 pub use index::Index;

@@ -23,7 +23,7 @@
 //!
 //! Latency limits it: the few blocks of a usual budget do not fill a GPU. See `benches/record`.
 
-use thalweg_simt::{Simt, kernel};
+use thalweg_simt::{Simt, bf16, f16, kernel};
 
 use crate::parts::number::scaled;
 use crate::vision::PLANES;
@@ -94,11 +94,11 @@ compress_fused! {
 }
 compress_fused! {
     /// See [`compress_fused_f16`](crate::vision::compress_fused_f16).
-    compress_fused_f16 u16 Simt::to_f16_bits
+    compress_fused_f16 u16 (|_, v| f16::from_f32(v).to_bits())
 }
 compress_fused! {
     /// See [`compress_fused_bf16`](crate::vision::compress_fused_bf16).
-    compress_fused_bf16 u16 Simt::to_bf16_bits
+    compress_fused_bf16 u16 (|_, v| bf16::from_f32(v).to_bits())
 }
 
 /// Computes the planes that need one pixel only: colour and place.

@@ -25,7 +25,7 @@
 //!   the CPU device; on a GPU memory is the limit, not arithmetic.
 //! - **The arithmetic** is that of `texel`, which the fused path uses, too.
 
-use thalweg_simt::{Simt, kernel};
+use thalweg_simt::{Simt, f16, f16x2, kernel};
 
 use crate::parts::number::scaled;
 use crate::vision::texel::{
@@ -80,9 +80,9 @@ kernel! {
         let place = Place::new(cx, height, width, fixation_y, fixation_x);
         let p = planes.as_ptr();
         let four = |at, [a, b, c, d]: [f32; 4]| {
-            cx.store2_streaming(p.add(at).cast::<u32>(), [cx.to_f16_pair(a, b), cx.to_f16_pair(c, d)]);
+            cx.store2_streaming(p.add(at).cast::<f16x2>(), [f16x2::from_f32s(a, b), f16x2::from_f32s(c, d)]);
         };
-        rows(cx, image, place, p.addr().is_multiple_of(8), four, |at, v| cx.store(p.add(at), cx.to_f16_bits(v)));
+        rows(cx, image, place, p.addr().is_multiple_of(8), four, |at, v| cx.store(p.add(at), f16::from_f32(v).to_bits()));
     }
 }
 
