@@ -194,7 +194,7 @@ pub trait Cooperative: Simt {
     /// Returns a window of the block's dynamic shared memory that starts at `byte_offset`.
     ///
     /// # Safety
-    /// `byte_offset` is a multiple of the element's size. Accesses through the window stay inside
+    /// `byte_offset` is a multiple of the element's alignment. Accesses through the window stay inside
     /// the `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
     #[must_use]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T>;
@@ -202,7 +202,7 @@ pub trait Cooperative: Simt {
     /// [`Shared::address`].
     ///
     /// # Safety
-    /// `address` is a multiple of the element's size. Accesses through the window stay inside the
+    /// `address` is a multiple of the element's alignment. Accesses through the window stay inside the
     /// `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
     #[must_use]
     unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T>;

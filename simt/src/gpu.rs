@@ -5,7 +5,9 @@ mod math;
 
 use core::arch::{asm, global_asm, nvptx};
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 
+use crate::element::loadable;
 use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
 
 /// A thread of a GPU.
@@ -85,12 +87,14 @@ impl Simt for Gpu {
 
     #[inline(always)]
     unsafe fn load<T: Element>(self, p: *const T) -> T {
+        const { loadable::<T>() };
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.
         unsafe { *p }
     }
     #[inline(always)]
     unsafe fn store<T: Element>(self, p: *mut T, v: T) {
+        const { loadable::<T>() };
         // SAFETY: The caller promises that `p` is aligned and points to an element of device
         // memory.
         unsafe { *p = v }
@@ -193,6 +197,58 @@ fn butterfly<T: Word>(mut v: T, op: impl Fn(T, T) -> T) -> T {
     v
 }
 
+/// Loads an element of shared memory in pieces as large as its alignment.
+///
+/// # Safety
+/// `i` is inside the window.
+#[inline(always)]
+unsafe fn pieces_get<T: Element>(cx: Gpu, s: Shared<T>, i: u32) -> T {
+    let mut v = MaybeUninit::<T>::uninit();
+    let (to, piece) = (v.as_mut_ptr(), align_of::<T>());
+    for k in 0..size_of::<T>() / piece {
+        let at = s.start + i * size_of::<T>() as u32 + (k * piece) as u32;
+        // SAFETY: The callers of `shared` and of this function promise that the element is inside
+        // the block's shared memory and aligned. Piece `k` is inside the element, and each arm loads
+        // as many bytes as a piece has.
+        unsafe {
+            match piece {
+                1 => to.cast::<u8>().add(k).write(cx.shared_get(cx.shared_at(at), 0)),
+                2 => to.cast::<u16>().add(k).write(cx.shared_get(cx.shared_at(at), 0)),
+                4 => to.cast::<u32>().add(k).write(cx.shared_get(cx.shared_at(at), 0)),
+                8 => to.cast::<u64>().add(k).write(cx.shared_get(cx.shared_at(at), 0)),
+                _ => to.cast::<[u32; 4]>().add(k).write(cx.shared_get4(cx.shared_at(at), 0)),
+            }
+        }
+    }
+    // SAFETY: The pieces fill the element, and every bit pattern is a valid `Element`.
+    unsafe { v.assume_init() }
+}
+
+/// Stores an element of shared memory in pieces as large as its alignment.
+///
+/// # Safety
+/// `i` is inside the window.
+#[inline(always)]
+unsafe fn pieces_set<T: Element>(cx: Gpu, s: Shared<T>, i: u32, v: T) {
+    let (from, piece) = (&raw const v, align_of::<T>());
+    for k in 0..size_of::<T>() / piece {
+        let at = s.start + i * size_of::<T>() as u32 + (k * piece) as u32;
+        // SAFETY: The callers of `shared` and of this function promise that the element is inside
+        // the block's shared memory and aligned. Piece `k` is inside the element, and each arm
+        // stores as many bytes as a piece has. An element has no padding, so its bytes are
+        // initialised.
+        unsafe {
+            match piece {
+                1 => cx.shared_set(cx.shared_at(at), 0, from.cast::<u8>().add(k).read()),
+                2 => cx.shared_set(cx.shared_at(at), 0, from.cast::<u16>().add(k).read()),
+                4 => cx.shared_set(cx.shared_at(at), 0, from.cast::<u32>().add(k).read()),
+                8 => cx.shared_set(cx.shared_at(at), 0, from.cast::<u64>().add(k).read()),
+                _ => cx.shared_set4(cx.shared_at(at), 0, from.cast::<[u32; 4]>().add(k).read()),
+            }
+        }
+    }
+}
+
 impl Cooperative for Gpu {
     #[inline(always)]
     fn barrier(self) {
@@ -262,6 +318,11 @@ impl Cooperative for Gpu {
     }
     #[inline(always)]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+        const { loadable::<T>() };
+        if size_of::<T>() != align_of::<T>() || size_of::<T>() > 8 {
+            // SAFETY: The caller promises that `i` is inside the window.
+            return unsafe { pieces_get(self, s, i) };
+        }
         let at = s.start + i * size_of::<T>() as u32;
         // The assembly is not `pure`, because another thread may store there between two loads.
         // SAFETY: The callers of `shared` and of this function promise that the element is inside
@@ -294,6 +355,11 @@ impl Cooperative for Gpu {
     }
     #[inline(always)]
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+        const { loadable::<T>() };
+        if size_of::<T>() != align_of::<T>() || size_of::<T>() > 8 {
+            // SAFETY: The caller promises that `i` is inside the window.
+            return unsafe { pieces_set(self, s, i, v) };
+        }
         let at = s.start + i * size_of::<T>() as u32;
         // SAFETY: The callers of `shared` and of this function promise that the element is inside
         // the block's shared memory and aligned. Each arm stores as many bytes as the element has.

@@ -29,7 +29,8 @@
 /// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f32` or `f64`;
 /// - a `bool`;
 /// - a buffer of an [`Element`](crate::Element): [`In`](crate::In), [`Out`](crate::Out) or
-///   [`InOut`](crate::InOut).
+///   [`InOut`](crate::InOut). The element is one word, so give an array a name:
+///   `type Row = [f32; 4];`.
 ///
 /// # `require`, `grid`, `block` and `shared`
 ///

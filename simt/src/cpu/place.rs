@@ -39,11 +39,11 @@ impl Place<'_> {
     #[inline]
     #[track_caller]
     pub(super) fn window<T: Element>(byte_offset: u32) -> Shared<T> {
-        if !(byte_offset as usize).is_multiple_of(size_of::<T>()) {
+        if !(byte_offset as usize).is_multiple_of(align_of::<T>()) {
             violation(format!(
                 "a window of `{}` at byte {byte_offset}, which is not a multiple of {}",
                 std::any::type_name::<T>(),
-                size_of::<T>()
+                align_of::<T>()
             ));
         }
         Shared { start: byte_offset, element: std::marker::PhantomData }
@@ -55,7 +55,7 @@ impl Place<'_> {
     #[track_caller]
     pub(super) fn shared_at<T: Element>(&self, s: Shared<T>, i: u32, n: u32, align: usize) -> *mut T {
         let start = u64::from(s.start) + u64::from(i) * size_of::<T>() as u64;
-        if align > size_of::<T>() && !start.is_multiple_of(align as u64) {
+        if align > align_of::<T>() && !start.is_multiple_of(align as u64) {
             violation(format!(
                 "{n} elements at once from element {i} of a window of `{}` that starts at byte {}, which needs a \
                  multiple of {align} bytes",

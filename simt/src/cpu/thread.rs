@@ -225,7 +225,7 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         // SAFETY: `shared_access` checked that the element is inside the buffer, which `run_block`
         // initialised. The element is aligned: the buffer is, and `Place::window` checked the
         // window's start. Only this OS thread uses the buffer. Every bit pattern is a valid `T`.
-        unsafe { self.shared_access(s, i, 1, size_of::<T>(), Access::Read).read() }
+        unsafe { self.shared_access(s, i, 1, align_of::<T>(), Access::Read).read() }
     }
     #[inline]
     #[track_caller]
@@ -233,7 +233,7 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         // SAFETY: `shared_access` checked that the element is inside the buffer. The element is
         // aligned: the buffer is, and `Place::window` checked the window's start. Only this OS
         // thread uses the buffer.
-        unsafe { self.shared_access(s, i, 1, size_of::<T>(), Access::Write).write(v) };
+        unsafe { self.shared_access(s, i, 1, align_of::<T>(), Access::Write).write(v) };
     }
     #[inline]
     #[track_caller]

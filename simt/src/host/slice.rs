@@ -131,34 +131,36 @@ stream_slice!(
     HostSlice, host_ptr, "page-locked host memory"
 );
 
+/// Refuses, when it is compiled, casts to elements that do not fit into those of the slice.
+const fn castable<T: Element, U: Element>() {
+    assert!(
+        size_of::<U>() > 0 && size_of::<T>().is_multiple_of(size_of::<U>()),
+        "a slice can be cast to elements whose size divides the size of its own"
+    );
+    // `from_raw` asks for this alignment.
+    let needed = if matches!(size_of::<U>(), 2 | 4) { size_of::<U>() } else { align_of::<U>() };
+    assert!(needed <= align_of::<T>(), "a slice can be cast to elements that need no larger alignment than its own");
+}
+
 impl<S, T: Element> DeviceSlice<S, T> {
-    /// Returns the same bytes as elements of type `U`. The size of `U` divides the size of `T`.
+    /// Returns the same bytes as elements of type `U`. The size of `U` divides the size of `T`,
+    /// and `U` needs no larger alignment than `T`.
     #[must_use]
     pub fn cast<U: Element>(&self) -> &DeviceSlice<S, U> {
-        const {
-            assert!(
-                size_of::<T>().is_multiple_of(size_of::<U>()),
-                "a slice can be cast to elements whose size divides the size of its own"
-            )
-        };
+        const { castable::<T, U>() };
         // SAFETY: The result has the same bytes and borrows this slice. The address is aligned for
-        // `U`, because the alignment of an `Element` is its size, and the size of `U` divides that
-        // of `T`. Every bit pattern is a valid `Element`.
+        // `T`, and `castable` says that this is enough for `U`. Every bit pattern is a valid
+        // `Element`.
         unsafe { DeviceSlice::from_raw(self.device_ptr(), self.byte_len() / size_of::<U>()) }
     }
 
     /// Returns the same bytes as an exclusive slice of elements of type `U`. The size of `U`
-    /// divides the size of `T`.
+    /// divides the size of `T`, and `U` needs no larger alignment than `T`.
     pub fn cast_mut<U: Element>(&mut self) -> &mut DeviceSlice<S, U> {
-        const {
-            assert!(
-                size_of::<T>().is_multiple_of(size_of::<U>()),
-                "a slice can be cast to elements whose size divides the size of its own"
-            )
-        };
+        const { castable::<T, U>() };
         // SAFETY: The result has the same bytes and borrows this slice exclusively. The address is
-        // aligned for `U`, because the alignment of an `Element` is its size, and the size of `U`
-        // divides that of `T`. Every bit pattern is a valid `Element`.
+        // aligned for `T`, and `castable` says that this is enough for `U`. Every bit pattern is a
+        // valid `Element`.
         unsafe { DeviceSlice::from_raw_mut(self.device_ptr(), self.byte_len() / size_of::<U>()) }
     }
 }
