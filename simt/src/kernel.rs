@@ -96,7 +96,7 @@
 #[macro_export]
 macro_rules! kernel {
     ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
-        $crate::__core::compile_error!("a kernel is declared as `unsafe fn`: with `unsafe` you promise that its body stays inside its buffers");
+        $crate::__safe_kernel! { $(#[$meta])* $vis fn $($rest)* }
     };
     (
         $(#[$meta:meta])*

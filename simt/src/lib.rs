@@ -81,6 +81,7 @@ mod index;
 mod kernel;
 mod math;
 mod ptx;
+pub mod safe;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;

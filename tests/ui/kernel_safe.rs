@@ -1,18 +1,17 @@
-//! A declaration without the promise that its body stays inside its buffers.
+//! A declaration without `unsafe` whose buffer has no extents.
 use thalweg::{kernel, ptx};
 
 ptx! {}
 
 kernel! {
-    fn clear(cx: impl Simt, n: u32, x: Out<f32>) // bug
-    //~ error `unsafe`
-    unsafe fn clear(cx: impl Simt, n: u32, x: Out<f32>) // fix
-    require { x.len() == n }
+    fn clear(t: impl Simt, n: u32, x: Out<f32>) // bug
+    //~ error `a kernel without `unsafe` states the extents of each buffer: `x: Out<..>[n]`
+    //~ error `It has this form`
+    fn clear(t: impl Simt, n: u32, x: Out<f32>[n] by [x]) // fix
     grid(n.div_ceil(256)) block(256)
     {
-        let i = cx.global_x() as usize;
-        if i < n as usize {
-            x.set(cx, i, 0.0);
+        if let Some(x) = x.cell(t) {
+            x.set(0.0);
         }
     }
 }

@@ -15,10 +15,10 @@ use crate::Dim3;
 
 /// A block of a running kernel. `M` says whether its accesses are checked.
 pub struct CpuBlock<'a, M = Unchecked> {
-    place: Place<'a>,
+    pub(super) place: Place<'a>,
     fibers: RefCell<&'a mut FiberSpace>,
     /// The rank of the independent thread that panicked.
-    thread: Cell<u32>,
+    pub(super) thread: Cell<u32>,
     fault: Cell<Option<Fault>>,
     monitor: PhantomData<M>,
 }
@@ -30,7 +30,7 @@ impl<M> fmt::Debug for CpuBlock<'_, M> {
 }
 
 /// Records which thread panicked. It costs nothing if no thread panics.
-struct OnUnwind<'a>(&'a Cell<u32>, u32);
+pub(super) struct OnUnwind<'a>(pub(super) &'a Cell<u32>, pub(super) u32);
 
 impl Drop for OnUnwind<'_> {
     fn drop(&mut self) {

@@ -26,6 +26,7 @@ mod math;
 mod monitor;
 mod place;
 mod run;
+mod team;
 mod thread;
 mod warp;
 mod workspace;

@@ -29,6 +29,14 @@ pub unsafe fn number<T: Copy>(slot: u64) -> T {
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
 
+/// Returns the address of a buffer that a CPU entry takes from its slot.
+#[doc(hidden)]
+#[inline(always)]
+#[must_use]
+pub fn address<T>(slot: Slot) -> *mut T {
+    slot.bits as usize as *mut T
+}
+
 /// The most parameters that a kernel can have.
 pub const MAX_PARAMETERS: usize = 32;
 

@@ -32,6 +32,26 @@ pub enum LaunchError {
         /// The bytes of shared memory.
         shared: u128,
     },
+    /// A buffer of a kernel without `unsafe` does not have as many elements as its extents say.
+    Extents {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The buffer's name.
+        buffer: &'static str,
+        /// The extents of the declaration.
+        extents: Vec<u128>,
+        /// The number of elements in the buffer.
+        len: u128,
+    },
+    /// A kernel without `unsafe` has 2^32 threads or more along one axis of its grid.
+    Positions {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The number of blocks along the axis.
+        blocks: u32,
+        /// The number of threads of a block along the axis.
+        threads: u32,
+    },
 }
 
 impl LaunchError {
@@ -56,6 +76,19 @@ impl fmt::Display for LaunchError {
                  its third extent, and a multiple of 32 if its threads cooperate; shared memory is at most \
                  {MAX_SHARED} bytes)",
                 counted(*shared, "byte")
+            ),
+            Self::Extents { kernel, buffer, extents, len } => write!(
+                f,
+                "kernel `{kernel}` declares `{buffer}` with extents {extents:?}, but was given {} (their product is the \
+                 length, below 2^32)",
+                counted(*len, "element")
+            ),
+            Self::Positions { kernel, blocks, threads } => write!(
+                f,
+                "kernel `{kernel}` cannot be launched with {} of {} along one axis: a kernel without `unsafe` has \
+                 fewer than 2^32 threads there",
+                counted(*blocks, "block"),
+                counted(*threads, "thread")
             ),
         }
     }

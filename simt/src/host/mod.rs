@@ -8,6 +8,7 @@ mod argument;
 mod constant;
 mod counted;
 mod error;
+mod extents;
 mod kernel;
 mod launch;
 mod range;
@@ -15,13 +16,15 @@ mod shape;
 mod slice;
 
 #[doc(hidden)]
-pub use argument::{Argument, Slot, argument, number, slots, unpack};
+pub use argument::{Argument, Slot, address, argument, number, slots, unpack};
 pub use argument::{Extent, MAX_PARAMETERS};
 #[doc(hidden)]
 pub use constant::{Constant, widened};
 #[doc(hidden)]
 pub use counted::counted;
 pub use error::LaunchError;
+#[doc(hidden)]
+pub use extents::{countable, extents, hidden};
 pub use kernel::{CACHED_DEVICES, CpuEntry, Kernel, Ptx};
 pub use launch::Launch;
 pub use range::RangeError;

@@ -1,0 +1,83 @@
+//! The team on the CPU device: the code of a block runs once, and a step is a loop over the threads.
+//!
+//! No thread is a coroutine, so a barrier costs nothing. The loop runs upwards up to the first
+//! barrier, then downwards, and so on by turns. So a result that depends on the order of the
+//! threads, which only atomic operations can give, is likely to show.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::block::{CpuBlock, OnUnwind};
+use super::monitor::Monitor;
+use super::thread::CpuThread;
+use super::warp::{self, At, Lane, WARP};
+use crate::safe::{Exchange, Team};
+
+impl<M: Monitor> CpuBlock<'_, M> {
+    fn thread_of(&self, rank: u32) -> CpuThread<'_, M> {
+        CpuThread { place: &self.place, idx: self.place.thread(rank), rank, fiber: None, monitor: PhantomData }
+    }
+
+    fn threads(&self) -> u32 {
+        self.place.dim.x * self.place.dim.y * self.place.dim.z
+    }
+}
+
+impl<M> crate::safe::Sealed for &CpuBlock<'_, M> {}
+impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
+    type Cx = CpuThread<'b, M>;
+    type Values<T: Copy> = Box<[Cell<T>]>;
+
+    fn first(self) -> CpuThread<'b, M> {
+        self.thread_of(0)
+    }
+    fn shared_bytes(self) -> u32 {
+        self.place.shared_len
+    }
+    #[inline(always)]
+    fn each<T: Copy>(self, descending: bool, f: impl Fn(CpuThread<'b, M>) -> T) -> Box<[Cell<T>]> {
+        let step = |rank| {
+            let guard = OnUnwind(&self.thread, rank);
+            let value = f(self.thread_of(rank));
+            std::mem::forget(guard);
+            Cell::new(value)
+        };
+        if descending {
+            let mut values: Box<[Cell<T>]> = (0..self.threads()).rev().map(step).collect();
+            values.reverse();
+            values
+        } else {
+            (0..self.threads()).map(step).collect()
+        }
+    }
+    #[inline(always)]
+    fn value<'v, T: Copy>(values: &'v Box<[Cell<T>]>, cx: CpuThread<'b, M>) -> &'v Cell<T> {
+        &values[cx.rank as usize]
+    }
+    unsafe fn meet(self) {}
+    unsafe fn any(self, values: &Box<[Cell<bool>]>) -> bool {
+        values.iter().any(Cell::get)
+    }
+    unsafe fn exchange(self, op: Exchange, values: &Box<[Cell<u32>]>, argument: u32) -> Box<[Cell<u32>]> {
+        let at = match op {
+            Exchange::Xor => At::ShuffleXor,
+            Exchange::Up => At::ShuffleUp,
+            Exchange::Down => At::ShuffleDown,
+            Exchange::Ballot => At::Ballot,
+            Exchange::SumF32 => At::WarpSum,
+            Exchange::MaxF32 => At::WarpMax,
+            Exchange::MinF32 => At::WarpMin,
+            Exchange::SumU32 => At::WarpSumU32,
+        };
+        let lane = |v: &Cell<u32>| Lane {
+            value: Cell::new(v.get()),
+            argument: Cell::new(argument),
+            at: Cell::new(at),
+            ..Lane::default()
+        };
+        let lanes: Vec<Lane> = values.iter().map(lane).collect();
+        // A cooperative block has a multiple of 32 threads.
+        lanes.chunks_exact(WARP).for_each(|warp| warp::complete(at, warp));
+        lanes.into_iter().map(|lane| lane.value).collect()
+    }
+}

@@ -1,0 +1,497 @@
+//! What [`kernel!`](crate::kernel) makes of a declaration without `unsafe`.
+//!
+//! The body, the extents and the clauses stand outside every `unsafe` block of the expansion, so the
+//! macro lends them none. What the device believes comes from the launcher: numbers, addresses, and
+//! extents that the declaration computes. The compiler for the GPU reads the declaration again,
+//! where a `cfg` could make it another one. So the origin of the entry, which a launch compares,
+//! contains a fingerprint of the parameters, and names of types and extents are not looked up in
+//! the module of the declaration.
+
+/// Makes the bytes of the text that says where a kernel without `unsafe` is declared: its origin, a
+/// space, and 16 hexadecimal digits. These are the 64-bit FNV-1a of `declaration`, without white
+/// space, because compilers write the same tokens with different spaces.
+#[doc(hidden)]
+#[must_use]
+pub const fn __declared<const N: usize>(origin: &str, declaration: &str) -> [u8; N] {
+    let (origin, declaration) = (origin.as_bytes(), declaration.as_bytes());
+    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while i < declaration.len() {
+        if !declaration[i].is_ascii_whitespace() {
+            hash = (hash ^ declaration[i] as u64).wrapping_mul(0x0100_0000_01b3);
+        }
+        i += 1;
+    }
+    let (mut bytes, mut i) = ([b' '; N], 0);
+    while i < N {
+        if i < origin.len() {
+            bytes[i] = origin[i];
+        } else if i > origin.len() {
+            let digit = hash >> (60 - 4 * (i - origin.len() - 1)) & 15;
+            bytes[i] = b"0123456789abcdef"[digit as usize];
+        }
+        i += 1;
+    }
+    bytes
+}
+
+/// Makes a kernel of a declaration without `unsafe`.
+#[doc(hidden)]
+#[expect(clippy::crate_in_macro_def, reason = "`crate::PTX` is the one of the crate that declares the kernel")]
+#[macro_export]
+macro_rules! __safe_kernel {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident(
+            $cx:ident: impl $context:ident
+            $(, $arg:ident: $kind:ident $(
+                <$element:ident> [$($extent:tt $(= $value:expr)?),+ $(,)?] $(by [$($axis:ident $(($of:tt))?),+ $(,)?])?
+            )?)* $(,)?
+        )
+        $(require { $($require:expr),* $(,)? })?
+        grid($($grid:expr),+ $(,)?) block($($block:expr),+ $(,)?) $(shared($shared:expr))?
+        $body:block
+    ) => {
+        #[cfg(target_arch = "nvptx64")]
+        #[unsafe(export_name = $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*))]
+        $(#[$meta])*
+        $vis unsafe extern "ptx-kernel" fn $name(
+            $($arg: $crate::__safe_parameter!(raw $kind $(<$element>)?),)*
+            $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
+        ) {
+            $crate::__safe_body! {
+                $cx $context
+                [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
+                [$($grid),+] [$($block),+] $body
+            }
+            $($(
+                // SAFETY: The launcher checked that the product of the extents is the buffer's
+                // length. It borrows each buffer, so no other parameter overlaps one that is not `In`.
+                let $arg = unsafe {
+                    $crate::safe::$kind::new($arg, [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                };
+            )?)*
+            // SAFETY: This is the kernel's entry, and its launcher computed the shape. The body gets
+            // the witness of this thread.
+            let cx = unsafe { $crate::__safe_context!(gpu $context) };
+            __thalweg_body($crate::__safe_context!(pass $context cx), $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*);
+        }
+
+        // This says which declaration the entry was made from. thalweg-ptx-builder reads it and
+        // removes it from the PTX.
+        #[cfg(target_arch = "nvptx64")]
+        const _: () = {
+            #[unsafe(export_name = $crate::__core::concat!(
+                $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*), "__thalweg_origin"
+            ))]
+            static ORIGIN: [$crate::__core::primitive::u8; $crate::__origin!().len() + 17] = $crate::safe::__declared(
+                $crate::__origin!(),
+                $crate::__safe_text!(
+                    $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
+                ),
+            );
+        };
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        $(#[$meta])*
+        #[track_caller]
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
+            on: &__L,
+            $($arg: $crate::__safe_parameter!(host __S $kind $(<$element>)?)),*
+        ) -> $crate::__core::result::Result<(), __L::Error> {
+            #[allow(unused_variables)]
+            unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
+                $crate::__safe_body! {
+                    $cx $context
+                    [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
+                    [$($grid),+] [$($block),+] $body
+                }
+                let mut slots = $crate::host::unpack(slots);
+                // SAFETY: The launcher made one slot for each parameter, in this order, with
+                // `Argument::slot`. The slot of a buffer is its address, and the CPU device exposed
+                // the memory's provenance when it allocated it.
+                $(let $arg = unsafe {
+                    $crate::__safe_parameter!(slot (slots.next().unwrap_or_default()) $kind $(<$element>)?)
+                };)*
+                $($($($(
+                    // SAFETY: After them, the launcher made a slot for each extent that it computes.
+                    let $extent: $crate::__safe_hidden!($value) =
+                        unsafe { $crate::host::number(slots.next().unwrap_or_default().bits) };
+                )?)+)?)*
+                $($(
+                    // SAFETY: The launcher checked that the product of the extents is the buffer's
+                    // length. It borrows each buffer, so no other parameter overlaps one that is not
+                    // `In`.
+                    let $arg = unsafe {
+                        $crate::safe::$kind::new($arg, [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                    };
+                )?)*
+                $crate::__safe_context!(cpu $context block, |cx| {
+                    __thalweg_body(cx, $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*)
+                });
+            }
+            const ORIGIN: [u8; $crate::__origin!().len() + 17] = $crate::safe::__declared(
+                $crate::__origin!(),
+                $crate::__safe_text!(
+                    $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
+                ),
+            );
+            static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
+                &crate::PTX,
+                match $crate::__core::str::from_utf8(&ORIGIN) {
+                    $crate::__core::result::Result::Ok(origin) => origin,
+                    $crate::__core::result::Result::Err(_) => $crate::__core::panic!("an origin is ASCII"),
+                },
+                $crate::__core::stringify!($name),
+                $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
+                $crate::__core::option::Option::Some($crate::host::CpuEntry {
+                    block: __thalweg_block::<$crate::cpu::Unchecked>,
+                    parameters: &[
+                        $($crate::__core::stringify!($arg),)*
+                        $($($($($crate::__safe_first!(($crate::__core::stringify!($extent)) $value),)?)+)?)*
+                    ],
+                }),
+                $crate::__cooperative!($context),
+            );
+            $(let $arg = $crate::host::argument(&$arg);)*
+            let arguments = [$($arg.0),*];
+            $(let $arg = $arg.1;)*
+            $($($($(
+                let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
+            )?)+)?)*
+            #[allow(unused_labels)]
+            let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
+                $($(if !$crate::__clause!($crate::host::widened; $require) {
+                    break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
+                })*)?
+                $crate::__core::option::Option::None
+            };
+            if let $crate::__core::option::Option::Some(requirement) = unmet {
+                return $crate::__core::result::Result::Err($crate::__core::convert::From::from(
+                    $crate::host::LaunchError::requirement(
+                        &__KERNEL,
+                        requirement,
+                        &[$(($crate::__core::stringify!($arg), &$arg as &dyn $crate::__core::fmt::Debug)),*],
+                    ),
+                ));
+            }
+            $($(
+                $crate::host::extents(
+                    &__KERNEL,
+                    $crate::__core::stringify!($arg),
+                    $arg,
+                    &[$($crate::host::extent($extent)),+],
+                )?;
+            )?)*
+            let shape = $crate::host::countable(&__KERNEL, $crate::host::LaunchShape::new(
+                &__KERNEL,
+                &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
+                &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
+                [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
+            )?)?;
+            let mut arguments = arguments.into_iter();
+            let slots = $crate::host::slots([
+                $($crate::__safe_first!((arguments.next().unwrap_or_default()) $arg),)*
+                $($($($($crate::host::hidden($crate::__safe_first!($extent $value)),)?)+)?)*
+            ]);
+            // SAFETY: The body is safe code. The launcher checked what its views rely on: the
+            // extents of each buffer and the positions of the threads. There is one slot for each
+            // parameter of the entry, in its order. `on` launches on buffers that `__S` orders, and
+            // the slices have this tag.
+            unsafe { on.launch(&__KERNEL, shape, slots.as_flattened()) }
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($parameters:tt)*) $($rest:tt)*) => {
+        $crate::__safe_why!($name $($parameters)*);
+    };
+}
+
+/// Says what is wrong with a declaration without `unsafe`, or with the order of its clauses.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_why {
+    ($name:ident $cx:ident: impl $context:ident $(, $arg:ident: $kind:ident $(<$element:ident> $([$($extent:tt)*])? $(by [$($by:tt)*])?)?)* $(,)?) => {
+        $($($crate::__safe_why!(@ $arg $kind $([$($extent)*])? $(by [$($by)*])?);)?)*
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "`", $crate::__core::stringify!($name), "` is not a kernel without `unsafe`. It has this form: \
+            fn NAME(t: impl Simt, n: u32, x: In<f32>[n], y: Out<f32>[n] by [x]) \
+            require { PREDICATE, .. } grid(X, Y, Z) block(X, Y, Z) shared(BYTES) { BODY }. \
+            A kernel whose body is unsafe code is an `unsafe fn`: with `unsafe` you promise that it stays inside its buffers"
+        ));
+    };
+    ($name:ident $($rest:tt)*) => {
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "`", $crate::__core::stringify!($name), "` is not a kernel without `unsafe`. It has this form: \
+            fn NAME(t: impl Simt, n: u32, x: In<f32>[n], y: Out<f32>[n] by [x]) \
+            require { PREDICATE, .. } grid(X, Y, Z) block(X, Y, Z) shared(BYTES) { BODY }. \
+            An extent is a parameter, a number, or a name with its value: `[cells = h * w]`. \
+            A kernel whose body is unsafe code is an `unsafe fn`: with `unsafe` you promise that it stays inside its buffers"
+        ));
+    };
+    (@ $arg:ident $kind:ident [$($extent:tt)*] $(by [$($by:tt)*])?) => {};
+    (@ $arg:ident $kind:ident $(by [$($by:tt)*])?) => {
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "a kernel without `unsafe` states the extents of each buffer: `",
+            $crate::__core::stringify!($arg), ": ", $crate::__core::stringify!($kind), "<..>[n]`. \
+            (If its body is unsafe code, declare it as `unsafe fn`: with `unsafe` you promise that it stays inside its buffers)"
+        ));
+    };
+}
+
+/// Makes the body as a function, with `__thalweg_known!`, which passes on numbers and the names of
+/// parameters and of extents with values, and nothing else: a constant could have another value on
+/// the GPU.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_body {
+    (
+        $cx:ident $context:ident
+        [$($arg:ident $kind:ident $(
+            <$element:ident> [$($extent:tt $(= $value:expr)?),+] [$($axis:ident $(($of:tt))?),*]
+        )?,)*]
+        [$($grid:expr),+] [$($block:expr),+] $body:block
+    ) => {
+        #[allow(dead_code)]
+        const __THALWEG_GRID: $crate::__core::primitive::usize = [$($crate::__core::stringify!($grid)),+].len();
+        #[allow(dead_code)]
+        const __THALWEG_BLOCK: $crate::__core::primitive::usize = [$($crate::__core::stringify!($block)),+].len();
+        $crate::__safe_known! { [$($arg)*] [$($($($(($extent $value))?)+)?)*] ($) }
+        #[inline(always)]
+        #[allow(unused_variables, unused_mut, clippy::too_many_arguments)]
+        fn __thalweg_body<'k>(
+            mut $cx: $crate::__safe_context!(body 'k $context),
+            $($arg: $crate::__safe_parameter!(
+                body 'k $kind $(<$element> [$($extent),+] [$($axis $(($of))?),*] __THALWEG_GRID __THALWEG_BLOCK)?
+            ),)*
+            $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
+        ) {
+            #[allow(unused_imports)]
+            use $crate::{Bits as _, Math as _, Simt as _}; // for the positions and the arithmetic of a thread
+            $body
+        }
+    };
+}
+
+/// Makes `__thalweg_known!` (see `__safe_body!`).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_known {
+    ([$($arg:ident)*] [$(($named:tt $value:expr))*] ($d:tt)) => {
+        #[allow(unused_macros)]
+        macro_rules! __thalweg_known {
+            // The second token is from where the macro is used, so it names a variable there.
+            $(($arg $d pass:tt) => { $d pass };)*
+            $(($named $d pass:tt) => { $d pass };)*
+            ($d number:literal $d pass:tt) => { $d pass };
+            ($d other:tt $d pass:tt) => {
+                $crate::__core::compile_error!($crate::__core::concat!(
+                    "`", $crate::__core::stringify!($d other), "` is not a parameter, and a constant could have another \
+                    value on the GPU. Give the extent a name: `[n = ", $crate::__core::stringify!($d other), "]`"
+                ))
+            };
+        }
+    };
+}
+
+/// Makes the type of a parameter as the host, the entry or the body sees it, or reads it from a slot.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_parameter {
+    (host $s:ident In<$t:ident>) => { &$crate::host::DeviceSlice<$s, $crate::__safe_number!($t)> };
+    (host $s:ident $kind:ident<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $crate::__safe_number!($t)> };
+    (host $s:ident $t:ident) => { $crate::__safe_number!($t) };
+    (raw $kind:ident<$t:ident>) => { *mut $crate::__safe_number!($t) };
+    (raw $t:ident) => { $crate::__safe_number!($t) };
+    (slot $slot:tt $kind:ident<$t:ident>) => { $crate::host::address::<$crate::__safe_number!($t)>($slot) };
+    (slot $slot:tt $t:ident) => { $crate::host::number::<$crate::__safe_number!($t)>($slot.bits) };
+    (body $k:lifetime Out $($rest:tt)*) => { $crate::__safe_parameter!(own $k Out $($rest)*) };
+    (body $k:lifetime InOut $($rest:tt)*) => { $crate::__safe_parameter!(own $k InOut $($rest)*) };
+    (body $k:lifetime $kind:ident<$t:ident> [$($extent:tt),+] [] $grid:ident $block:ident) => {
+        $crate::safe::$kind<$k, $crate::__safe_number!($t), { [$($crate::__core::stringify!($extent)),+].len() }>
+    };
+    (body $k:lifetime $kind:ident<$t:ident> $($rest:tt)*) => {
+        $crate::__core::compile_error!("only outputs, `Out` and `InOut`, have owners: leave `by` out")
+    };
+    (body $k:lifetime $t:ident) => { $crate::__safe_number!($t) };
+    (own $k:lifetime $kind:ident<$t:ident> $extents:tt [] $grid:ident $block:ident) => {
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "an output says which coordinate of the launch owns which of its dimensions: `",
+            $crate::__core::stringify!($kind), "<", $crate::__core::stringify!($t), ">[h, w] by [y, x]`"
+        ))
+    };
+    (own $k:lifetime $kind:ident<$t:ident> [$($extent:tt),+] [$($axis:ident $(($of:tt))?),+] $grid:ident $block:ident) => {
+        $crate::safe::$kind<
+            $k,
+            $crate::__safe_number!($t),
+            { [$($crate::__core::stringify!($extent)),+].len() },
+            $crate::safe::By<($($crate::__safe_axis!($axis $(($of))?),)+), { $grid }, { $block }>,
+        >
+    };
+}
+
+/// Makes the type of a number, which the module of the declaration cannot replace.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_number {
+    (u8) => {
+        $crate::__core::primitive::u8
+    };
+    (u16) => {
+        $crate::__core::primitive::u16
+    };
+    (u32) => {
+        $crate::__core::primitive::u32
+    };
+    (u64) => {
+        $crate::__core::primitive::u64
+    };
+    (usize) => {
+        $crate::__core::primitive::usize
+    };
+    (i8) => {
+        $crate::__core::primitive::i8
+    };
+    (i16) => {
+        $crate::__core::primitive::i16
+    };
+    (i32) => {
+        $crate::__core::primitive::i32
+    };
+    (i64) => {
+        $crate::__core::primitive::i64
+    };
+    (f32) => {
+        $crate::__core::primitive::f32
+    };
+    (f64) => {
+        $crate::__core::primitive::f64
+    };
+    (bool) => {
+        $crate::__core::primitive::bool
+    };
+    ($other:ident) => {
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "a kernel without `unsafe` cannot have a parameter of type `",
+            $crate::__core::stringify!($other),
+            "`: it has numbers (`u8` to `u64`, `usize`, `i8` to `i64`, `f32`, `f64`), `bool`, and buffers of numbers \
+            (`In<f32>[n]`, `Out<f32>[n] by [x]`, `InOut<f32>[n] by [x]`, `Atomic<u32>[n]`)"
+        ))
+    };
+}
+
+/// Makes the type of an owner.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_axis {
+    (x) => { $crate::safe::Global<0, 1> };
+    (y) => { $crate::safe::Global<1, 1> };
+    (z) => { $crate::safe::Global<2, 1> };
+    (x($k:tt)) => { $crate::safe::Global<0, $k> };
+    (y($k:tt)) => { $crate::safe::Global<1, $k> };
+    (z($k:tt)) => { $crate::safe::Global<2, $k> };
+    (stride) => { $crate::safe::Stride<0> };
+    (stride(x)) => { $crate::safe::Stride<0> };
+    (stride(y)) => { $crate::safe::Stride<1> };
+    (stride(z)) => { $crate::safe::Stride<2> };
+    (block) => { $crate::safe::Group<0> };
+    (block(x)) => { $crate::safe::Group<0> };
+    (block(y)) => { $crate::safe::Group<1> };
+    (block(z)) => { $crate::safe::Group<2> };
+    (rank) => { $crate::safe::Rank };
+    (all) => { $crate::safe::All };
+    ($other:ident $(($of:tt))?) => {
+        $crate::__core::compile_error!($crate::__core::concat!(
+            "`", $crate::__core::stringify!($other $(($of))?), "` owns nothing: an owner is `x`, `y` or `z`, chunks as in \
+            `x(4)`, `stride`, `block`, `rank` or `all`"
+        ))
+    };
+}
+
+/// Makes the type of the context, and passes it to the body.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_context {
+    (body $k:lifetime Simt) => { &$crate::safe::Thread<$k, impl $crate::Simt> };
+    (body $k:lifetime Cooperative) => { $crate::safe::Block<$k, impl $crate::safe::Team> };
+    (gpu Simt) => { $crate::safe::Thread::new($crate::Gpu::new()) };
+    (gpu Cooperative) => { $crate::safe::Block::new($crate::Gpu::new()) };
+    (pass Simt $cx:ident) => { &$cx };
+    (pass Cooperative $cx:ident) => { $cx };
+    (cpu Simt $block:ident, |$cx:ident| $call:block) => {
+        $block.run_independent(|cx| {
+            // SAFETY: The CPU device runs this in the thread whose context it passes, and the
+            // witness goes to the body by reference.
+            let $cx = unsafe { &$crate::safe::Thread::new(cx) };
+            $call
+        })
+    };
+    (cpu Cooperative $block:ident, |$cx:ident| $call:block) => {{
+        // SAFETY: The CPU device runs this once for each block.
+        let $cx = unsafe { $crate::safe::Block::new($block) };
+        $call
+    }};
+}
+
+/// Makes the name of an entry, as for other kernels. `a` stands for `Atomic`, and `e` for an extent
+/// that the launcher computes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_entry {
+    ($name:ident $($kind:ident $(<$t:ident> $($value:expr)*)?,)*) => {
+        $crate::__core::concat!(
+            $crate::__core::stringify!($name), "_"
+            $(, $crate::__safe_entry!(@ $kind $(<$t>)?) $($(, $crate::__safe_mark!("e" $value))*)?)*
+        )
+    };
+    (@ Atomic<$t:ident>) => { $crate::__core::concat!("_a", $crate::__core::stringify!($t)) };
+    (@ $($parameter:tt)*) => { $crate::__entry_name!(@ $($parameter)*) };
+}
+
+/// Makes the text of which an origin has a fingerprint: what the launcher checks for the device.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_text {
+    (
+        $context:ident [$($arg:ident $kind:ident $(<$t:ident> [$($extent:tt $(= $value:expr)?),+])?,)*]
+        [$($grid:expr),+] [$($block:expr),+]
+    ) => {
+        $crate::__core::concat!(
+            $crate::__core::stringify!($context), "(",
+            $(
+                $crate::__core::stringify!($arg), ":", $crate::__core::stringify!($kind),
+                $(
+                    "<", $crate::__core::stringify!($t), ">[",
+                    $($crate::__core::stringify!($extent), $($crate::__safe_mark!("=" $value),)? ",",)+ "]",
+                )? ";",
+            )*
+            ")", $($crate::__safe_mark!("g" $grid),)+ $($crate::__safe_mark!("b" $block),)+
+        )
+    };
+}
+
+/// Makes the first of two token trees, for as many of them as there are of the second.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_first {
+    ($first:tt $second:expr) => {
+        $first
+    };
+}
+
+/// Makes a text, as often as there is an expression.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_mark {
+    ($mark:literal $value:expr) => {
+        $mark
+    };
+}
+
+/// Makes the type of an extent that the launcher computes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_hidden {
+    ($value:expr) => {
+        $crate::__core::primitive::u32
+    };
+}

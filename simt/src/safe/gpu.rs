@@ -1,0 +1,62 @@
+//! The team on a GPU: the code of a block runs in each of its threads.
+
+use core::arch::asm;
+use core::cell::Cell;
+
+use super::team::{Exchange, Sealed, Team};
+use crate::{Cooperative, Gpu};
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.barrier0.or"]
+    fn barrier_or(p: i32) -> i32;
+}
+
+impl Sealed for Gpu {}
+impl Team for Gpu {
+    type Cx = Gpu;
+    type Values<T: Copy> = Cell<T>;
+
+    #[inline(always)]
+    fn first(self) -> Gpu {
+        self
+    }
+    #[inline(always)]
+    fn shared_bytes(self) -> u32 {
+        let bytes;
+        // SAFETY: The instruction only reads a special register.
+        unsafe { asm!("mov.u32 {0}, %dynamic_smem_size;", out(reg32) bytes, options(pure, nomem, nostack)) };
+        bytes
+    }
+    #[inline(always)]
+    fn each<T: Copy>(self, _: bool, f: impl Fn(Gpu) -> T) -> Cell<T> {
+        Cell::new(f(self))
+    }
+    #[inline(always)]
+    fn value<'v, T: Copy>(values: &'v Cell<T>, _: Gpu) -> &'v Cell<T> {
+        values
+    }
+    #[inline(always)]
+    unsafe fn meet(self) {
+        self.barrier();
+    }
+    #[inline(always)]
+    unsafe fn any(self, values: &Cell<bool>) -> bool {
+        // SAFETY: The caller promises that all threads of the block reach this call.
+        unsafe { barrier_or(i32::from(values.get())) != 0 }
+    }
+    #[inline(always)]
+    unsafe fn exchange(self, op: Exchange, values: &Cell<u32>, argument: u32) -> Cell<u32> {
+        let v = values.get();
+        let float = f32::from_bits(v);
+        Cell::new(match op {
+            Exchange::Xor => self.shuffle_xor(v, argument),
+            Exchange::Up => self.shuffle_up(v, argument),
+            Exchange::Down => self.shuffle_down(v, argument),
+            Exchange::Ballot => self.ballot(v != 0),
+            Exchange::SumF32 => self.warp_sum(float).to_bits(),
+            Exchange::MaxF32 => self.warp_max(float).to_bits(),
+            Exchange::MinF32 => self.warp_min(float).to_bits(),
+            Exchange::SumU32 => self.warp_sum_u32(v),
+        })
+    }
+}
