@@ -22,6 +22,32 @@
 ///   elsewhere. The name of the entry must be [as below](#what-it-makes).
 /// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
 ///
+/// # Kernels without `unsafe`
+///
+/// Without the keyword `unsafe`, the body is safe code, and the author promises nothing:
+///
+/// ```text
+/// kernel! {
+///     pub fn NAME(t: impl Simt, n: u32, x: In<f32>[n], y: Out<f32>[n] by [x])
+///     require { PREDICATE, ... }
+///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES)
+///     { BODY }
+/// }
+/// ```
+///
+/// - Each buffer states its extents. The launcher checks that their product is the buffer's length
+///   and below 2^32. An extent is a parameter, a number, or a name with its value, as in
+///   `[cells = h * w, 2]`. The body has such a name as a `u32`, and later clauses can use it.
+/// - Each output says in `by` which coordinate of the launch owns which dimension: `x`, `y`, `z` for
+///   one position for each thread, `x(4)` for four, `stride` for every nth, `block` and `rank` for
+///   the block and the thread's index in it, and `all` for the whole dimension.
+/// - `Atomic<u32>[n]` is a buffer for atomic operations.
+/// - `t` is a [`&Thread`](crate::safe::Thread), or for `b: impl Cooperative` a
+///   [`Block`](crate::safe::Block). The module [`safe`](crate::safe) describes what they can do.
+///
+/// Everything below holds for these kernels too, except what the author promises. The entry's name
+/// has `a` for `Atomic`, and `e` for each extent that the launcher computes.
+///
 /// # Parameters
 ///
 /// A kernel has at most 32 parameters. Each is one of these:

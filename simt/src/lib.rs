@@ -59,6 +59,7 @@
 //! | [`host::counted`] | numbers with their nouns |
 //! | [`cpu`], without `run` | the context on the host |
 //! | the rest of [`host`] | what a launcher takes and what it gives to a stream |
+//! | [`safe`] | what kernels without `unsafe` are given: [`safe::Thread`], [`safe::Block`] and their memory |
 //! | `cpu::run` | [`cpu::run_block`], which runs a block of a declared kernel |
 //! | `kernel`, `ptx` | the macros |
 #![cfg_attr(target_arch = "nvptx64", no_std)]

@@ -5,7 +5,7 @@ ptx! {}
 
 kernel! {
     fn clear(t: impl Simt, n: u32, x: Out<f32>) // bug
-    //~ error `a kernel without `unsafe` states the extents of each buffer: `x: Out<..>[n]`
+    //~ error `states the extents of each buffer` `promise that it stays inside its buffers`
     //~ error `It has this form`
     fn clear(t: impl Simt, n: u32, x: Out<f32>[n] by [x]) // fix
     grid(n.div_ceil(256)) block(256)

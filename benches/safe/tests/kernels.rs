@@ -3,7 +3,7 @@
 use safe_kernels::safe::*;
 use thalweg::{Device, DeviceBuffer, Error, On, Plain, Stream, stream_tags};
 
-stream_tags!(Work);
+stream_tags!(Work, Alone);
 
 /// Runs `check` on every device.
 fn everywhere(check: impl Fn(&Stream<Work>)) {
@@ -28,9 +28,9 @@ fn unwritten<T: Plain>(on: &Stream<Work>, n: usize, v: T) -> On<Work, DeviceBuff
 
 /// What a launch fails with on a CPU device of its own. After it the device is not usable. On a GPU a
 /// report takes the context with all its memory, so it is made on the CPU device only.
-fn reported(launch: impl FnOnce(&Stream<Work>) -> Result<(), Error>) -> String {
+fn reported(launch: impl FnOnce(&Stream<Alone>) -> Result<(), Error>) -> String {
     let device = Device::seeded_cpu(0).unwrap();
-    let on = device.stream::<Work>().unwrap();
+    let on = device.stream::<Alone>().unwrap();
     match launch(&on).and_then(|()| on.synchronize()) {
         Ok(()) => "nothing".into(),
         Err(error) => error.to_string(),
@@ -174,7 +174,7 @@ fn launches_are_refused() {
 fn an_index_from_memory_is_checked() {
     let report = reported(|on| {
         let (index, x) = (on.upload_blocking(&[0u32, 3]).unwrap(), on.upload_blocking(&[1.0f32; 3]).unwrap());
-        gather(on, 2, 3, &index, &x, &mut unwritten(on, 2, 0.0f32))
+        gather(on, 2, 3, &index, &x, &mut on.upload_blocking(&[0.0f32; 2]).unwrap())
     });
     assert!(report.contains("read element [3] of a buffer with extents [3]"), "{report}");
     assert!(report.contains("thread [1, 0, 0]"), "{report}");

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use super::report;
 use super::shared::{Adding, Filled, Fresh, Reading, Turn, Window, Writing};
 use super::team::{Exchange, Member, Team};
-use super::thread::{Brand, Thread, rank, threads};
+use super::thread::{self, Brand, Thread, Witness, rank, threads};
 use crate::{Dim3, Element, Simt, Word};
 
 /// The block, in a body over `Cooperative`. Code that holds it sees nothing that differs between the
@@ -24,6 +24,15 @@ pub struct Block<'k, M> {
 impl<M> fmt::Debug for Block<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block").field("used", &self.used).finish_non_exhaustive()
+    }
+}
+
+impl<M: Team> thread::Sealed for Block<'_, M> {}
+impl<'k, M: Team> Witness<'k> for Block<'k, M> {
+    type Cx = M::Cx;
+    #[inline(always)]
+    fn context(&self) -> M::Cx {
+        self.first()
     }
 }
 
@@ -100,7 +109,7 @@ impl<'k, M: Team> Block<'k, M> {
     }
 
     #[inline(always)]
-    pub(super) fn first(&self) -> M::Cx {
+    fn first(&self) -> M::Cx {
         self.team.first()
     }
 

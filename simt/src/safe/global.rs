@@ -185,10 +185,7 @@ impl<'k, T: Element, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D
     /// `first` or `next` of the owner gave `at` for this thread and these extents.
     #[inline(always)]
     unsafe fn owned<'t, C: Simt>(self, cx: C, at: [u32; D]) -> Cell<'t, C, T, D, READ> {
-        let mut i = 0;
-        for d in 0..D {
-            i = i * self.extents[d] + at[d];
-        }
+        let i = at.into_iter().zip(self.extents).fold(0, |i, (at, extent)| i * extent + at);
         // SAFETY: What an owner gives is below the extents. The caller of `new` promised that the
         // buffer is as long as their product, which is below 2^32, so `i` is inside the buffer.
         Cell { cx, at, element: unsafe { self.start.add(i as usize) }, thread: PhantomData }

@@ -32,7 +32,7 @@ impl Team for Gpu {
         Cell::new(f(self))
     }
     #[inline(always)]
-    fn value<'v, T: Copy>(values: &'v Cell<T>, _: Gpu) -> &'v Cell<T> {
+    fn value<T: Copy>(values: &Cell<T>, _: Gpu) -> &Cell<T> {
         values
     }
     #[inline(always)]

@@ -67,7 +67,7 @@ impl<const A: u8, const K: u32> Axis for Global<A, K> {
     #[inline(always)]
     fn next(_: impl Simt, at: u32, extent: u32) -> Option<u32> {
         let next = at + 1; // at most `extent`
-        (K > 1 && next % K != 0 && next < extent).then_some(next)
+        (K > 1 && !next.is_multiple_of(K) && next < extent).then_some(next)
     }
     #[inline(always)]
     fn owns(cx: impl Simt, at: u32) -> bool {

@@ -195,6 +195,13 @@ turns! {
     Fresh by renew as ToFresh from Reading Writing Adding;
 }
 
+impl Sealed for () {}
+impl Turn for () {
+    type Then = ();
+    #[inline(always)]
+    fn then(self) {}
+}
+
 macro_rules! tuples {
     ($(($($a:ident $i:tt),*))*) => {$(
         impl<$($a: Turn),*> Sealed for ($($a,)*) {}
@@ -207,4 +214,4 @@ macro_rules! tuples {
         }
     )*};
 }
-tuples! { () (A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3) (A 0, B 1, C 2, D 3, E 4) }
+tuples! { (A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3) (A 0, B 1, C 2, D 3, E 4) }

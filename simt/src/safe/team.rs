@@ -80,7 +80,7 @@ pub trait Team: Sealed + Copy {
     /// Runs `f` for each thread. The order is `descending` if the threads run one after another.
     fn each<T: Copy>(self, descending: bool, f: impl Fn(Self::Cx) -> T) -> Self::Values<T>;
     /// The value of the thread `cx`.
-    fn value<'v, T: Copy>(values: &'v Self::Values<T>, cx: Self::Cx) -> &'v Cell<T>;
+    fn value<T: Copy>(values: &Self::Values<T>, cx: Self::Cx) -> &Cell<T>;
     /// Waits for all threads of the block.
     ///
     /// # Safety

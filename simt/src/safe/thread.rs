@@ -4,8 +4,6 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-use super::block::Block;
-use super::team::Team;
 use crate::{Dim3, Simt};
 
 /// A name for one launch. It is invariant, so nothing of one launch passes for something of
@@ -84,30 +82,22 @@ pub(super) fn threads(cx: impl Simt) -> u32 {
 mod sealed {
     pub trait Sealed {}
 }
+pub(super) use sealed::Sealed;
 
-/// Who may read what the launch does not write: a [`Thread`], or the [`Block`], whose threads all
-/// read the same.
-pub trait Witness<'k>: sealed::Sealed {
+/// Who may read what the launch does not write: a [`Thread`], or the [`Block`](super::Block), whose
+/// threads all read the same.
+pub trait Witness<'k>: Sealed {
     #[doc(hidden)]
     type Cx: Simt;
     #[doc(hidden)]
     fn context(&self) -> Self::Cx;
 }
 
-impl<C: Simt> sealed::Sealed for Thread<'_, C> {}
+impl<C: Simt> Sealed for Thread<'_, C> {}
 impl<'k, C: Simt> Witness<'k> for Thread<'k, C> {
     type Cx = C;
     #[inline(always)]
     fn context(&self) -> C {
         self.cx
-    }
-}
-
-impl<M: Team> sealed::Sealed for Block<'_, M> {}
-impl<'k, M: Team> Witness<'k> for Block<'k, M> {
-    type Cx = M::Cx;
-    #[inline(always)]
-    fn context(&self) -> M::Cx {
-        self.first()
     }
 }
