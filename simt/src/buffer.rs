@@ -1,6 +1,6 @@
 //! The three kinds of buffer parameter.
 
-use crate::{Element, Index, Simt};
+use crate::{Atomic, AtomicElement, Element, Index, Simt};
 
 macro_rules! parameter {
     ($(#[$doc:meta])* $name:ident, $ptr:ty) => {
@@ -169,5 +169,21 @@ impl<T: Element> InOut<T> {
         // and the launcher checked that the buffer has this length. So the element is in device
         // memory. It is aligned because every `DeviceSlice` is.
         unsafe { cx.store(self.at(i), v) }
+    }
+}
+
+impl<T: AtomicElement> InOut<T> {
+    /// Names element `i`, for [atomic operations](Atomic): `y.atomic(i).add(cx, 1)`.
+    ///
+    /// # Safety
+    /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
+    /// it and reports a violation.)
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub unsafe fn atomic(self, i: impl Index) -> Atomic<T> {
+        // SAFETY: The caller promises that `i` is below the length that the declaration requires,
+        // and the launcher checked that the buffer has this length. So the element is in device
+        // memory. It is aligned because every `DeviceSlice` is.
+        unsafe { Atomic::from_ptr(self.at(i)) }
     }
 }

@@ -1,8 +1,7 @@
 //! The two traits over which a kernel body is generic.
 
-use core::marker::PhantomData;
-
-use crate::{Bits, Element, Math, Word};
+use crate::atomics::Atomics;
+use crate::{Bits, Element, Math, Shared, Word};
 
 /// A position or an extent in up to three dimensions. `x` varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +24,7 @@ impl From<[u32; 3]> for Dim3 {
 ///
 /// The threads of a body over `Simt` are independent of each other. On the CPU device a block of
 /// them is a plain loop.
-pub trait Simt: Math + Bits {
+pub trait Simt: Math + Bits + Atomics {
     /// Returns this thread's position in its block (`threadIdx`).
     #[must_use]
     fn thread_idx(self) -> Dim3;
@@ -98,24 +97,6 @@ pub trait Simt: Math + Bits {
             self.store(p.add(1), v[1]);
         }
     }
-
-    /// Adds `v` to a word of device memory, atomically for the whole device. Returns the old value.
-    ///
-    /// # Safety
-    /// `p` is aligned and points to a word in an allocation of device memory.
-    unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32;
-    /// Replaces a word of device memory by the larger of it and `v`, atomically for the whole
-    /// device. Returns the old value.
-    ///
-    /// # Safety
-    /// `p` is aligned and points to a word in an allocation of device memory.
-    unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32;
-    /// Replaces a word of device memory by the smaller of it and `v`, atomically for the whole
-    /// device. Returns the old value.
-    ///
-    /// # Safety
-    /// `p` is aligned and points to a word in an allocation of device memory.
-    unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32;
 }
 
 /// A thread that works with the other threads of its block, by barriers, shared memory and warp
@@ -241,32 +222,9 @@ pub trait Cooperative: Simt {
     ///
     /// # Safety
     /// `i` is inside the window.
-    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32;
-}
-
-/// A window of a block's shared memory, as elements of `T`.
-#[derive(Debug)]
-pub struct Shared<T> {
-    /// The first byte of the window. It is an offset on the CPU device and an address in shared
-    /// space on a GPU.
-    pub(crate) start: u32,
-    pub(crate) element: PhantomData<T>,
-}
-
-impl<T> Shared<T> {
-    /// Returns the address of element 0 in the block's shared memory, in bytes
-    /// (`__cvta_generic_to_shared`). [`Cooperative::shared_at`] makes a window of such an address.
-    #[must_use]
     #[inline(always)]
-    pub fn address(self) -> u32 {
-        self.start
+    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
+        // SAFETY: The caller promises that `i` is inside the window.
+        unsafe { s.atomic(i) }.add(self, v)
     }
 }
-
-impl<T> Clone for Shared<T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Shared<T> {}

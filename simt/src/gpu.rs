@@ -1,5 +1,6 @@
 //! The context on `nvptx64`. Most methods are one or two instructions.
 
+mod atomics;
 mod bits;
 mod math;
 
@@ -152,34 +153,6 @@ impl Simt for Gpu {
                 in(reg64) p, in(reg32) v[0].to_word(), in(reg32) v[1].to_word(), options(nostack, preserves_flags)
             );
         }
-    }
-
-    #[inline(always)]
-    unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
-        let old;
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
-        unsafe {
-            asm!("atom.global.add.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
-        }
-        old
-    }
-    #[inline(always)]
-    unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
-        let old;
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
-        unsafe {
-            asm!("atom.global.max.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
-        }
-        old
-    }
-    #[inline(always)]
-    unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
-        let old;
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory.
-        unsafe {
-            asm!("atom.global.min.u32 {0}, [{1}], {2};", out(reg32) old, in(reg64) p, in(reg32) v, options(nostack));
-        }
-        old
     }
 }
 
@@ -416,18 +389,5 @@ impl Cooperative for Gpu {
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
         // (see `kernel!`).
         unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
-    }
-    #[inline(always)]
-    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
-        let old;
-        // If `old` is unused, ptxas drops the result and emits a reduction.
-        // SAFETY: The caller promises that word `i` is inside the window.
-        unsafe {
-            asm!(
-                "atom.shared.add.u32 {0}, [{1}], {2};",
-                out(reg32) old, in(reg32) s.start + i * 4, in(reg32) v, options(nostack)
-            );
-        }
-        old
     }
 }

@@ -50,7 +50,9 @@
 //! | `half` | the numbers of 16 bits [`f16`] and [`bf16`], and pairs of them |
 //! | `element` | the types that kernels load and store |
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
-//! | `context` | the traits [`Simt`] and [`Cooperative`], and shared memory |
+//! | `shared` | windows of shared memory |
+//! | [`atomics`] | atomic operations on both memories, and fences |
+//! | `context` | the traits [`Simt`] and [`Cooperative`] |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
 //! | `index` | the types by which bodies index buffers |
 //! | `violation` | how the CPU device ends a thread that makes an access which it must not make |
@@ -72,6 +74,7 @@
 #[doc(hidden)]
 pub use core as __core;
 
+pub mod atomics;
 mod bits;
 mod buffer;
 mod context;
@@ -83,6 +86,7 @@ mod kernel;
 mod math;
 mod ptx;
 pub mod safe;
+mod shared;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -93,9 +97,10 @@ pub mod host;
 #[cfg(not(target_arch = "nvptx64"))]
 mod violation;
 
+pub use atomics::{Atomic, AtomicElement, order, scope};
 pub use bits::Bits;
 pub use buffer::{In, InOut, Out};
-pub use context::{Cooperative, Dim3, Shared, Simt};
+pub use context::{Cooperative, Dim3, Simt};
 pub use element::{Element, Word};
 #[cfg(target_arch = "nvptx64")]
 pub use gpu::Gpu;
@@ -106,6 +111,7 @@ pub use index::Index;
 #[doc(hidden)]
 pub use kernel::__bytes;
 pub use math::Math;
+pub use shared::Shared;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;

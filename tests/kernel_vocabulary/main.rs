@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod atomics;
 mod elements;
 mod half;
 mod integers;

@@ -38,7 +38,6 @@ impl<M: Monitor> CpuThread<'_, M> {
     /// Notes a fence, which orders this thread's accesses before it and after it for the threads of
     /// `scope`.
     #[inline(always)]
-    #[allow(dead_code, reason = "the vocabulary of fences uses it")]
     pub(crate) fn ordered(self, scope: Scope) {
         let _ = scope;
     }

@@ -19,6 +19,7 @@
 //! each time.
 
 mod access;
+mod atomics;
 mod block;
 mod error;
 mod fibers;

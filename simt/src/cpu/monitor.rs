@@ -24,7 +24,6 @@ impl Monitor for Unchecked {
 
 /// How an operation uses the memory that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the vocabulary of atomics uses the rest")]
 pub(crate) enum Access {
     /// An ordinary load.
     Read,
@@ -41,18 +40,8 @@ pub(crate) enum Access {
     },
 }
 
-impl Access {
-    /// An atomic update that orders nothing and is atomic for the whole device, as
-    /// [`Simt::atomic_add`](crate::Simt::atomic_add) is.
-    pub(crate) const UPDATE: Self = Self::Atomic { kind: Kind::Update, order: Order::Relaxed, scope: Scope::Device };
-    /// The same for the threads of the block only.
-    pub(crate) const BLOCK_UPDATE: Self =
-        Self::Atomic { kind: Kind::Update, order: Order::Relaxed, scope: Scope::Block };
-}
-
 /// What an atomic operation does to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the vocabulary of atomics uses the rest")]
 pub(crate) enum Kind {
     Load,
     Store,
@@ -62,7 +51,6 @@ pub(crate) enum Kind {
 
 /// What an atomic operation orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the vocabulary of atomics uses the rest")]
 pub(crate) enum Order {
     Relaxed,
     Acquire,
@@ -72,7 +60,6 @@ pub(crate) enum Order {
 
 /// The threads for which an operation is atomic or ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "the vocabulary of atomics uses the rest")]
 pub(crate) enum Scope {
     Block,
     Device,

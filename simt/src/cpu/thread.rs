@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use corosensei::Yielder;
 
@@ -121,34 +120,6 @@ impl<M: Monitor> Simt for CpuThread<'_, M> {
             T::store_relaxed(p.add(1), v[1]);
         }
     }
-
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn atomic_add(self, p: *mut u32, v: u32) -> u32 {
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
-        // which is valid for reads and writes. Where one thread of the grid uses an atomic
-        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
-        // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_add(v, Relaxed)
-    }
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn atomic_max(self, p: *mut u32, v: u32) -> u32 {
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
-        // which is valid for reads and writes. Where one thread of the grid uses an atomic
-        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
-        // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_max(v, Relaxed)
-    }
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn atomic_min(self, p: *mut u32, v: u32) -> u32 {
-        // SAFETY: The caller promises that `p` is aligned and points to a word of device memory,
-        // which is valid for reads and writes. Where one thread of the grid uses an atomic
-        // operation, the others do not use ordinary accesses: `load` and `store` are atomic, and
-        // `load4` requires that nobody writes.
-        unsafe { AtomicU32::from_ptr(self.global_access(p, 1, 4, Access::UPDATE)) }.fetch_min(v, Relaxed)
-    }
 }
 
 impl<M: Monitor> Cooperative for CpuThread<'_, M> {
@@ -254,20 +225,5 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
     #[track_caller]
     fn warp_barrier(self) {
         self.meet(At::WarpBarrier, 0, 0);
-    }
-    #[inline]
-    #[track_caller]
-    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
-        let p = self.shared_access(s, i, 1, 4, Access::BLOCK_UPDATE);
-        // No atomic operation is needed, because the threads of the block take turns on one OS
-        // thread.
-        // SAFETY: `shared_access` checked that the word is inside the buffer, which `run_block`
-        // initialised. The word is aligned: the buffer is, and `Place::window` checked the window's
-        // start.
-        unsafe {
-            let old = p.read();
-            p.write(old.wrapping_add(v));
-            old
-        }
     }
 }

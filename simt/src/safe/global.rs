@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use super::owner::Owner;
 use super::report;
 use super::thread::{Brand, Thread, Witness};
-use crate::{Element, Simt};
+use crate::{AtomicElement, Element, Simt};
 
 /// Returns the offset of the element `at`, or nothing if a coordinate is not below its extent. The
 /// launcher checked that the product of the extents is the buffer's length and below 2^32, so the
@@ -241,28 +241,28 @@ view! {
 }
 
 macro_rules! atomics {
-    ($($(#[$doc:meta])* $name:ident $atomic:ident;)*) => {
-        impl<'k, const D: usize> Atomic<'k, u32, D> {$(
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        impl<'k, T: AtomicElement, const D: usize> Atomic<'k, T, D> {$(
             $(#[$doc])*
             ///
             /// It returns the old value. An element outside the extents is reported.
             #[inline(always)]
             #[track_caller]
-            pub fn $name<C: Simt>(self, t: &Thread<'k, C>, at: [u32; D], v: u32) -> u32 {
+            pub fn $name<C: Simt>(self, t: &Thread<'k, C>, at: [u32; D], v: T) -> T {
                 let Some(i) = offset(at, self.extents) else { report::outside("updated", at, self.extents) };
                 // SAFETY: `offset` checked the coordinates against the extents, and the caller of
-                // `new` promised that the buffer is as long as their product. So the word is in
+                // `new` promised that the buffer is as long as their product. So the element is in
                 // device memory, and the launch accesses it by atomic operations only.
-                unsafe { t.$atomic(self.start.add(i), v) }
+                unsafe { crate::Atomic::from_ptr(self.start.add(i)) }.$name(**t, v)
             }
         )*}
     };
 }
 atomics! {
-    /// Adds `v` to an element, modulo 2^32.
-    add atomic_add;
-    /// Replaces an element by the larger of it and `v`.
-    max atomic_max;
-    /// Replaces an element by the smaller of it and `v`.
-    min atomic_min;
+    /// Adds `v` to an element. Integers wrap around.
+    add;
+    /// Replaces an element by the larger of it and `v`, as [`Atomic::max`](crate::Atomic::max) does.
+    max;
+    /// Replaces an element by the smaller of it and `v`, as [`Atomic::min`](crate::Atomic::min) does.
+    min;
 }

@@ -165,11 +165,11 @@ kernel! {
         cx.barrier();
         let v = u32::from(values.get(cx, cx.global_x() as usize));
         cx.shared_add(s, v, 1);
-        cx.atomic_max(extremes.as_ptr(), v);
-        cx.atomic_min(extremes.as_ptr().add(1), v);
+        extremes.atomic(0).max(cx, v);
+        extremes.atomic(1).min(cx, v);
         cx.barrier();
         if cx.rank() < 8 {
-            cx.atomic_add(bins.as_ptr().add(cx.rank() as usize), cx.shared_get(s, cx.rank()));
+            bins.atomic(cx.rank()).add(cx, cx.shared_get(s, cx.rank()));
         }
     }
 }

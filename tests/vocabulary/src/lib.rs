@@ -5,6 +5,8 @@
 thalweg_simt::ptx! { unsafe "sm_75" }
 
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod atomics;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod elements;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod half;
