@@ -1,7 +1,7 @@
 //! The two traits over which a kernel body is generic.
 
 use crate::atomics::Atomics;
-use crate::{Bits, Element, Math, Shared, Word};
+use crate::{Bits, Element, Math, Shared, Tensor, Word};
 
 /// A position or an extent in up to three dimensions. `x` varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +112,7 @@ pub trait Simt: Math + Bits + Atomics {
     note = "declare the kernel with `cx: impl Cooperative` instead of `cx: impl Simt`, and so the functions that take \
             its context. Its block then has a multiple of 32 threads"
 )]
-pub trait Cooperative: Simt {
+pub trait Cooperative: Simt + Tensor {
     /// Waits until every thread of the block has reached this barrier (`__syncthreads`). After it,
     /// the block sees the shared and device memory that its threads wrote before it.
     ///

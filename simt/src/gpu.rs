@@ -3,6 +3,7 @@
 mod atomics;
 mod bits;
 mod math;
+mod tensor;
 
 use core::arch::{asm, global_asm, nvptx};
 use core::marker::PhantomData;

@@ -52,6 +52,7 @@
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `shared` | windows of shared memory |
 //! | [`atomics`] | atomic operations on both memories, and fences |
+//! | `tensor` | the trait [`Tensor`]: asynchronous copies and matrix operations |
 //! | `context` | the traits [`Simt`] and [`Cooperative`] |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
 //! | `index` | the types by which bodies index buffers |
@@ -67,7 +68,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(stdarch_nvptx, link_llvm_intrinsics, asm_experimental_arch, core_float_math),
+    feature(stdarch_nvptx, link_llvm_intrinsics, asm_experimental_arch, core_float_math, abi_unadjusted),
     allow(internal_features) // `link_llvm_intrinsics`: the warp and approximation instructions
 )]
 
@@ -87,6 +88,7 @@ mod math;
 mod ptx;
 pub mod safe;
 mod shared;
+mod tensor;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -112,6 +114,7 @@ pub use index::Index;
 pub use kernel::__bytes;
 pub use math::Math;
 pub use shared::Shared;
+pub use tensor::Tensor;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;

@@ -10,8 +10,12 @@
 /// ```
 ///
 /// The third form is for declarations without a body. To embed several files, give several names,
-/// separated by commas. A name may have attributes, such as `#[cfg(feature = "blas")]`. Two files
-/// must not have the same entry: a launch on a GPU reports that as an error.
+/// separated by commas. A name may have attributes, such as `#[cfg(feature = "blas")]`.
+///
+/// Several files may have the same entry if they are for different architectures. A launch takes the
+/// newest one that the GPU runs. A GPU runs PTX for `sm_NN` if its compute capability is at least
+/// that, and PTX for `sm_NNa` if it is exactly that. It is an error if there is no such file, or if
+/// two files with the entry are for the same architecture.
 ///
 /// The macro declares `PTX`, which is private to the crate. Every [`kernel!`](crate::kernel) of the
 /// crate refers to it. So a launcher finds only entries in the PTX of its own crate, whatever other

@@ -9,6 +9,7 @@ mod elements;
 mod half;
 mod integers;
 mod math;
+mod tensor;
 
 use std::sync::Once;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use thalweg_ptx_builder::{Error as Unbuilt, Ptx, PtxBuilder};
 
 /// The targets, which are features of this crate too.
-const TARGETS: [&str; 1] = ["sm_75"];
+const TARGETS: [&str; 2] = ["sm_75", "sm_80"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     if thalweg_ptx_builder::compiles_for_gpu() {

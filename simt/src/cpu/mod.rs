@@ -21,13 +21,16 @@
 mod access;
 mod atomics;
 mod block;
+mod copies;
 mod error;
 mod fibers;
 mod math;
+mod matrices;
 mod monitor;
 mod place;
 mod run;
 mod team;
+mod tensor;
 mod thread;
 mod warp;
 mod workspace;

@@ -6,6 +6,7 @@ use std::panic::Location;
 
 use corosensei::Yielder;
 
+use super::matrices::WIDE;
 use super::monitor::{Access, Monitor, Unchecked};
 use super::place::Place;
 use super::warp::{At, Lane};
@@ -35,20 +36,43 @@ pub(super) struct Fiber<'a> {
     pub(super) lane: &'a Lane,
 }
 
-impl<M: Monitor> CpuThread<'_, M> {
+impl<'a, M: Monitor> CpuThread<'a, M> {
+    /// Returns what a cooperative thread waits with.
+    #[inline]
+    pub(super) fn fiber(self) -> Fiber<'a> {
+        let Some(fiber) = self.fiber else {
+            panic!("a kernel over `Simt` cannot wait for other threads: declare it over `Cooperative`");
+        };
+        fiber
+    }
+
     /// Waits for the other threads and returns this thread's result.
     #[inline]
     #[track_caller]
     fn meet(self, at: At, value: u32, argument: u32) -> u32 {
-        let Some(Fiber { yielder, lane }) = self.fiber else {
-            panic!("a kernel over `Simt` cannot wait for other threads: declare it over `Cooperative`");
-        };
+        let Fiber { yielder, lane } = self.fiber();
         lane.value.set(value);
         lane.argument.set(argument);
         lane.at.set(at);
         lane.location.set(Location::caller());
         yielder.suspend(());
         lane.value.get()
+    }
+
+    /// Waits for the other threads of the warp in a matrix operation. Returns this thread's first
+    /// four words of the result.
+    #[inline]
+    #[track_caller]
+    pub(super) fn meet_wide(self, at: At, words: &[u32]) -> [u32; 4] {
+        let Fiber { yielder, lane } = self.fiber();
+        let mut wide = [0; WIDE];
+        wide[..words.len()].copy_from_slice(words);
+        lane.wide.set(wide);
+        lane.at.set(at);
+        lane.location.set(Location::caller());
+        yielder.suspend(());
+        let [a, b, c, d, ..] = lane.wide.get();
+        [a, b, c, d]
     }
 }
 

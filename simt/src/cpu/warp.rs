@@ -1,8 +1,10 @@
 //! The lanes of a warp, and the operations that a whole warp carries out.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::Location;
 
+use super::copies::Copies;
+use super::matrices::{self, WIDE};
 use crate::Word;
 
 /// The number of threads in a warp.
@@ -26,6 +28,11 @@ pub(super) enum At {
     WarpMax,
     WarpMin,
     WarpSumU32,
+    LoadMatrices,
+    LoadMatricesTransposed,
+    MmaF16,
+    MmaBf16,
+    MmaTf32,
 }
 
 impl At {
@@ -45,6 +52,10 @@ impl At {
         matches!(self, Self::WarpBarrier)
     }
 
+    fn is_matrix_operation(self) -> bool {
+        matches!(self, Self::LoadMatrices | Self::LoadMatricesTransposed | Self::MmaF16 | Self::MmaBf16 | Self::MmaTf32)
+    }
+
     /// Says where the thread is. The text follows words such as "thread 7".
     fn describe(self) -> &'static str {
         match self {
@@ -61,6 +72,11 @@ impl At {
             Self::WarpMax => "in `warp_max`",
             Self::WarpMin => "in `warp_min`",
             Self::WarpSumU32 => "in `warp_sum_u32`",
+            Self::LoadMatrices => "in `load_matrices`",
+            Self::LoadMatricesTransposed => "in `load_matrices_transposed`",
+            Self::MmaF16 => "in `mma_f16`",
+            Self::MmaBf16 => "in `mma_bf16`",
+            Self::MmaTf32 => "in `mma_tf32`",
         }
     }
 }
@@ -75,17 +91,31 @@ pub(super) struct Lane {
     pub(super) value: Cell<u32>,
     /// The mask, delta or source of a shuffle.
     pub(super) argument: Cell<u32>,
+    /// The operands of a matrix operation, and later its results.
+    pub(super) wide: Cell<[u32; WIDE]>,
+    /// The asynchronous copies of the thread.
+    pub(super) copies: RefCell<Copies>,
 }
 
 impl Default for Lane {
     fn default() -> Self {
         let location = Cell::new(Location::caller());
-        Self { at: Cell::default(), location, value: Cell::default(), argument: Cell::default() }
+        Self {
+            at: Cell::default(),
+            location,
+            value: Cell::default(),
+            argument: Cell::default(),
+            wide: Cell::default(),
+            copies: RefCell::default(),
+        }
     }
 }
 
 /// Carries out a warp operation that all 32 lanes have reached, and lets them run on.
 pub(super) fn complete(at: At, warp: &[Lane]) {
+    if at.is_matrix_operation() {
+        return complete_wide(at, warp);
+    }
     let mut values = [0; WARP];
     for (value, lane) in values.iter_mut().zip(warp) {
         *value = lane.value.get();
@@ -104,10 +134,30 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
         At::WarpMax => butterfly(&mut values, f32::max),
         At::WarpMin => butterfly(&mut values, f32::min),
         At::WarpSumU32 => butterfly(&mut values, u32::wrapping_add),
-        At::Running | At::Returned | At::Barrier => unreachable!("not a warp operation"),
+        _ => unreachable!("not an operation on one word of each lane"),
     }
     for (lane, value) in warp.iter().zip(values) {
         lane.value.set(value);
+        lane.at.set(At::Running);
+    }
+}
+
+/// Carries out a matrix operation.
+fn complete_wide(at: At, warp: &[Lane]) {
+    let mut words = [[0; WIDE]; WARP];
+    for (words, lane) in words.iter_mut().zip(warp) {
+        *words = lane.wide.get();
+    }
+    match at {
+        At::LoadMatrices => matrices::distribute(&mut words, false),
+        At::LoadMatricesTransposed => matrices::distribute(&mut words, true),
+        At::MmaF16 => matrices::multiply_16(&mut words, matrices::f16),
+        At::MmaBf16 => matrices::multiply_16(&mut words, matrices::bf16),
+        At::MmaTf32 => matrices::multiply_tf32(&mut words),
+        _ => unreachable!("not a matrix operation"),
+    }
+    for (lane, words) in warp.iter().zip(words) {
+        lane.wide.set(words);
         lane.at.set(At::Running);
     }
 }

@@ -2,7 +2,7 @@
 //! tests in `tests/kernel_vocabulary` compare what they compute with plain Rust, on every device.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
-thalweg_simt::ptx! { unsafe "sm_75" }
+thalweg_simt::ptx! { unsafe "sm_75", "sm_80" }
 
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod atomics;
@@ -14,6 +14,8 @@ pub mod half;
 pub mod integers;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod math;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_80"))]
+pub mod tensor;
 
 /// Returns whether the kernels were built to PTX. They are not on a machine without a compiler for
 /// kernels, and then only the CPU device runs them.
