@@ -257,7 +257,14 @@ pub enum NotFound {
     BuiltWithout(String),
     /// No PTX file has an entry of this name, or the header of a built file does not list it.
     Absent,
-    /// More than one PTX file has an entry of this name.
+    /// No PTX file with an entry of this name is for the architecture of the device.
+    Architecture {
+        /// The architectures that the files are for.
+        targets: String,
+        /// The compute capability of the device: major, minor.
+        capability: (u32, u32),
+    },
+    /// More than one PTX file for the same architecture has an entry of this name.
     Twice,
     /// The entry was built from another declaration, of this package, version and module path.
     Other(String),
@@ -273,6 +280,11 @@ impl fmt::Display for NotFound {
                  which compiler it lacks; until then the kernels of this crate run on the CPU device only"
             ),
             Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
+            Self::Architecture { targets, capability: (major, minor) } => write!(
+                f,
+                "the PTX of its crate has this entry for {targets} only, and the device has compute capability \
+                 {major}.{minor}"
+            ),
             Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
             Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),
         }

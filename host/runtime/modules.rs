@@ -30,7 +30,7 @@ impl Modules {
         };
         // SAFETY: This function only reads the PTX, and no declaration is made from it.
         let ptx = unsafe { kernel.ptx() };
-        let text = text_of(ptx.texts(), kernel).map_err(no_entry)?;
+        let text = text_of(ptx.texts(), kernel, cuda.info.capability).map_err(no_entry)?;
         let mut loaded = lock(&self.0);
         let mut took = None;
         let module = match loaded.iter().find(|(other, _)| std::ptr::eq(*other, text)) {
@@ -58,8 +58,39 @@ impl Modules {
     }
 }
 
-/// Finds the one text that has the kernel's entry and was built from the kernel's declaration.
-fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'static str, NotFound> {
+/// The architecture that a PTX text is for, such as `sm_80` or `sm_90a`. Of two that a device runs,
+/// the greater one is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    capability: (u32, u32),
+    /// Whether the name ends with `a`. Only devices of exactly this capability run such PTX.
+    exact: bool,
+}
+
+impl Target {
+    /// Reads the directive `.target` of a text.
+    fn of(text: &str) -> Option<Self> {
+        let name = text.lines().find_map(|line| line.trim_start().strip_prefix(".target "))?;
+        let number = name.split(',').next()?.trim().strip_prefix("sm_")?;
+        let (number, exact) = number.strip_suffix('a').map_or((number, false), |number| (number, true));
+        let number: u32 = number.parse().ok()?;
+        Some(Self { capability: (number / 10, number % 10), exact })
+    }
+
+    /// Returns whether a device of this capability runs the PTX.
+    fn runs_on(self, capability: (u32, u32)) -> bool {
+        if self.exact { self.capability == capability } else { self.capability <= capability }
+    }
+}
+
+/// Finds the text that has the kernel's entry and was built from the kernel's declaration. If there
+/// are several for different architectures, it takes the best one that a device of this capability
+/// runs.
+fn text_of(
+    texts: &[&'static str],
+    kernel: &Kernel,
+    capability: (u32, u32),
+) -> std::result::Result<&'static str, NotFound> {
     if texts.is_empty() {
         return Err(NotFound::NoPtx);
     }
@@ -67,13 +98,20 @@ fn text_of(texts: &[&'static str], kernel: &Kernel) -> std::result::Result<&'sta
         let names = text.lines().filter_map(|line| line.trim_start().strip_prefix(".visible .entry "));
         names.into_iter().any(|name| name.split('(').next().is_some_and(|name| name.trim() == kernel.entry()))
     };
-    let mut found = texts.iter().filter(has_entry);
-    let text = found.next().ok_or_else(|| {
+    let with_entry: Vec<_> = texts.iter().filter(has_entry).map(|text| (Target::of(text), *text)).collect();
+    if with_entry.is_empty() {
         let headers = texts.iter().flat_map(|text| text.lines().map_while(|line| line.strip_prefix("// ")));
         let without = headers.into_iter().find_map(|line| line.strip_prefix("none: "));
-        without.map_or(NotFound::Absent, |why| NotFound::BuiltWithout(why.to_owned()))
-    })?;
-    if found.next().is_some() {
+        return Err(without.map_or(NotFound::Absent, |why| NotFound::BuiltWithout(why.to_owned())));
+    }
+    // A text that does not say its target is left to the driver.
+    let runs = |(target, _): &&(Option<Target>, _)| target.is_none_or(|target| target.runs_on(capability));
+    let Some(&(best, text)) = with_entry.iter().filter(runs).max_by_key(|(target, _)| *target) else {
+        let targets = with_entry.iter().filter_map(|(_, text)| text.lines().find(|line| line.starts_with(".target ")));
+        let targets = targets.map(|line| line[".target ".len()..].to_owned()).collect::<Vec<_>>().join(", ");
+        return Err(NotFound::Architecture { targets, capability });
+    };
+    if with_entry.iter().filter(|(target, _)| *target == best).count() > 1 {
         return Err(NotFound::Twice);
     }
     // A file of thalweg-ptx-builder starts with lines that say where each entry was declared. Text
@@ -118,10 +156,14 @@ mod tests {
     const HEADER: &str = "// Made from Rust\n// compiler: rustc\n";
 
     fn look(texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
+        look_on((9, 0), texts)
+    }
+
+    fn look_on(capability: (u32, u32), texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
         // SAFETY: The tests launch no kernel, so no PTX runs.
         static NONE: Ptx = unsafe { Ptx::new(&[]) };
         static KERNEL: Kernel = Kernel::new(&NONE, "blas 0.1.0 blas::one", "scale", "scale__u32_xf32", None, false);
-        text_of(texts, &KERNEL)
+        text_of(texts, &KERNEL, capability)
     }
 
     #[test]
@@ -159,5 +201,28 @@ mod tests {
         assert_eq!(look(&[Box::leak(format!("{HEADER}{ENTRY}").into_boxed_str())]), Err(NotFound::Absent));
         // An entry whose name only starts with the same text is another entry.
         assert_eq!(look(&[".visible .entry scale__u32_xf32x("]), Err(NotFound::Absent));
+    }
+
+    #[test]
+    fn the_best_architecture_that_the_device_runs_is_taken() {
+        let made = |target: &str| -> &'static str {
+            Box::leak(ENTRY.replace(".version 6.3\n", &format!(".version 6.3\n.target {target}\n")).into_boxed_str())
+        };
+        let [sm_75, sm_80, sm_90a, sm_100] = ["sm_75, debug", "sm_80", "sm_90a", "sm_100"].map(made);
+        let all = [sm_90a, sm_75, sm_100, sm_80];
+        assert_eq!(look_on((7, 5), &all), Ok(sm_75));
+        assert_eq!(look_on((8, 0), &all), Ok(sm_80));
+        assert_eq!(look_on((8, 9), &all), Ok(sm_80));
+        assert_eq!(look_on((9, 0), &all), Ok(sm_90a));
+        // PTX for `sm_90a` runs on no newer device.
+        assert_eq!(look_on((10, 0), &all[..2]), Ok(sm_75));
+        assert_eq!(look_on((12, 0), &all), Ok(sm_100));
+        assert_eq!(look_on((9, 0), &[sm_80, sm_80]), Err(NotFound::Twice));
+        let old = look_on((7, 5), &[sm_90a, sm_80]).unwrap_err();
+        assert_eq!(old, NotFound::Architecture { targets: "sm_90a, sm_80".to_owned(), capability: (7, 5) });
+        assert_eq!(
+            old.to_string(),
+            "the PTX of its crate has this entry for sm_90a, sm_80 only, and the device has compute capability 7.5"
+        );
     }
 }

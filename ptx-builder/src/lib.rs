@@ -74,6 +74,9 @@ pub use ptx::{Ptx, Source};
 /// The target triple that rustc uses for NVIDIA GPUs.
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
 
+/// The flag of rustc that passes an option to LLVM.
+const LLVM_ARGS: &str = "-Cllvm-args=";
+
 /// The minor version of the oldest rustc 1.x that is known to work.
 const MINIMUM: u32 = 95;
 
@@ -94,6 +97,7 @@ pub struct PtxBuilder {
     krate: PathBuf,
     target: String,
     features: Option<String>,
+    llvm_args: Vec<String>,
     compiler: Option<PathBuf>,
     recorded: Option<String>,
     work_dir: Option<PathBuf>,
@@ -104,7 +108,15 @@ impl PtxBuilder {
     /// 7.5 (`sm_75`) and up.
     pub fn new(krate: impl Into<PathBuf>) -> Self {
         let (features, compiler, recorded, work_dir) = (None, None, None, None);
-        Self { krate: krate.into(), target: "sm_75".into(), features, compiler, recorded, work_dir }
+        Self {
+            krate: krate.into(),
+            target: "sm_75".into(),
+            features,
+            llvm_args: Vec::new(),
+            compiler,
+            recorded,
+            work_dir,
+        }
     }
 
     /// Sets the oldest GPU that the PTX is for, such as `sm_75`. Newer GPUs run it too.
@@ -116,6 +128,15 @@ impl PtxBuilder {
     /// Builds the crate with these features, separated by commas, and without its default features.
     pub fn features(mut self, features: &str) -> Self {
         self.features = Some(features.into());
+        self
+    }
+
+    /// Passes an option to LLVM, such as `-unroll-threshold=20000`. The header of the PTX records it
+    /// as the compiler's flag `-Cllvm-args`. Such options decide how loops are unrolled: where a body
+    /// indexes an array by a loop's variable, the array stays in registers only if LLVM unrolls the
+    /// whole loop.
+    pub fn llvm_arg(mut self, option: &str) -> Self {
+        self.llvm_args.push(option.into());
         self
     }
 
@@ -193,7 +214,8 @@ impl PtxBuilder {
     /// Builds `core` and `compiler_builtins` into a sysroot of their own, unless an earlier build
     /// did. Returns the sysroot.
     fn core(&self, compiler: &Compiler, work: &Path, scratch: &Path) -> Result<PathBuf, Error> {
-        let without_features = Self { features: None, ..self.clone() };
+        // `core` itself has no loops for which the options of a crate are meant.
+        let without_features = Self { features: None, llvm_args: Vec::new(), ..self.clone() };
         let id = format!("{} {}", compiler.name(), without_features.flags_line());
         let sysroot = work.join(format!("core-{:032x}", ptx::fingerprint(id.as_bytes())));
         if sysroot.exists() {
@@ -222,7 +244,7 @@ impl PtxBuilder {
         let packages = ["build", "-p=core", "-p=compiler_builtins"];
         let mut cargo = compiler.cargo(packages, &manifest, &target_dir);
         // Link-time optimisation of the kernels reads the bitcode.
-        let mut flags = self.rustc_flags();
+        let mut flags = without_features.rustc_flags();
         flags.push("-Cembed-bitcode=yes".into());
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
         cargo.env("RUSTC_BOOTSTRAP", "1"); // `core` uses unstable features on every channel
@@ -250,7 +272,10 @@ impl PtxBuilder {
 
     fn rustc_flags(&self) -> Vec<OsString> {
         let target = format!("-Ctarget-cpu={}", self.target);
-        [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into()
+        let mut flags: Vec<OsString> =
+            [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into();
+        flags.extend(self.llvm_args.iter().map(|option| format!("{LLVM_ARGS}{option}").into()));
+        flags
     }
 
     /// Returns the line of the header with everything but sources and compiler that decides the

@@ -11,8 +11,9 @@ usage: thalweg-ptx build CRATE FILE [options]    build the crate in directory CR
        thalweg-ptx check CRATE FILE [options]    build it again and compare the result with FILE
 
 options:
-  --target sm_NN     the oldest GPU that the PTX is for; default: sm_75 for build, the target that
-                     FILE names for check
+  --target sm_NN     the oldest GPU that the PTX is for; default: the target that FILE names, or sm_75
+                     if there is no FILE
+  --llvm-args LIST   options for LLVM, separated by commas; default: those that FILE names
   --features LIST    build with these features of the crate, separated by commas, and without its
                      default features
   --rustc PATH       the compiler; default: THALWEG_RUSTC, or the one that made FILE if there is a
@@ -29,7 +30,7 @@ the sources make or if an error occurs, and 2 if the arguments are wrong.
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut positional = Vec::new();
-    let (mut target, mut features, mut rustc, mut work_dir) = (None, None, None, None);
+    let (mut target, mut features, mut llvm_args, mut rustc, mut work_dir) = (None, None, None, None, None);
     let mut options = String::new();
     while let Some(argument) = arguments.next() {
         let option = match &*argument {
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
             }
             "--target" => &mut target,
             "--features" => &mut features,
+            "--llvm-args" => &mut llvm_args,
             "--rustc" => &mut rustc,
             "--work-dir" => &mut work_dir,
             _ if argument.starts_with('-') => return usage(&format!("unknown option {argument}")),
@@ -64,9 +66,25 @@ fn main() -> ExitCode {
     if let Some(dir) = work_dir {
         builder = builder.work_dir(dir);
     }
+    // What is not given is as in the file, if there is one.
+    let old = Ptx::read(file);
+    let recorded = old.as_ref().ok().filter(|old| !old.target.is_empty());
+    if let Some(target) = target.as_deref().or(recorded.map(|old| &*old.target)) {
+        builder = builder.target(target);
+    }
+    match (&llvm_args, recorded) {
+        (Some(list), _) => builder = list.split(',').fold(builder, PtxBuilder::llvm_arg),
+        (None, Some(old)) => builder = old.llvm_args().fold(builder, PtxBuilder::llvm_arg),
+        (None, None) => {}
+    }
+    if let Some(old) = recorded {
+        builder = builder.like(old);
+    }
     let result = match &**command {
-        "build" => build(builder, target.as_deref(), file),
-        "check" => check(builder, target.as_deref(), file, &format!("thalweg-ptx build {krate} {file}{options}")),
+        "build" => build(builder, file),
+        "check" => {
+            old.and_then(|old| check(builder, &old, file, &format!("thalweg-ptx build {krate} {file}{options}")))
+        }
         _ => return usage(&format!("unknown command {command}")),
     };
     match result {
@@ -84,12 +102,8 @@ fn usage(problem: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn build(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, Error> {
-    let builder = match Ptx::read(file) {
-        Ok(old) => builder.like(&old),
-        Err(_) => builder, // there is no such file yet
-    };
-    let ptx = builder.target(target.unwrap_or("sm_75")).build()?;
+fn build(builder: PtxBuilder, file: &str) -> Result<bool, Error> {
+    let ptx = builder.build()?;
     ptx.write(file)?;
     println!("{file}: {}", summary(&ptx));
     for entry in &ptx.entries {
@@ -99,16 +113,14 @@ fn build(builder: PtxBuilder, target: Option<&str>, file: &str) -> Result<bool, 
 }
 
 /// Returns whether the file is what the sources make. If not, it says how to `update` the file.
-fn check(builder: PtxBuilder, target: Option<&str>, file: &str, update: &str) -> Result<bool, Error> {
-    let old = Ptx::read(file)?;
-    let builder = builder.like(&old).target(target.unwrap_or(&old.target));
+fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<bool, Error> {
     let new = builder.build()?;
     if old.text == new.text {
         println!("{file}: up to date, {}", summary(&new));
         return Ok(true);
     }
 
-    let changes = builder.changes(&old);
+    let changes = builder.changes(old);
     let mut same = changes.is_empty() && old.entries == new.entries;
     for change in &changes {
         println!("{file}: was not built from the present {change}");
@@ -140,9 +152,7 @@ fn check(builder: PtxBuilder, target: Option<&str>, file: &str, update: &str) ->
         }
     }
     if !same {
-        // The command `build` does not look at the target of the file.
-        let target = target.map_or_else(|| format!(" --target {}", old.target), |_| String::new());
-        println!("to bring it up to date: {update}{target}");
+        println!("to bring it up to date: {update}");
     }
     Ok(same)
 }

@@ -142,6 +142,12 @@ impl Ptx {
         }
     }
 
+    /// Returns the options that the builder passed to LLVM (see
+    /// [`PtxBuilder::llvm_arg`](crate::PtxBuilder::llvm_arg)).
+    pub fn llvm_args(&self) -> impl Iterator<Item = &str> {
+        self.flags.split(' ').filter_map(|flag| flag.strip_prefix(crate::LLVM_ARGS))
+    }
+
     /// Reads a file that [`write`](Self::write) wrote.
     ///
     /// # Errors
@@ -262,6 +268,13 @@ mod tests {
         assert_eq!(Ptx::parse(ptx.text.clone()), ptx);
         let foreign = Ptx::parse(BODY.into());
         assert_eq!((foreign.entries.len(), foreign.sources.len()), (2, 0));
+    }
+
+    #[test]
+    fn the_options_for_llvm_read_back() {
+        let flags = "-Ctarget-cpu=sm_80 -Cllvm-args=-a=1 -Cllvm-args=-b opt-level=3";
+        let ptx = Ptx::checked(BODY, "rustc", "sm_75", flags, Vec::new()).unwrap();
+        assert_eq!(ptx.llvm_args().collect::<Vec<_>>(), ["-a=1", "-b"]);
     }
 
     #[test]

@@ -138,9 +138,9 @@ fn the_command_builds_and_checks_without_a_network() {
     fixture.edit("src/lib.rs", |text| text.replace("fn sort(", "fn sort2("));
     let stale = fixture.command("check");
     assert_eq!(stale.status.code(), Some(1));
-    // The command that it names has the options of this one.
+    // The command that it names has the options of this one. The target is in the file.
     let work = tmp().join("work");
-    let update = format!("thalweg-ptx build krate ptx/kernels.ptx --work-dir {} --target sm_75", work.display());
+    let update = format!("thalweg-ptx build krate ptx/kernels.ptx --work-dir {}", work.display());
     for text in ["src/lib.rs", "has sort,", "lacks sort2", &update] {
         assert!(shown(&stale).contains(text), "{}", shown(&stale));
     }
