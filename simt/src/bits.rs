@@ -3,8 +3,8 @@
 /// Operations on integers that a GPU has an instruction for and that Rust's integers lack.
 ///
 /// For the others, Rust's methods become the instructions: `count_ones` (`popc`), `leading_zeros`
-/// (`clz`), `trailing_zeros` (`brev`, `clz`), `reverse_bits` (`brev`), `rotate_left` (`shf.l`),
-/// `abs_diff`, `min` and `max`.
+/// (`clz`), `reverse_bits` (`brev`), `swap_bytes` (`prmt`), `rotate_left` (`shf.l`), `min` and `max`.
+/// `trailing_zeros` and `abs_diff` take three instructions.
 pub trait Bits: Copy {
     /// Computes `c` plus the dot product of the four bytes of `a` and the four bytes of `b`, modulo
     /// 2^32 (`dp4a.u32.u32`).

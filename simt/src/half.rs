@@ -111,7 +111,7 @@ number!(
     ///
     /// `+`, `-`, `*` and `/` are correctly rounded on each device, ties to even, and subnormal
     /// numbers count. On a GPU the first three are one instruction each. Each operation gives
-    /// [`NAN`](f16::NAN) for NaN.
+    /// [`NAN`](Self::NAN) for NaN.
     ///
     /// For numbers of the crate `half`, use `f16::from_bits(v.to_bits())`; slices of them have the
     /// same bytes.
@@ -130,7 +130,7 @@ number!(
     /// digits.
     ///
     /// `+`, `-`, `*` and `/` are correctly rounded on each device, ties to even, and subnormal
-    /// numbers count. They are computed in `f32`. Each operation gives [`NAN`](bf16::NAN) for NaN.
+    /// numbers count. They are computed in `f32`. Each operation gives [`NAN`](Self::NAN) for NaN.
     ///
     /// For numbers of the crate `half`, use `bf16::from_bits(v.to_bits())`; slices of them have the
     /// same bytes.
@@ -393,7 +393,7 @@ macro_rules! pair {
 }
 
 pair!(
-    /// Two [`f16`] in a word (CUDA's `__half2`). Operators work on both halves, on a GPU in one
+    /// Two [`f16`](struct@f16) in a word (CUDA's `__half2`). Operators work on both halves, on a GPU in one
     /// instruction.
     ///
     /// ```
@@ -417,7 +417,7 @@ pair!(
 );
 
 impl f16x2 {
-    /// Rounds two values as [`f16::from_f32`] does. PTX for compute capability 8.0 and up does it in
+    /// Rounds two values as `f16::from_f32` does. PTX for compute capability 8.0 and up does it in
     /// one instruction (`cvt.rn.f16x2.f32`).
     #[must_use]
     #[inline(always)]
@@ -447,7 +447,7 @@ impl f16x2 {
 }
 
 impl bf16x2 {
-    /// Rounds two values as [`bf16::from_f32`] does. PTX for compute capability 8.0 and up does it
+    /// Rounds two values as `bf16::from_f32` does. PTX for compute capability 8.0 and up does it
     /// in one instruction (`cvt.rn.bf16x2.f32`).
     #[must_use]
     #[inline(always)]
@@ -458,7 +458,7 @@ impl bf16x2 {
         Self::new(bf16::from_f32(low), bf16::from_f32(high))
     }
 
-    /// Computes [`bf16::mul_add`] in each half.
+    /// Computes `bf16::mul_add` in each half.
     #[must_use]
     #[inline(always)]
     pub fn mul_add(self, b: Self, c: Self) -> Self {

@@ -47,8 +47,9 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `half` | the numbers of 16 bits [`f16`] and [`bf16`], and pairs of them |
+//! | `half` | the numbers of 16 bits [`f16`](struct@f16) and [`bf16`], and pairs of them |
 //! | `element` | the types that kernels load and store |
+//! | `functions` | logarithms, powers, trigonometric functions and others, for both devices |
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `shared` | windows of shared memory |
 //! | [`atomics`] | atomic operations on both memories, and fences |
@@ -80,6 +81,7 @@ mod bits;
 mod buffer;
 mod context;
 mod element;
+mod functions;
 mod half;
 mod independent;
 mod index;

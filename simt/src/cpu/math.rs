@@ -15,8 +15,36 @@ impl<M: Monitor> Math for CpuThread<'_, M> {
         a.mul_add(b, c)
     }
     #[inline(always)]
+    fn fma_f64(self, a: f64, b: f64, c: f64) -> f64 {
+        a.mul_add(b, c)
+    }
+    #[inline(always)]
+    fn sqrt_f64(self, x: f64) -> f64 {
+        x.sqrt()
+    }
+    #[inline(always)]
     fn sqrt(self, x: f32) -> f32 {
         x.sqrt()
+    }
+    #[inline(always)]
+    fn floor(self, x: f32) -> f32 {
+        x.floor()
+    }
+    #[inline(always)]
+    fn ceil(self, x: f32) -> f32 {
+        x.ceil()
+    }
+    #[inline(always)]
+    fn trunc(self, x: f32) -> f32 {
+        x.trunc()
+    }
+    #[inline(always)]
+    fn round(self, x: f32) -> f32 {
+        x.round()
+    }
+    #[inline(always)]
+    fn round_ties_even(self, x: f32) -> f32 {
+        x.round_ties_even()
     }
 
     #[inline(always)]

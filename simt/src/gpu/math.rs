@@ -43,8 +43,36 @@ impl Math for Gpu {
         core::f32::math::mul_add(a, b, c)
     }
     #[inline(always)]
+    fn fma_f64(self, a: f64, b: f64, c: f64) -> f64 {
+        core::f64::math::mul_add(a, b, c)
+    }
+    #[inline(always)]
+    fn sqrt_f64(self, x: f64) -> f64 {
+        core::f64::math::sqrt(x)
+    }
+    #[inline(always)]
     fn sqrt(self, x: f32) -> f32 {
         core::f32::math::sqrt(x)
+    }
+    #[inline(always)]
+    fn floor(self, x: f32) -> f32 {
+        core::f32::math::floor(x)
+    }
+    #[inline(always)]
+    fn ceil(self, x: f32) -> f32 {
+        core::f32::math::ceil(x)
+    }
+    #[inline(always)]
+    fn trunc(self, x: f32) -> f32 {
+        core::f32::math::trunc(x)
+    }
+    #[inline(always)]
+    fn round(self, x: f32) -> f32 {
+        core::f32::math::round(x)
+    }
+    #[inline(always)]
+    fn round_ties_even(self, x: f32) -> f32 {
+        core::f32::math::round_ties_even(x)
     }
 
     #[inline(always)]
@@ -73,6 +101,9 @@ impl Math for Gpu {
     }
 
     instructions! {
+        rsqrt_approx(x) = "rsqrt.approx.ftz.f32 {0}, {1};";
+        sin_approx(x) = "sin.approx.ftz.f32 {0}, {1};";
+        cos_approx(x) = "cos.approx.ftz.f32 {0}, {1};";
         saturate(x) = "cvt.sat.f32.f32 {0}, {1};";
         add_sat(a, b) = "add.sat.f32 {0}, {1}, {2};";
         sub_sat(a, b) = "sub.sat.f32 {0}, {1}, {2};";
