@@ -39,6 +39,8 @@ for example in examples/*.rs; do
     cargo build --locked -q --release --example "$name"
     cp "target/release/examples/$name" "$bundle/bin/example.$name"
 done
+(cd examples/split-textures && CARGO_TARGET_DIR=../../target/outside cargo build -q --release)
+cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
 strip "$bundle"/bin/*
 cp -r assets tests docs "$bundle/"
 cat > "$bundle/run.sh" <<'RUN'

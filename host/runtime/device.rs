@@ -437,7 +437,6 @@ impl Id {
                 resource: "a device that it cannot wait for (of another kind, or seeded)".to_owned(),
                 stream: self.to_string(),
             },
-            Fault::Cpu(CpuError::HostPanicked { message }) => Error::HostFunctionPanicked { message },
             Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
             Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
             Fault::Cpu(error) => Error::Kernel(error.to_string()),

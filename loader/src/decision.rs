@@ -11,8 +11,8 @@ pub struct Decision {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`
     /// uploads, and waits.
     pub streams: bool,
-    /// The number of these streams, and so of these threads. It may grow after a while: see
-    /// [`Options::upload_streams`](crate::Options::upload_streams). 0 without `streams`.
+    /// The number of these streams, and so of these threads, that upload. It may change after a
+    /// while: see [`Options::upload_streams`](crate::Options::upload_streams). 0 without `streams`.
     pub upload_streams: usize,
     /// The reason.
     pub reason: String,

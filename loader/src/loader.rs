@@ -372,11 +372,21 @@ impl<M: Clone + Send + 'static> Loader<M> {
         Ok(())
     }
 
-    /// Adds an upload stream if a measurement says so and there is room for it.
+    /// Adds an upload stream if a measurement says so and there is room for it, or lets the last one
+    /// rest.
     fn grow(&mut self, verdict: Verdict, streams: usize, largest: usize) {
         let device = self.device;
         let (count, text) = match verdict {
             Verdict::Enough(reason) => (streams, reason),
+            Verdict::Fewer(reason) => {
+                // Its thread sleeps from now on. What it is uploading now comes in its order.
+                let mut state = lock(&self.queue.state);
+                state.streams = streams - 1;
+                state.next_stream %= state.streams;
+                drop(state);
+                self.queue.tell();
+                (streams - 1, reason)
+            }
             Verdict::More(reason) if streams >= self.queue.options.prefetch => {
                 (streams, format!("{reason}, but `prefetch` leaves no room for another"))
             }
@@ -391,7 +401,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
                 } else {
                     let mut state = lock(&self.queue.state);
                     state.streams = streams + 1;
-                    state.load.again();
+                    state.load.again(streams + 1);
                     (streams + 1, reason)
                 }
             }

@@ -69,6 +69,32 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// assert!(total > 0 && total <= 20 * 2 * 500);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
+///
+/// A pipeline for each of several devices takes a line, with [`ranks`](thalweg::ranks):
+///
+/// ```
+/// use thalweg::{Device, Result, ranks};
+/// use thalweg_vision::{Image, Params, Pipeline, TokenSet};
+///
+/// // On a machine with GPUs: `(0..).map_while(|i| Device::cuda(i).ok()).collect::<Vec<_>>()`.
+/// let gpus = [Device::cpu()?, Device::new_cpu()?];
+/// let images = [10, 90, 170, 250].map(|shade| Image::new(64, 64, vec![shade; 3 * 64 * 64]));
+/// let images = images.into_iter().collect::<Result<Vec<_>>>()?;
+/// let params = Params { budget: 500, ..Params::default() };
+///
+/// let shares: Vec<&[Image]> = images.chunks(images.len().div_ceil(gpus.len())).collect();
+/// let sets: Vec<Vec<Result<TokenSet>>> =
+///     ranks(&gpus, |rank| Ok(Pipeline::new(rank.device(), params.clone())?.run(shares[rank.index()])))
+///         .into_iter()
+///         .collect::<Result<_>>()?;
+///
+/// let alone = Pipeline::new(gpus[0], params)?.run(&images); // the same tokens, by one device
+/// for (one, other) in alone.iter().zip(sets.iter().flatten()) {
+///     assert_eq!(one.as_ref().unwrap().cu_seqlens, other.as_ref().unwrap().cu_seqlens);
+/// }
+/// assert_eq!(sets.iter().flatten().count(), 4);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
 pub struct Pipeline {
     device: Device,
     params: Params,

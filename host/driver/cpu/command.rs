@@ -1,8 +1,6 @@
 //! The commands of a queue, and how they run.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,6 +8,7 @@ use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS, counted};
 
 use super::rng::Rng;
 use super::{Cpu, CpuError, Event, grid};
+use crate::contain;
 
 /// The value that a fill repeats.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +125,7 @@ impl Command {
                 // A poisoned device still completes its events, but the work before them is
                 // unfinished. So the poison spreads to the device that waits.
                 if !ptr::eq(cpu, event.cpu())
-                    && let Err(error) = event.cpu().check_sticky()
+                    && let Err(error) = event.cpu().check()
                 {
                     cpu.poison(error);
                 }
@@ -136,13 +135,9 @@ impl Command {
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();
-                // The callback and its drop are user code. `AssertUnwindSafe` holds for them: the
-                // callback is `'static` and is gone after this, so this code sees nothing that it
-                // left broken.
-                let outcome = panic::catch_unwind(AssertUnwindSafe(|| if run { f() } else { drop(f) }));
-                if let Err(payload) = outcome {
-                    cpu.defer(CpuError::HostPanicked { message: message(payload) });
-                }
+                // The typed layer reports the panic of a host function. What is left is the
+                // destructor of one that is not called, because the device has failed.
+                contain(|| if run { f() } else { drop(f) });
                 Step::Done
             }
             Self::Work(_) if cpu.is_poisoned() => Step::Done,
@@ -236,19 +231,6 @@ impl Work {
 fn portion(all: usize, rng: Option<&mut Rng>) -> usize {
     let Some(rng) = rng else { return all };
     if all > 1 && rng.coin() { 1 + rng.below(all - 1) } else { all }
-}
-
-/// The message of a panic.
-fn message(payload: Box<dyn Any + Send>) -> String {
-    match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => {
-            let message = payload.downcast_ref::<&str>().map_or_else(|| "(no message)".into(), |s| (*s).into());
-            // Leak the payload: the drop of an unknown type may panic again.
-            std::mem::forget(payload);
-            message
-        }
-    }
 }
 
 impl fmt::Debug for Command {

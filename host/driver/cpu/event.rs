@@ -57,7 +57,7 @@ impl Event {
             self.0.cpu.nudge(queue);
         }
         let done = self.latest_pending().is_none();
-        if done { self.0.cpu.check_sticky().map(|()| true) } else { Ok(false) }
+        if done { self.0.cpu.check().map(|()| true) } else { Ok(false) }
     }
 
     /// Blocks until the latest record has been reached. Returns at once if the event was never
@@ -73,7 +73,7 @@ impl Event {
                 None => self.block(ticket),
             }
         }
-        self.0.cpu.check_sticky()
+        self.0.cpu.check()
     }
 
     /// When the latest record was reached; `None` before that.

@@ -106,15 +106,8 @@ pub(crate) struct Cpu {
     pool: OnceLock<Option<ThreadPool>>,
     ledger: Ledger,
     poisoned: AtomicBool,
-    deferred: AtomicBool,
-    faults: Mutex<Faults>,
-}
-
-/// The first error of each kind.
-#[derive(Default)]
-struct Faults {
-    sticky: Option<CpuError>,
-    deferred: Option<CpuError>,
+    /// The first error that poisoned the device.
+    cause: Mutex<Option<CpuError>>,
 }
 
 impl Cpu {
@@ -135,8 +128,7 @@ impl Cpu {
             pool: OnceLock::new(),
             ledger: Ledger::new(),
             poisoned: AtomicBool::new(false),
-            deferred: AtomicBool::new(false),
-            faults: Mutex::default(),
+            cause: Mutex::default(),
         })
     }
 
@@ -169,18 +161,15 @@ impl Cpu {
         Event::new(self)
     }
 
-    /// Reports the error that poisons the device, or else a panic of a host function, once.
+    /// Reports the error that poisons the device.
     ///
     /// # Errors
-    /// One of these has happened.
+    /// There is one.
     pub(crate) fn check(&self) -> Result<(), CpuError> {
-        self.check_sticky()?;
-        if self.deferred.load(Ordering::Acquire) {
-            let mut faults = lock(&self.faults);
-            self.deferred.store(false, Ordering::Relaxed);
-            return faults.deferred.take().map_or(Ok(()), Err);
+        match self.is_poisoned() {
+            true => lock(&self.cause).clone().map_or(Ok(()), Err),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// The number of OS threads that run the blocks of kernels.
@@ -196,25 +185,13 @@ impl Cpu {
         }
     }
 
-    fn check_sticky(&self) -> Result<(), CpuError> {
-        match self.is_poisoned() {
-            true => lock(&self.faults).sticky.clone().map_or(Ok(()), Err),
-            false => Ok(()),
-        }
-    }
-
     fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }
 
     fn poison(&self, error: CpuError) {
-        lock(&self.faults).sticky.get_or_insert(error);
+        lock(&self.cause).get_or_insert(error);
         self.poisoned.store(true, Ordering::Release);
-    }
-
-    fn defer(&self, error: CpuError) {
-        lock(&self.faults).deferred.get_or_insert(error);
-        self.deferred.store(true, Ordering::Release);
     }
 
     fn scheduler(&self) -> Option<&Scheduler> {
@@ -263,8 +240,6 @@ fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
 pub(crate) enum CpuError {
     /// A kernel failed; the device is poisoned.
     Block(BlockError),
-    /// A host function panicked.
-    HostPanicked { message: String },
     /// A stream was to wait for work of another device, which has failed. This device has not.
     Behind { reason: String },
     /// A kernel was declared without a body.
@@ -290,7 +265,6 @@ impl fmt::Display for CpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Block(error) => error.fmt(f),
-            Self::HostPanicked { message } => write!(f, "a host function panicked: {message}"),
             Self::Behind { reason } => write!(f, "the work to wait for is on a device that has failed: {reason}"),
             Self::NoBody { kernel } => {
                 write!(f, "kernel `{kernel}` was declared without a body, so it cannot run on the CPU device")

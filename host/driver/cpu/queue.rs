@@ -72,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// Calls `f` on the thread that runs the queue's commands. Its panic becomes a deferred error.
+    /// Calls `f` on the thread that runs the queue's commands. A panic stops there, unreported.
     /// On a poisoned device, `f` is dropped instead.
     pub(crate) fn host(&self, f: Box<dyn FnOnce() + Send>) {
         self.push(Command::Host(f));
@@ -128,7 +128,7 @@ impl Queue {
         match event.latest_pending() {
             Some((ticket, _)) => self.push(Command::Wait(event.clone(), ticket)),
             None if !std::ptr::eq(self.cpu, event.cpu()) => {
-                let failed = event.cpu().check_sticky();
+                let failed = event.cpu().check();
                 failed.map_err(|error| CpuError::Behind { reason: error.to_string() })?;
             }
             None => {}
@@ -148,8 +148,7 @@ impl Queue {
     /// Blocks until the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// The device is poisoned, or a host function panicked; the queue has passed everything then
-    /// too. On a seeded schedule only: no command can run.
+    /// The device is poisoned; the queue has passed everything then too. On a seeded schedule only: no command can run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let target = lock(&self.state).enqueued;
         match self.cpu.scheduler() {
@@ -173,7 +172,7 @@ impl Queue {
     /// Whether the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// It has, and the device is poisoned or a host function panicked.
+    /// It has, and the device is poisoned.
     pub(crate) fn query(&self) -> Result<bool, CpuError> {
         self.cpu.nudge(self.index);
         let done = {

@@ -336,7 +336,7 @@ fn a_failed_kernel_poisons_and_everybody_wakes() {
 }
 
 #[test]
-fn a_panic_in_a_host_callback_is_reported_once() {
+fn a_panic_in_a_host_callback_stops_there() {
     for cpu in devices() {
         let queue = cpu.queue(0).unwrap();
         let x = Words::new(cpu, 10);
@@ -345,9 +345,6 @@ fn a_panic_in_a_host_callback_is_reported_once() {
         x.fill(queue, 7);
         queue.record(&event);
         event.synchronize().unwrap();
-        let error = queue.synchronize().unwrap_err();
-        assert!(!error.is_sticky());
-        assert_eq!(error.to_string(), "a host function panicked: on purpose");
         queue.synchronize().unwrap();
         cpu.check().unwrap();
         assert_eq!(x.read(), vec![7; 10]);

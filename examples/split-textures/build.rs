@@ -1,0 +1,3 @@
+fn main() -> Result<(), thalweg_ptx_builder::Error> {
+    thalweg_ptx_builder::build_to_out_dir("kernels")
+}
