@@ -26,7 +26,7 @@ use crate::functions;
 /// | `ln` | 1 ulp | 2^-21, as for `log2` | `lg2`, `mul` |
 /// | `log10` | 1.5 ulp | 2^-21, as for `log2` | `lg2`, `mul` |
 /// | `ln_1p` | 1 ulp | | |
-/// | `sin`, `cos` | 1 ulp | 2^-20.5 absolute, from -2 pi to 2 pi | `sin.approx.ftz`, `cos.approx.ftz` |
+/// | `sin`, `cos` | 1 ulp | 2^-20 absolute, from -2 pi to 2 pi | `sin.approx.ftz`, `cos.approx.ftz` |
 /// | `tan` | 2.5 ulp | | |
 /// | `tanh` | 1.5 ulp | 2^-20 absolute | `mul`, `ex2`, `add`, `rcp`, `fma` |
 /// | `erf` | 1.5 ulp | | |
@@ -245,14 +245,14 @@ pub trait Math: Copy {
     fn log10_approx(self, x: f32) -> f32 {
         self.log2_approx(x) * core::f32::consts::LOG10_2
     }
-    /// Computes the sine of an angle from -2 pi to 2 pi with an absolute error of at most 2^-20.5
+    /// Computes the sine of an angle from -2 pi to 2 pi with an absolute error of at most 2^-20
     /// (`sin.approx.ftz.f32`). Beyond this range the error grows with the angle.
     #[must_use]
     #[inline(always)]
     fn sin_approx(self, x: f32) -> f32 {
         self.sin(x)
     }
-    /// Computes the cosine of an angle from -2 pi to 2 pi with an absolute error of at most 2^-20.5
+    /// Computes the cosine of an angle from -2 pi to 2 pi with an absolute error of at most 2^-20
     /// (`cos.approx.ftz.f32`). Beyond this range the error grows with the angle.
     #[must_use]
     #[inline(always)]
@@ -267,7 +267,7 @@ pub trait Math: Copy {
         self.fma(-2.0, self.recip_approx(1.0 + self.exp2_approx(x * (2.0 * core::f32::consts::LOG2_E))), 1.0)
     }
     /// Computes a positive `x` to the power `y`, by [`log2_approx`](Math::log2_approx) and
-    /// [`exp2_approx`](Math::exp2_approx). The relative error is at most
+    /// [`exp2_approx`](Math::exp2_approx). The base-2 logarithm of the result is wrong by at most
     /// (1 + abs(y) + abs(y log2 x)) 2^-21.
     #[must_use]
     #[inline(always)]
