@@ -156,7 +156,7 @@ pub use scope::{At, Rank, ranks};
 pub use shared::{Reading, Shared};
 pub use stream::Stream;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
-pub use thalweg_simt::{self as simt, kernel, ptx};
+pub use thalweg_simt::{self as simt, ByValue, by_value, kernel, ptx};
 pub use timeline::{
     Activity, ByLabel, Concurrency, LabelMetrics, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check,
 };

@@ -310,7 +310,7 @@ impl StreamHandle {
         // The method of either machine requires the same.
         unsafe {
             match self {
-                Self::Cuda(c, s) => c.launch(s, function, shape, slots)?,
+                Self::Cuda(c, s) => c.launch(s, kernel, function, shape, slots)?,
                 Self::Cpu(q) => q.enter()?.submit(Work::launch(kernel, shape, slots)?),
             }
         }

@@ -148,7 +148,7 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_simt::host::Ptx;
+    use thalweg_simt::host::{Declaration, Ptx};
 
     use super::*;
 
@@ -162,7 +162,17 @@ mod tests {
     fn look_on(capability: (u32, u32), texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
         // SAFETY: The tests launch no kernel, so no PTX runs.
         static NONE: Ptx = unsafe { Ptx::new(&[]) };
-        static KERNEL: Kernel = Kernel::new(&NONE, "blas 0.1.0 blas::one", "scale", "scale__u32_xf32", None, false);
+        static KERNEL: Kernel = Kernel::new(
+            &NONE,
+            Declaration {
+                origin: "blas 0.1.0 blas::one",
+                name: "scale",
+                entry: "scale__u32_xf32",
+                parameters: &[],
+                cpu: None,
+                cooperative: false,
+            },
+        );
         text_of(texts, &KERNEL, capability)
     }
 
@@ -179,6 +189,38 @@ mod tests {
         }
         assert_eq!(look(&[own, ENTRY]), Err(NotFound::Twice));
         assert_eq!(look(&[]), Err(NotFound::NoPtx));
+    }
+
+    #[test]
+    fn an_entry_for_another_layout_of_a_struct_is_refused() {
+        static NONE: Ptx = Ptx::NONE;
+        static KERNEL: Kernel = Kernel::new(
+            &NONE,
+            Declaration {
+                origin: "blas 0.1.0 blas::one Size { width: u32, height: u32 }",
+                name: "scale",
+                entry: "scale__Size_xf32",
+                parameters: &[],
+                cpu: None,
+                cooperative: false,
+            },
+        );
+        let made = |layout: &str| -> &'static str {
+            let entry = ".visible .entry scale__Size_xf32(\n)\n{\n}\n";
+            format!("{HEADER}// entry: scale__Size_xf32 blas 0.1.0 blas::one{layout}\n{entry}").leak()
+        };
+        let same = made(" Size { width: u32, height: u32 }");
+        assert_eq!(text_of(&[same], &KERNEL, (9, 0)), Ok(same));
+        for other in [
+            " Size { height: u32, width: u32 }",
+            " Size { width: u32, height: i32 }",
+            " Size { width: u32, height: u32, depth: u32 }",
+            " Size { width: u64, height: u64 }",
+            "",
+        ] {
+            let found = text_of(&[made(other)], &KERNEL, (9, 0)).unwrap_err();
+            assert_eq!(found, NotFound::Other(format!("blas 0.1.0 blas::one{other}")));
+        }
     }
 
     #[test]

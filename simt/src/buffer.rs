@@ -23,14 +23,17 @@ macro_rules! parameter {
         impl<T> Copy for $name<T> {}
 
         impl<T: Element> $name<T> {
-            /// Makes the parameter from the address and the length that the launch carries.
+            /// Takes the parameter from the slots that the launch carries.
             ///
             /// # Safety
-            /// They are those of a device buffer that the launch passed for this parameter.
+            /// The launch put the address and the length of a device buffer at the start of `slots` for
+            /// this parameter.
             #[cfg(not(target_arch = "nvptx64"))]
             #[doc(hidden)]
             #[inline(always)]
-            pub unsafe fn from_address(address: u64, len: u64) -> Self {
+            pub unsafe fn take(slots: &mut &[u64]) -> Self {
+                // SAFETY: The caller promises that these two words are at the start.
+                let [address, len]: [u64; 2] = unsafe { crate::host::take(slots) };
                 Self { start: address as usize as $ptr, len: len as usize }
             }
 

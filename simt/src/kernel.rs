@@ -50,13 +50,14 @@
 ///
 /// # Parameters
 ///
-/// A kernel has at most 32 parameters. Each is one of these:
+/// A kernel has at most 32 parameters, with at most 4096 bytes together. Each is one of these:
 ///
 /// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f32` or `f64`;
 /// - a `bool`;
+/// - an array of numbers or `bool`s, such as `[f32; 4]`;
+/// - a struct that [`by_value!`](crate::by_value) declares;
 /// - a buffer of an [`Element`](crate::Element): [`In`](crate::In), [`Out`](crate::Out) or
-///   [`InOut`](crate::InOut). The element is one word, so give an array a name:
-///   `type Row = [f32; 4];`.
+///   [`InOut`](crate::InOut).
 ///
 /// # `require`, `grid`, `block` and `shared`
 ///
@@ -71,6 +72,7 @@
 ///   index or `.len()` after it. What a function returns and names in small letters are not
 ///   widened: write `size_of::<f64>() as u128`. Constants inside `{ }`, inside `[ ]` and in the
 ///   arguments of macros are not widened either.
+/// - A struct has its fields and an array its elements, each widened like a parameter.
 /// - A buffer `x` has `x.len()`, `x.is_empty()` and `x.is_aligned(bytes)`.
 /// - If a predicate of `require` is false, the launcher returns
 ///   [`LaunchError::Requirement`](crate::host::LaunchError::Requirement), which names the first
@@ -94,12 +96,12 @@
 ///
 /// On `nvptx64` it makes the entry `NAME__u32_rf32_wf32`: the name, two underscores and the
 /// parameters, separated by underscores. A buffer is written as `r` for `In`, `w` for `Out` or `x`
-/// for `InOut`, and its element.
+/// for `InOut`, and its element. A struct is written by its name, and an array as `f32x4`.
 ///
 /// A launcher reaches only the entry that was made from its own declaration. It searches only the
 /// PTX of its own crate, for an entry with its own name and signature. PTX that thalweg-ptx-builder
-/// made also records the package, its version and the module of each declaration, and they must be
-/// the launcher's. So other crates can declare kernels with the same name.
+/// made also records the package, its version and the module of each declaration, and the layouts of its
+/// structs. They must be the launcher's. So other crates can declare kernels with the same name.
 ///
 /// # What the author promises
 ///
@@ -128,7 +130,7 @@ macro_rules! kernel {
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident(
             $cx:ident: impl $context:ident
-            $(, $arg:ident: $kind:ident $(<$element:ident>)?)* $(,)?
+            $(, $arg:ident: $kind:tt $(<$element:tt>)?)* $(,)?
         )
         $(require { $($require:expr),* $(,)? })?
         grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
@@ -136,6 +138,7 @@ macro_rules! kernel {
     ) => {
         #[cfg(target_arch = "nvptx64")]
         #[unsafe(export_name = $crate::__entry_name!($name $($kind $(<$element>)?,)*))]
+        #[allow(improper_ctypes_definitions)] // arrays: the ABI of entries passes them as it does structs
         $(#[$meta])*
         $vis unsafe extern "ptx-kernel" fn $name($($arg: $crate::__parameter!(raw $kind $(<$element>)?)),*) {
             #[inline(always)]
@@ -157,7 +160,8 @@ macro_rules! kernel {
             #[unsafe(export_name = $crate::__core::concat!(
                 $crate::__entry_name!($name $($kind $(<$element>)?,)*), "__thalweg_origin"
             ))]
-            static ORIGIN: [u8; $crate::__origin!().len()] = $crate::__bytes($crate::__origin!());
+            static ORIGIN: [u8; $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*))] =
+                $crate::__origin_bytes($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
         };
 
         #[cfg(not(target_arch = "nvptx64"))]
@@ -175,13 +179,11 @@ macro_rules! kernel {
                     }
                     #[allow(unused_variables)]
                     unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
-                        let mut slots = $crate::host::unpack(slots);
-                        // SAFETY: The launcher made one slot for each parameter, in this order,
-                        // with `Argument::slot`. The slot of a buffer is its address, and the CPU
-                        // device exposed the memory's provenance when it allocated it.
-                        $(let $arg = unsafe {
-                            $crate::__parameter!(slot (slots.next().unwrap_or_default()) $kind $(<$element>)?)
-                        };)*
+                        let mut slots = slots;
+                        // SAFETY: The launcher put the arguments into the slots in this order, with
+                        // `Given::put`. The value of a buffer is its address and its length, and the
+                        // CPU device exposed the memory's provenance when it allocated it.
+                        $(let $arg = unsafe { $crate::__parameter!(take (&mut slots) $kind $(<$element>)?) };)*
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require`, and that it holds no value
                         // with a destructor and lends no part of its stack while it waits.
@@ -192,7 +194,6 @@ macro_rules! kernel {
                     }
                     $crate::__core::option::Option::Some($crate::host::CpuEntry {
                         block: __thalweg_block::<$crate::cpu::Unchecked>,
-                        parameters: &[$($crate::__core::stringify!($arg)),*],
                     })
                 }
                 $crate::__cooperative!($context)
@@ -205,7 +206,7 @@ macro_rules! kernel {
     };
     (
         $(#[$meta:meta])*
-        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),* $(,)?)
+        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:tt $(<$element:tt>)?),* $(,)?)
         $(require { $($require:expr),* $(,)? })?
         grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
     ) => {
@@ -227,7 +228,7 @@ macro_rules! __launcher {
     (
         [$cpu:tt $($cooperative:tt)*]
         $(#[$meta:meta])*
-        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:ident $(<$element:ident>)?),*)
+        $vis:vis unsafe fn $name:ident($($arg:ident: $kind:tt $(<$element:tt>)?),*)
         { $($require:expr),* }
         ($($grid:expr),+) ($($block:expr),+) ($($shared:expr)?)
     ) => {
@@ -238,19 +239,30 @@ macro_rules! __launcher {
             on: &__L,
             $($arg: $crate::__parameter!(host __S $kind $(<$element>)?)),*
         ) -> $crate::__core::result::Result<(), __L::Error> {
+            const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([$($crate::host::Parameter::new::<
+                $crate::__parameter!(raw $kind $(<$element>)?),
+            >($crate::__core::stringify!($arg), $crate::__parameter!(is_buffer $kind $(<$element>)?))),*]);
+            const __ORIGIN: &[u8] = &$crate::__origin_bytes::<
+                { $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*)) },
+            >($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
             static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
                 &crate::PTX,
-                $crate::__origin!(),
-                $crate::__core::stringify!($name),
-                $crate::__entry_name!($name $($kind $(<$element>)?,)*),
-                $cpu,
-                $($cooperative)*,
+                $crate::host::Declaration {
+                    origin: $crate::host::utf8(__ORIGIN),
+                    name: $crate::__core::stringify!($name),
+                    entry: $crate::__entry_name!($name $($kind $(<$element>)?,)*),
+                    parameters: __PARAMETERS,
+                    cpu: $cpu,
+                    cooperative: $($cooperative)*,
+                },
             );
-            $(let $arg = $crate::host::argument(&$arg);)*
-            let slots = $crate::host::slots([$($arg.0),*]);
+            #[allow(unused_imports)]
+            use $crate::host::NotGiven as _;
+            #[allow(unused_mut)]
+            let mut slots = $crate::host::Slots::<{ $crate::host::total(__PARAMETERS) }>::new();
             #[allow(unused_variables)]
             let shape = {
-                $(let $arg = $arg.1;)*
+                $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
                 #[allow(unused_labels)]
                 let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
                     $(if !$crate::__clause!($crate::host::widened; $require) {
@@ -275,10 +287,10 @@ macro_rules! __launcher {
                 )?
             };
             // SAFETY: The author of the declaration promises that the kernel is sound for arguments
-            // that pass `require`, and they passed it above. There is one slot for each parameter,
-            // in the order of the declaration. `on` launches on buffers that `__S` orders, and the
+            // that pass `require`, and they passed it above. The slots hold the parameters in the
+            // order of the declaration. `on` launches on buffers that `__S` orders, and the
             // slices have this tag.
-            unsafe { on.launch(&__KERNEL, shape, slots.as_flattened()) }
+            unsafe { on.launch(&__KERNEL, shape, slots.as_slice()) }
         }
     };
 }
@@ -287,34 +299,69 @@ macro_rules! __launcher {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __parameter {
-    (host $s:ident In<$t:ident>) => { &$crate::host::DeviceSlice<$s, $t> };
-    (host $s:ident Out<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $t> };
-    (host $s:ident InOut<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $t> };
-    (host $s:ident $t:ident) => { $t };
-    (raw In<$t:ident>) => { *const $t };
-    (raw Out<$t:ident>) => { *mut $t };
-    (raw InOut<$t:ident>) => { *mut $t };
-    (raw $t:ident) => { $t };
-    (body $kind:ident<$t:ident>) => { $crate::$kind<$t> };
-    (body $t:ident) => { $t };
-    (slot $slot:tt $kind:ident<$t:ident>) => { { let slot = $slot; $crate::$kind::<$t>::from_address(slot.bits, slot.len) } };
-    (slot $slot:tt $t:ident) => { $crate::host::number::<$t>($slot.bits) };
-    (from $arg:ident $kind:ident<$t:ident>) => { $crate::$kind::from_ptr($arg) };
-    (from $arg:ident $t:ident) => { $arg };
+    (host $s:ident In<$t:tt>) => { &$crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident Out<$t:tt>) => { &mut $crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident InOut<$t:tt>) => { &mut $crate::host::DeviceSlice<$s, $t> };
+    (host $s:ident $t:tt) => { $t };
+    (raw In<$t:tt>) => { *const $t };
+    (raw Out<$t:tt>) => { *mut $t };
+    (raw InOut<$t:tt>) => { *mut $t };
+    (raw $t:tt) => { $t };
+    (is_buffer $kind:ident<$t:tt>) => { true };
+    (is_buffer $t:tt) => { false };
+    (body $kind:ident<$t:tt>) => { $crate::$kind<$t> };
+    (body $t:tt) => { $t };
+    (take ($($slots:tt)*) $kind:ident<$t:tt>) => { $crate::$kind::<$t>::take($($slots)*) };
+    (take ($($slots:tt)*) $t:tt) => { $crate::host::take::<$t>($($slots)*) };
+    (from $arg:ident $kind:ident<$t:tt>) => { $crate::$kind::from_ptr($arg) };
+    (from $arg:ident $t:tt) => { $arg };
 }
 
 /// Makes the name of an entry, such as `NAME__u32_rf32_wf32_xu8`. `r` stands for `In`, `w` for
-/// `Out` and `x` for `InOut`.
+/// `Out` and `x` for `InOut`. An array is written as `f32x4`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __entry_name {
-    ($name:ident $($kind:ident $(<$t:ident>)?,)*) => {
+    ($name:ident $($kind:tt $(<$t:tt>)?,)*) => {
         $crate::__core::concat!($crate::__core::stringify!($name), "_" $(, $crate::__entry_name!(@ $kind $(<$t>)?))*)
     };
-    (@ In<$t:ident>) => { $crate::__core::concat!("_r", $crate::__core::stringify!($t)) };
-    (@ Out<$t:ident>) => { $crate::__core::concat!("_w", $crate::__core::stringify!($t)) };
-    (@ InOut<$t:ident>) => { $crate::__core::concat!("_x", $crate::__core::stringify!($t)) };
-    (@ $t:ident) => { $crate::__core::concat!("_", $crate::__core::stringify!($t)) };
+    (@ In<$t:tt>) => { $crate::__core::concat!("_r", $crate::__entry_name!(# $t)) };
+    (@ Out<$t:tt>) => { $crate::__core::concat!("_w", $crate::__entry_name!(# $t)) };
+    (@ InOut<$t:tt>) => { $crate::__core::concat!("_x", $crate::__entry_name!(# $t)) };
+    (@ $t:tt) => { $crate::__core::concat!("_", $crate::__entry_name!(# $t)) };
+    (# [$t:tt; $n:tt]) => {
+        $crate::__core::concat!($crate::__entry_name!(# $t), "x", $crate::__entry_name!(# $n))
+    };
+    (# $t:ident) => { $crate::__core::stringify!($t) };
+    (# $n:literal) => { $crate::__core::stringify!($n) };
+}
+
+/// Makes an array of the layouts of those parameters whose name in the entry's name does not say all:
+/// structs and arrays.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __layouts {
+    ($($parameters:tt)*) => { $crate::__layouts_of!([] $($parameters)*) };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __layouts_of {
+    ([$($done:ty,)*]) => { [$(<$done as $crate::ByValue>::LAYOUT),*] };
+    ($done:tt $kind:ident<$t:tt>, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt u8, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt u16, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt u32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt u64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt usize, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt i8, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt i16, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt i32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt i64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt f32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt f64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ($done:tt bool, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
+    ([$($done:ty,)*] $t:tt, $($rest:tt)*) => { $crate::__layouts_of!([$($done,)* $t,] $($rest)*) };
 }
 
 /// Makes a text that says where a kernel is declared: package, version and module, such as
@@ -363,17 +410,4 @@ macro_rules! __run {
     (Cooperative $block:ident, $body:expr) => {
         $block.run_cooperative($body)
     };
-}
-
-/// Returns the bytes of `text`. It has `N` of them.
-#[doc(hidden)]
-#[must_use]
-pub const fn __bytes<const N: usize>(text: &str) -> [u8; N] {
-    let mut bytes = [0; N];
-    let mut i = 0;
-    while i < N {
-        bytes[i] = text.as_bytes()[i];
-        i += 1;
-    }
-    bytes
 }

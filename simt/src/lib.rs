@@ -50,6 +50,7 @@
 //! | `half` | the numbers of 16 bits [`f16`](struct@f16) and [`bf16`], and pairs of them |
 //! | `element` | the types that kernels load and store |
 //! | `functions` | logarithms, powers, trigonometric functions and others, for both devices |
+//! | `by_value` | what kernels take by value, and the macro [`by_value!`] |
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `shared` | windows of shared memory |
 //! | [`atomics`] | atomic operations on both memories, and fences |
@@ -79,6 +80,7 @@ pub use core as __core;
 pub mod atomics;
 mod bits;
 mod buffer;
+mod by_value;
 mod context;
 mod element;
 mod functions;
@@ -104,6 +106,9 @@ mod violation;
 pub use atomics::{Atomic, AtomicElement, order, scope};
 pub use bits::Bits;
 pub use buffer::{In, InOut, Out};
+pub use by_value::ByValue;
+#[doc(hidden)]
+pub use by_value::{Layout as __Layout, origin as __origin_bytes, origin_len as __origin_len};
 pub use context::{Cooperative, Dim3, Simt};
 pub use element::{Element, Word};
 #[cfg(target_arch = "nvptx64")]
@@ -112,8 +117,6 @@ pub use half::{bf16, bf16x2, f16, f16x2};
 #[doc(hidden)]
 pub use independent::Independent as __Independent;
 pub use index::Index;
-#[doc(hidden)]
-pub use kernel::__bytes;
 pub use math::Math;
 pub use shared::Shared;
 pub use tensor::Tensor;

@@ -10,6 +10,7 @@ mod half;
 mod integers;
 mod math;
 mod tensor;
+mod values;
 
 use std::sync::Once;
 

@@ -8,9 +8,9 @@ ptx! {}
 struct Pair([u32; 2]);
 
 kernel! {
-    //~^ E0277 `a kernel cannot have a parameter of type` `Pair` `the fields of a struct one by one`
     unsafe fn nothing(cx: impl Simt, pair: Pair) // bug
-    unsafe fn nothing(cx: impl Simt, first: u32, second: usize, both: bool) // fix
+    //~^ E0277 `a kernel cannot have a parameter of type` `Pair` `by_value!`
+    unsafe fn nothing(cx: impl Simt, first: u32, second: usize, both: bool, all: [u64; 2]) // fix
     grid(1) block(256)
     {}
 }

@@ -1,12 +1,15 @@
 //! The launch beneath the launchers, which checks nothing.
-use thalweg::simt::host::{Kernel, Launch, LaunchShape};
+use thalweg::simt::host::{Declaration, Kernel, Launch, LaunchShape};
 use thalweg::{Device, ptx, stream_tags};
 
 ptx! {}
 
 stream_tags!(Compute);
 
-static KERNEL: Kernel = Kernel::new(&PTX, "mine", "mine", "mine_", None, false);
+static KERNEL: Kernel = Kernel::new(
+    &PTX,
+    Declaration { origin: "mine", name: "mine", entry: "mine_", parameters: &[], cpu: None, cooperative: false },
+);
 
 fn main() -> thalweg::Result<()> {
     let compute = Device::cpu()?.stream::<Compute>()?;

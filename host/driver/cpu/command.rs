@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS, counted};
@@ -32,9 +33,8 @@ impl Pattern {
 ///
 /// Every address is of memory that is valid until the command has passed, and whose provenance is
 /// exposed.
-// A launch's slots are stored inline: a box would cost an allocation for each launch.
 #[allow(clippy::large_enum_variant)]
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum Work {
     /// Copies bytes between device or host memory. The ranges are disjoint.
     Copy { dst: u64, src: u64, bytes: usize },
@@ -44,11 +44,34 @@ pub(crate) enum Work {
     Launch { kernel: &'static Kernel, shape: LaunchShape, slots: Slots, start: usize },
 }
 
-/// The words that a launch carries, of which the first `len` count.
-#[derive(Clone, Copy)]
-pub(crate) struct Slots {
-    words: [u64; 2 * MAX_PARAMETERS],
-    len: usize,
+/// The parameters of a launch. Up to 512 bytes are stored inline, because a box would cost an
+/// allocation for each launch.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone)]
+pub(crate) enum Slots {
+    Inline([u64; 2 * MAX_PARAMETERS]),
+    Boxed(Arc<[u64]>),
+}
+
+impl Slots {
+    fn new(slots: &[u64]) -> Self {
+        let mut inline = [0; 2 * MAX_PARAMETERS];
+        match inline.get_mut(..slots.len()) {
+            Some(start) => {
+                start.copy_from_slice(slots);
+                Self::Inline(inline)
+            }
+            None => Self::Boxed(slots.into()),
+        }
+    }
+
+    /// The parameters, with zeros after them if they are inline.
+    fn get(&self) -> &[u64] {
+        match self {
+            Self::Inline(slots) => slots,
+            Self::Boxed(slots) => slots,
+        }
+    }
 }
 
 #[allow(clippy::large_enum_variant)]
@@ -156,9 +179,7 @@ impl Work {
         if kernel.cpu().is_none() {
             return Err(CpuError::NoBody { kernel: kernel.name() });
         }
-        let mut inline = Slots { words: [0; 2 * MAX_PARAMETERS], len: slots.len() };
-        inline.words[..slots.len()].copy_from_slice(slots);
-        Ok(Self::Launch { kernel, shape, slots: inline, start: 0 })
+        Ok(Self::Launch { kernel, shape, slots: Slots::new(slots), start: 0 })
     }
 
     /// Whether there is nothing to do.
@@ -214,7 +235,7 @@ impl Work {
                 // launch, guarantees that the kernel is sound for these arguments, and that queues
                 // and events order every other conflicting access to its buffers before or after
                 // this command.
-                let outcome = unsafe { grid::run(cpu, kernel, *shape, &slots.words[..slots.len], *start..end) };
+                let outcome = unsafe { grid::run(cpu, kernel, *shape, slots.get(), *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));
                     return Step::Done;

@@ -103,7 +103,7 @@ impl Queue {
     /// What each recorded command required holds again, as if it were enqueued here now.
     pub(crate) unsafe fn replay(&self, recording: &Recording) {
         if recording.len() > 0 {
-            self.enqueue(recording.len(), |commands| commands.extend(recording.0.iter().copied().map(Command::Work)));
+            self.enqueue(recording.len(), |commands| commands.extend(recording.0.iter().cloned().map(Command::Work)));
         }
     }
 

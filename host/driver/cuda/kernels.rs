@@ -68,30 +68,33 @@ impl Cuda {
     /// Launches a kernel. The driver refuses a launch without a function.
     ///
     /// # Safety
-    /// `function` is of this device and takes the parameters whose bits `slots` holds. It is sound
+    /// `function` is that of `kernel` on this device, and `slots` holds its parameters. It is sound
     /// for these arguments and this shape. `s` orders every other access that conflicts with the
     /// kernel's accesses to its buffers before or after the launch.
     #[inline]
     pub(crate) unsafe fn launch(
         &self,
         s: Stream,
+        kernel: &Kernel,
         function: Option<NonNull<()>>,
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
         let mut parameters = [null_mut::<c_void>(); MAX_PARAMETERS];
-        // The second half of the slots holds the lengths of buffers, which only the CPU device needs.
-        for (p, slot) in parameters.iter_mut().zip(&slots[..slots.len() / 2]) {
+        let mut rest = slots;
+        for (p, parameter) in parameters.iter_mut().zip(kernel.parameters()) {
             // The driver knows each parameter's size and reads so many bytes from the start of its
-            // slot, where a little-endian machine has the low bytes.
-            *p = (&raw const *slot).cast_mut().cast();
+            // slots, where a little-endian machine has the low bytes. After the address of a buffer comes
+            // its length, which only the CPU device needs.
+            *p = rest.as_ptr().cast_mut().cast();
+            rest = rest.get(parameter.slots()..).unwrap_or_default();
         }
         let [gx, gy, gz] = shape.grid;
         let [bx, by, bz] = shape.block;
         // SAFETY: The caller guarantees that the function is sound for these slots, this shape and
-        // this stream. `parameters` points to a slot for each parameter, and the driver copies them
-        // before it returns.
+        // this stream. `parameters` points to the slots of each parameter, and the driver copies
+        // them before it returns.
         unsafe {
             ffi::cuLaunchKernel(
                 function.map_or(null_mut(), |f| f.as_ptr().cast()),

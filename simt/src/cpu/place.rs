@@ -1,14 +1,13 @@
 //! What the threads of a block have in common: the block's position and its shared memory.
 
-use crate::host::{Slot, unpack};
+use crate::host::Parameter;
 use crate::violation::violation;
 use crate::{Dim3, Element, Shared};
 
 /// The position, the extents and the shared memory of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// The names of the parameters.
-    pub(super) parameters: &'a [&'static str],
+    pub(super) parameters: &'static [Parameter],
     /// What the launch carries for the parameters.
     pub(super) slots: &'a [u64],
     pub(super) idx: Dim3,
@@ -29,10 +28,15 @@ impl Place<'_> {
     /// Returns the name of the buffer that has an element or a tail at `address`.
     #[cold]
     pub(super) fn buffer_at(&self, address: usize) -> &'static str {
-        let starts_before = |(_, slot): &(_, Slot)| slot.len > 0 && slot.bits <= address as u64;
-        let found =
-            self.parameters.iter().zip(unpack(self.slots)).filter(starts_before).max_by_key(|(_, slot)| slot.bits);
-        found.map_or("(unknown)", |(name, _)| name)
+        let mut rest = self.slots;
+        let slots = self.parameters.iter().map(|parameter| {
+            let (slots, after) = rest.split_at(parameter.slots());
+            rest = after;
+            (parameter, slots)
+        });
+        let starts_before = slots.filter(|(p, slots)| p.is_buffer() && slots[1] > 0 && slots[0] <= address as u64);
+        let found = starts_before.max_by_key(|(_, slots)| slots[0]).map(|(parameter, _)| parameter.name());
+        found.unwrap_or("(unknown)")
     }
 
     /// Makes a window of shared memory after checking its alignment.

@@ -44,7 +44,7 @@ pub unsafe fn run_block(
     shared.resize(words, u128::from_ne_bytes([POISON; 16]));
 
     let place = Place {
-        parameters: entry.parameters,
+        parameters: kernel.parameters(),
         slots,
         idx: block_idx.into(),
         grid: shape.grid.into(),
@@ -55,7 +55,7 @@ pub unsafe fn run_block(
     let block = CpuBlock::new(place, fibers);
     // A panic of the body can leave nothing but buffers in a broken state, and a failed launch
     // leaves the contents of buffers unspecified anyway. So the unwind is safe to catch.
-    // SAFETY: `entry` belongs to `kernel`. The caller promises one slot for each parameter, that
+    // SAFETY: `entry` belongs to `kernel`. The caller promises a value for each parameter, that
     // the kernel is sound for them and for the shape, and that nothing conflicts with its accesses.
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { (entry.block)(&block, slots) }));
     match block.fault(outcome) {

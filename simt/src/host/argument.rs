@@ -4,148 +4,207 @@ use std::fmt::{self, Debug};
 
 use super::counted::counted;
 use super::slice::DeviceSlice;
+use crate::ByValue;
 
 mod sealed {
-    pub trait Sealed<Wide> {}
+    pub trait Sealed {}
 }
 use sealed::Sealed;
 
-/// Returns the number that a CPU entry takes from its slot.
-///
-/// Its only bound is `Copy`, because the launcher beside the entry asks for [`Argument`] already.
-/// With that bound here too, the compiler would report every wrong type twice, and not only those
-/// that are not `Copy`.
-///
-/// # Safety
-/// [`Argument::slot`] of a `T` made the slot.
-#[doc(hidden)]
-#[inline(always)]
-#[must_use]
-pub unsafe fn number<T: Copy>(slot: u64) -> T {
-    let bytes = slot.to_le_bytes();
-    const { assert!(size_of::<T>() <= size_of::<u64>(), "a slot has 8 bytes") };
-    // SAFETY: The caller promises that the slot came from `Argument::slot` of a `T`, which puts the
-    // bits of the number into its low bytes. The assertion above says that a slot has so many.
-    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
-}
-
-/// Returns the address of a buffer that a CPU entry takes from its slot.
-#[doc(hidden)]
-#[inline(always)]
-#[must_use]
-pub fn address<T>(slot: Slot) -> *mut T {
-    slot.bits as usize as *mut T
-}
+/// The bytes of a slot. A parameter starts at a slot and takes as many as it needs.
+const SLOT: usize = size_of::<u64>();
 
 /// The most parameters that a kernel can have.
 pub const MAX_PARAMETERS: usize = 32;
 
-/// What a launch carries for a parameter.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
-    /// The bits of a number in the low bytes, or the address of a buffer.
-    pub bits: u64,
-    /// The number of elements of a buffer. It is 0 for a number.
-    pub len: u64,
+/// The most bytes that the parameters of a kernel can have together, each at its alignment.
+pub const MAX_PARAMETER_BYTES: usize = 4096;
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    name: &'static str,
+    size: usize,
+    align: usize,
+    is_buffer: bool,
 }
 
-/// The words that a launch carries for `N` parameters: their bits, and then their lengths.
+impl Parameter {
+    /// Describes a parameter that is a `T` on a GPU.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new<T>(name: &'static str, is_buffer: bool) -> Self {
+        assert!(size_of::<T>() > 0, "a parameter has at least one byte");
+        Self { name, size: size_of::<T>(), align: align_of::<T>(), is_buffer }
+    }
+
+    /// Returns its name in the declaration.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns whether it is a buffer.
+    #[must_use]
+    pub const fn is_buffer(&self) -> bool {
+        self.is_buffer
+    }
+
+    /// Returns how many of the launch's slots of 8 bytes it takes. A buffer takes one for its address and
+    /// one for its length, which a GPU does not get.
+    #[must_use]
+    pub const fn slots(&self) -> usize {
+        self.size.div_ceil(SLOT) + self.is_buffer as usize
+    }
+}
+
+/// Returns `parameters` after checking, when it is compiled, that a launch can carry them.
 #[doc(hidden)]
 #[must_use]
-pub fn slots<const N: usize>(slots: [Slot; N]) -> [[u64; N]; 2] {
-    const { assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters") };
-    [slots.map(|slot| slot.bits), slots.map(|slot| slot.len)]
+pub const fn parameters<const N: usize>(parameters: [Parameter; N]) -> [Parameter; N] {
+    assert!(N <= MAX_PARAMETERS, "a kernel has at most 32 parameters");
+    let (mut end, mut i) = (0usize, 0);
+    while i < N {
+        end = end.next_multiple_of(parameters[i].align) + parameters[i].size;
+        assert!(end <= MAX_PARAMETER_BYTES, "the parameters of a kernel have at most 4096 bytes together");
+        i += 1;
+    }
+    parameters
 }
 
-/// Returns the slots that [`slots`] made words of.
+/// Returns the number of slots that all parameters take together.
 #[doc(hidden)]
-pub fn unpack(words: &[u64]) -> impl Iterator<Item = Slot> {
-    let (bits, lens) = words.split_at(words.len() / 2);
-    bits.iter().zip(lens).map(|(&bits, &len)| Slot { bits, len })
+#[must_use]
+pub const fn total(parameters: &[Parameter]) -> usize {
+    let (mut sum, mut i) = (0, 0);
+    while i < parameters.len() {
+        sum += parameters[i].slots();
+        i += 1;
+    }
+    sum
+}
+
+/// The arguments of a launch in the order of the declaration, each from the start of a slot.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Slots<const N: usize> {
+    slots: [u64; N],
+    next: usize,
+}
+
+impl<const N: usize> Slots<N> {
+    #[inline(always)]
+    #[must_use]
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self { slots: [0; N], next: 0 }
+    }
+
+    #[inline(always)]
+    #[must_use]
+    pub fn as_slice(&self) -> &[u64] {
+        &self.slots
+    }
+}
+
+/// What the caller of a launcher gave for a parameter.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Given<A>(pub A);
+
+impl<A: Argument> Given<A> {
+    /// Puts the argument into the next slots, and returns it as predicates and extents see it.
+    #[inline(always)]
+    pub fn put<const N: usize>(self, slots: &mut Slots<N>) -> A::Wide {
+        let end = slots.next + size_of::<A::Value>().div_ceil(SLOT);
+        let place = &mut slots.slots[slots.next..end];
+        // SAFETY: The place has at least as many bytes as the value, whose alignment does not matter
+        // here. A `ByValue` has no padding, so every byte that is written is initialised.
+        unsafe { place.as_mut_ptr().cast::<A::Value>().write_unaligned(self.0.value()) };
+        slots.next = end;
+        self.0.widen()
+    }
+}
+
+/// Takes the place of [`Given::put`] if the type is no [`Argument`]. The compiler reports that at the
+/// parameter and should not do it twice.
+#[doc(hidden)]
+pub trait NotGiven: Sized {
+    fn put<const N: usize>(self, _: &mut Slots<N>) {}
+}
+impl<A> NotGiven for Given<A> {}
+
+/// Takes a value that a CPU entry finds in its slots.
+///
+/// Its only bound is `Copy`, because the declaration beside the entry asks for [`ByValue`] already.
+/// With that bound here too, the compiler would report every wrong type twice, and not only those
+/// that are not `Copy`.
+///
+/// # Safety
+/// [`Given::put`] put an argument whose value is a `T` at the start of `slots`.
+#[doc(hidden)]
+#[inline(always)]
+#[must_use]
+pub unsafe fn take<T: Copy>(slots: &mut &[u64]) -> T {
+    let (value, rest) = slots.split_at(size_of::<T>().div_ceil(SLOT));
+    *slots = rest;
+    // SAFETY: `value` has at least as many bytes as a `T`. The caller promises that `Given::put` wrote a
+    // `T` into its first bytes.
+    unsafe { value.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// Takes the address of a buffer that a CPU entry finds in its slots.
+///
+/// # Safety
+/// [`Given::put`] put a buffer at the start of `slots`.
+#[doc(hidden)]
+#[inline(always)]
+#[must_use]
+pub unsafe fn take_address<T>(slots: &mut &[u64]) -> *mut T {
+    // SAFETY: The caller promises a buffer, whose value is its address and its length.
+    let [address, _]: [u64; 2] = unsafe { take(slots) };
+    address as usize as *mut T
 }
 
 /// An argument of a launch. No other crate can implement it, because the driver reads as many bytes
-/// of the slot as the parameter has. `Wide` is the type by which predicates and extents see the
-/// argument. Each type has only one, so it could be an associated type, but then the compiler would
-/// report each mistake twice.
-#[diagnostic::on_unimplemented(
-    message = "a kernel cannot have a parameter of type `{Self}`",
-    label = "a parameter here is neither a number nor a buffer",
-    note = "a parameter is a number (`u8` to `u64`, `usize`, `i8` to `i64`, `f32`, `f64`), a `bool`, or a buffer of \
-            numbers (`In<f32>`, `Out<f32>`, `InOut<f32>`). Pass the fields of a struct one by one, or in a buffer"
-)]
+/// of the slots as the parameter has.
 #[doc(hidden)]
-pub trait Argument<Wide: Debug>: Sealed<Wide> {
-    /// Returns the argument's bits, in the low bytes of the slot.
-    fn slot(&self) -> u64;
-    /// Returns the number of elements of a buffer, and 0 for a number.
-    fn elements(&self) -> u64 {
-        0
-    }
+pub trait Argument: Sealed {
+    /// The type whose bytes the slots carry.
+    type Value: ByValue;
+    /// The type by which predicates and extents see the argument.
+    type Wide: Debug;
+    /// Returns what the slots carry.
+    fn value(&self) -> Self::Value;
     /// Returns the argument as predicates and extents see it.
-    fn widen(&self) -> Wide;
+    fn widen(&self) -> Self::Wide;
 }
 
-/// Returns the slot of an argument, and the argument as predicates and extents see it.
-#[doc(hidden)]
-#[inline(always)]
-pub fn argument<A: Argument<Wide>, Wide: Debug>(argument: &A) -> (Slot, Wide) {
-    (Slot { bits: argument.slot(), len: argument.elements() }, argument.widen())
-}
-
-macro_rules! numbers {
-    ($($wide:ty: $($t:ty)*;)*) => {$($(
-        impl Sealed<$wide> for $t {}
-        impl Argument<$wide> for $t {
-            fn slot(&self) -> u64 {
-                *self as u64
-            }
-            fn widen(&self) -> $wide {
-                *self as $wide
-            }
-        }
-    )*)*};
-}
-numbers! {
-    i128: i8 i16 i32 i64;
-    u128: u8 u16 u32 u64 usize;
-    bool: bool; // 0 or 1, in one byte
-}
-const _: () = assert!(
-    size_of::<usize>() == 8 && cfg!(target_endian = "little"),
-    "kernels need a little-endian host with a `usize` of 64 bits, as a GPU has"
-);
-
-impl Sealed<f32> for f32 {}
-impl Argument<f32> for f32 {
-    fn slot(&self) -> u64 {
-        u64::from(self.to_bits())
-    }
-    fn widen(&self) -> f32 {
+impl<T: ByValue> Sealed for T {}
+impl<T: ByValue> Argument for T {
+    type Value = T;
+    type Wide = T::Wide;
+    #[inline(always)]
+    fn value(&self) -> T {
         *self
     }
-}
-impl Sealed<f64> for f64 {}
-impl Argument<f64> for f64 {
-    fn slot(&self) -> u64 {
-        self.to_bits()
-    }
-    fn widen(&self) -> f64 {
-        *self
+    #[inline(always)]
+    fn widen(&self) -> T::Wide {
+        T::widen(*self)
     }
 }
 
 macro_rules! buffers {
     ($($t:ty)*) => {$(
-        impl<S, T> Sealed<Extent> for $t {}
-        impl<S, T> Argument<Extent> for $t {
-            fn slot(&self) -> u64 {
-                self.device_ptr()
+        impl<S, T> Sealed for $t {}
+        impl<S, T> Argument for $t {
+            type Value = [u64; 2];
+            type Wide = Extent;
+            #[inline(always)]
+            fn value(&self) -> [u64; 2] {
+                [self.device_ptr(), self.len() as u64]
             }
-            fn elements(&self) -> u64 {
-                self.len() as u64
-            }
+            #[inline(always)]
             fn widen(&self) -> Extent {
                 Extent { addr: self.device_ptr(), len: self.len() }
             }

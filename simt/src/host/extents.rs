@@ -1,6 +1,6 @@
 //! What a launcher of a kernel without `unsafe` checks besides the clauses of its declaration.
 
-use super::argument::{Extent, Slot};
+use super::argument::Extent;
 use super::error::LaunchError;
 use super::kernel::Kernel;
 use super::shape::LaunchShape;
@@ -30,9 +30,10 @@ pub fn countable(kernel: &Kernel, shape: LaunchShape) -> Result<LaunchShape, Lau
     Ok(shape)
 }
 
-/// Returns an extent that the declaration names, as the slot that carries it to the kernel.
+/// Returns an extent that the declaration names, as the kernel gets it.
 #[doc(hidden)]
-pub fn hidden(extent: u128) -> Slot {
+#[must_use]
+pub fn hidden(extent: u128) -> u32 {
     // `extents` refuses one that is larger.
-    Slot { bits: u32::try_from(extent).unwrap_or(u32::MAX).into(), len: 0 }
+    u32::try_from(extent).unwrap_or(u32::MAX)
 }

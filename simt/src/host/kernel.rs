@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicPtr;
 
+use super::argument::Parameter;
 use crate::cpu::{CpuBlock, Unchecked};
 
 /// What the CPU device has of a kernel. [`kernel!`](crate::kernel) makes it.
@@ -10,9 +11,6 @@ pub struct CpuEntry {
     /// The function that runs one block.
     #[doc(hidden)]
     pub block: BlockFn<Unchecked>,
-    /// The names of the parameters.
-    #[doc(hidden)]
-    pub parameters: &'static [&'static str],
 }
 
 /// The function that runs one block of a kernel on the CPU.
@@ -55,38 +53,37 @@ impl Ptx {
     }
 }
 
+/// What a declaration says of its kernel.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Declaration {
+    /// The place of the declaration and the layouts of its parameters.
+    pub origin: &'static str,
+    /// The name in the declaration.
+    pub name: &'static str,
+    /// The name of the PTX entry.
+    pub entry: &'static str,
+    /// The parameters, in their order.
+    pub parameters: &'static [Parameter],
+    /// The entry for the CPU device, if the declaration has a body.
+    pub cpu: Option<CpuEntry>,
+    /// Whether the threads of a block may wait for each other.
+    pub cooperative: bool,
+}
+
 /// A declared kernel.
 #[derive(Debug)]
 pub struct Kernel {
     ptx: &'static Ptx,
-    origin: &'static str,
-    name: &'static str,
-    entry: &'static str,
-    cpu: Option<CpuEntry>,
-    cooperative: bool,
+    declared: Declaration,
     functions: [AtomicPtr<()>; CACHED_DEVICES],
 }
 
 impl Kernel {
     #[doc(hidden)]
     #[must_use]
-    pub const fn new(
-        ptx: &'static Ptx,
-        origin: &'static str,
-        name: &'static str,
-        entry: &'static str,
-        cpu: Option<CpuEntry>,
-        cooperative: bool,
-    ) -> Self {
-        Self {
-            ptx,
-            origin,
-            name,
-            entry,
-            cpu,
-            cooperative,
-            functions: [const { AtomicPtr::new(std::ptr::null_mut()) }; CACHED_DEVICES],
-        }
+    pub const fn new(ptx: &'static Ptx, declared: Declaration) -> Self {
+        Self { ptx, declared, functions: [const { AtomicPtr::new(std::ptr::null_mut()) }; CACHED_DEVICES] }
     }
 
     /// Returns the PTX of the declaring crate.
@@ -100,30 +97,35 @@ impl Kernel {
     }
 
     /// Returns where the kernel is declared: the package, its version and the module path,
-    /// separated by spaces.
+    /// separated by spaces. After them come the layouts of those parameters that are structs or arrays.
     pub fn origin(&self) -> &'static str {
-        self.origin
+        self.declared.origin
     }
 
     /// Returns the name in the declaration.
     pub fn name(&self) -> &'static str {
-        self.name
+        self.declared.name
     }
 
     /// Returns the name of the PTX entry, which consists of the name and the signature.
     pub fn entry(&self) -> &'static str {
-        self.entry
+        self.declared.entry
+    }
+
+    /// Returns the parameters, in their order.
+    pub fn parameters(&self) -> &'static [Parameter] {
+        self.declared.parameters
     }
 
     /// Returns the entry for the CPU device if the declaration has a body.
     pub fn cpu(&self) -> Option<CpuEntry> {
-        self.cpu
+        self.declared.cpu
     }
 
     /// Returns whether the kernel is declared over [`Cooperative`](crate::Cooperative), so that the
     /// threads of a block may wait for each other.
     pub fn cooperative(&self) -> bool {
-        self.cooperative
+        self.declared.cooperative
     }
 
     /// Returns the loaded functions that the host crate remembers, one slot for each device.
@@ -133,5 +135,15 @@ impl Kernel {
     #[doc(hidden)]
     pub unsafe fn functions(&self) -> &[AtomicPtr<()>; CACHED_DEVICES] {
         &self.functions
+    }
+}
+
+/// Returns the text of the bytes that `kernel!` made from texts.
+#[doc(hidden)]
+#[must_use]
+pub const fn utf8(bytes: &[u8]) -> &str {
+    match str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => panic!("a declaration is text"),
     }
 }

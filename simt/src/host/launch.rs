@@ -17,9 +17,9 @@ pub trait Launch<S> {
     /// Enqueues `kernel`.
     ///
     /// # Safety
-    /// - `slots` holds one word for each parameter, in the order of the declaration: the bits of a
-    ///   number or the address of a buffer. As many words follow: the numbers of elements of the
-    ///   buffers, and 0 for numbers.
+    /// - `slots` holds a value for each parameter, in the order of the declaration: for a buffer its
+    ///   address and its number of elements. Each value starts at an element of `slots`, and
+    ///   [`Kernel::parameters`] says how many elements it takes.
     /// - The buffers are ordered by stream `S`.
     /// - The kernel is sound for these arguments and this shape.
     #[track_caller]

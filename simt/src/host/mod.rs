@@ -16,8 +16,8 @@ mod shape;
 mod slice;
 
 #[doc(hidden)]
-pub use argument::{Argument, Slot, address, argument, number, slots, unpack};
-pub use argument::{Extent, MAX_PARAMETERS};
+pub use argument::{Argument, Given, NotGiven, Slots, parameters, take, take_address, total};
+pub use argument::{Extent, MAX_PARAMETER_BYTES, MAX_PARAMETERS, Parameter};
 #[doc(hidden)]
 pub use constant::{Constant, widened};
 #[doc(hidden)]
@@ -26,6 +26,8 @@ pub use error::LaunchError;
 #[doc(hidden)]
 pub use extents::{countable, extents, hidden};
 pub use kernel::{CACHED_DEVICES, CpuEntry, Kernel, Ptx};
+#[doc(hidden)]
+pub use kernel::{Declaration, utf8};
 pub use launch::Launch;
 pub use range::RangeError;
 #[doc(hidden)]

@@ -106,17 +106,14 @@ macro_rules! __safe_kernel {
                     [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
                     [$($grid),+] [$($block),+] $body
                 }
-                let mut slots = $crate::host::unpack(slots);
-                // SAFETY: The launcher made one slot for each parameter, in this order, with
-                // `Argument::slot`. The slot of a buffer is its address, and the CPU device exposed
-                // the memory's provenance when it allocated it.
-                $(let $arg = unsafe {
-                    $crate::__safe_parameter!(slot (slots.next().unwrap_or_default()) $kind $(<$element>)?)
-                };)*
+                let mut slots = slots;
+                // SAFETY: The launcher put the arguments into the slots in this order, with
+                // `Given::put`. The value of a buffer is its address and its length, and the CPU device
+                // exposed the memory's provenance when it allocated it.
+                $(let $arg = unsafe { $crate::__safe_parameter!(take (&mut slots) $kind $(<$element>)?) };)*
                 $($($($(
-                    // SAFETY: After them, the launcher made a slot for each extent that it computes.
-                    let $extent: $crate::__safe_hidden!($value) =
-                        unsafe { $crate::host::number(slots.next().unwrap_or_default().bits) };
+                    // SAFETY: After them, the launcher put each extent that it computes.
+                    let $extent: $crate::__safe_hidden!($value) = unsafe { $crate::host::take(&mut slots) };
                 )?)+)?)*
                 $($(
                     // SAFETY: The launcher checked that the product of the extents is the buffer's
@@ -136,26 +133,32 @@ macro_rules! __safe_kernel {
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
                 ),
             );
+            const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
+                $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
+                    $crate::__core::stringify!($arg),
+                    $crate::__parameter!(is_buffer $kind $(<$element>)?),
+                ),)*
+                $($($($($crate::host::Parameter::new::<$crate::__safe_hidden!($value)>(
+                    $crate::__core::stringify!($extent),
+                    false,
+                ),)?)+)?)*
+            ]);
             static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
                 &crate::PTX,
-                match $crate::__core::str::from_utf8(&ORIGIN) {
-                    $crate::__core::result::Result::Ok(origin) => origin,
-                    $crate::__core::result::Result::Err(_) => $crate::__core::panic!("an origin is ASCII"),
+                $crate::host::Declaration {
+                    origin: $crate::host::utf8(&ORIGIN),
+                    name: $crate::__core::stringify!($name),
+                    entry: $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
+                    parameters: __PARAMETERS,
+                    cpu: $crate::__core::option::Option::Some($crate::host::CpuEntry {
+                        block: __thalweg_block::<$crate::cpu::Unchecked>,
+                    }),
+                    cooperative: $crate::__cooperative!($context),
                 },
-                $crate::__core::stringify!($name),
-                $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
-                $crate::__core::option::Option::Some($crate::host::CpuEntry {
-                    block: __thalweg_block::<$crate::cpu::Unchecked>,
-                    parameters: &[
-                        $($crate::__core::stringify!($arg),)*
-                        $($($($($crate::__safe_first!(($crate::__core::stringify!($extent)) $value),)?)+)?)*
-                    ],
-                }),
-                $crate::__cooperative!($context),
             );
-            $(let $arg = $crate::host::argument(&$arg);)*
-            let arguments = [$($arg.0),*];
-            $(let $arg = $arg.1;)*
+            #[allow(unused_mut)]
+            let mut slots = $crate::host::Slots::<{ $crate::host::total(__PARAMETERS) }>::new();
+            $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
             $($($($(
                 let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
             )?)+)?)*
@@ -189,16 +192,14 @@ macro_rules! __safe_kernel {
                 &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
                 [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
             )?)?;
-            let mut arguments = arguments.into_iter();
-            let slots = $crate::host::slots([
-                $($crate::__safe_first!((arguments.next().unwrap_or_default()) $arg),)*
-                $($($($($crate::host::hidden($crate::__safe_first!($extent $value)),)?)+)?)*
-            ]);
+            $($($($(
+                let _ = $crate::host::Given($crate::host::hidden($crate::__safe_first!($extent $value))).put(&mut slots);
+            )?)+)?)*
             // SAFETY: The body is safe code. The launcher checked what its views rely on: the
-            // extents of each buffer and the positions of the threads. There is one slot for each
-            // parameter of the entry, in its order. `on` launches on buffers that `__S` orders, and
+            // extents of each buffer and the positions of the threads. The slots hold the
+            // parameters of the entry, in its order. `on` launches on buffers that `__S` orders, and
             // the slices have this tag.
-            unsafe { on.launch(&__KERNEL, shape, slots.as_flattened()) }
+            unsafe { on.launch(&__KERNEL, shape, slots.as_slice()) }
         }
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($parameters:tt)*) $($rest:tt)*) => {
@@ -302,8 +303,10 @@ macro_rules! __safe_parameter {
     (host $s:ident $t:ident) => { $crate::__safe_number!($t) };
     (raw $kind:ident<$t:ident>) => { *mut $crate::__safe_number!($t) };
     (raw $t:ident) => { $crate::__safe_number!($t) };
-    (slot $slot:tt $kind:ident<$t:ident>) => { $crate::host::address::<$crate::__safe_number!($t)>($slot) };
-    (slot $slot:tt $t:ident) => { $crate::host::number::<$crate::__safe_number!($t)>($slot.bits) };
+    (take ($($slots:tt)*) $kind:ident<$t:ident>) => {
+        $crate::host::take_address::<$crate::__safe_number!($t)>($($slots)*)
+    };
+    (take ($($slots:tt)*) $t:ident) => { $crate::host::take::<$crate::__safe_number!($t)>($($slots)*) };
     (body $k:lifetime Out $($rest:tt)*) => { $crate::__safe_parameter!(own $k Out $($rest)*) };
     (body $k:lifetime InOut $($rest:tt)*) => { $crate::__safe_parameter!(own $k InOut $($rest)*) };
     (body $k:lifetime $kind:ident<$t:ident> [$($extent:tt),+] [] $grid:ident $block:ident) => {

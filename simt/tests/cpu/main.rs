@@ -5,6 +5,7 @@ mod clauses;
 mod faults;
 mod here;
 mod numbers;
+mod values;
 
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
@@ -265,7 +266,7 @@ fn a_declaration_without_a_body_has_no_cpu_entry() {
         type Error = LaunchError;
         unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), LaunchError> {
             assert!(kernel.cpu().is_none());
-            assert_eq!((kernel.entry(), shape.grid, slots), ("made_elsewhere__u32", [9, 1, 1], &[9, 0][..]));
+            assert_eq!((kernel.entry(), shape.grid, slots), ("made_elsewhere__u32", [9, 1, 1], &[9][..]));
             Ok(())
         }
     }
