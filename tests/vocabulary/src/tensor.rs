@@ -73,10 +73,8 @@ kernel! {
         let [h] = cx.load_matrices_transposed(s, one);
         let [i, j] = cx.load_matrices_transposed(s, two);
         let [k, l, m, n] = cx.load_matrices_transposed(s, row);
-        let mut at = LOADED * cx.lane();
-        for word in [a, b, c, d, e, f, g, h, i, j, k, l, m, n] {
+        for (at, word) in (LOADED * cx.lane()..).zip([a, b, c, d, e, f, g, h, i, j, k, l, m, n]) {
             words.set(cx, at, word);
-            at += 1;
         }
     }
 }
