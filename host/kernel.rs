@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use thalweg_simt::host::{Kernel, Launch, LaunchShape};
+use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 
 use crate::brand::Brand;
 use crate::driver::StreamHandle;
@@ -29,6 +29,10 @@ impl<S: Brand> Launch<S> for Stream<S> {
         device.usable()?;
         if shape.grid.contains(&0) {
             return Ok(());
+        }
+        let granted = device.shared_memory_per_block();
+        if shape.shared > granted {
+            return Err(LaunchError::SharedMemory { kernel: kernel.name(), shared: shape.shared, granted }.into());
         }
         let function = device.function(kernel)?;
         // SAFETY: The caller of `launch` promises that the slots are the kernel's, that this stream

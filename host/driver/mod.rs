@@ -173,6 +173,13 @@ impl Driver {
         }
     }
 
+    pub(crate) fn shared(self) -> u32 {
+        match self {
+            Self::Cuda(c) => c.info.shared,
+            Self::Cpu(_) => thalweg_simt::host::MAX_SHARED,
+        }
+    }
+
     pub(crate) fn multiprocessors(self) -> u32 {
         match self {
             Self::Cuda(c) => c.info.multiprocessors,

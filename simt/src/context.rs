@@ -1,6 +1,8 @@
 //! The two traits over which a kernel body is generic.
 
 use crate::atomics::Atomics;
+use crate::memory::Memory;
+use crate::warp::Warp;
 use crate::{Bits, Element, Math, Shared, Tensor, Word};
 
 /// A position or an extent in up to three dimensions. `x` varies fastest.
@@ -24,7 +26,7 @@ impl From<[u32; 3]> for Dim3 {
 ///
 /// The threads of a body over `Simt` are independent of each other. On the CPU device a block of
 /// them is a plain loop.
-pub trait Simt: Math + Bits + Atomics {
+pub trait Simt: Math + Bits + Atomics + Memory {
     /// Returns this thread's position in its block (`threadIdx`).
     #[must_use]
     fn thread_idx(self) -> Dim3;
@@ -112,7 +114,7 @@ pub trait Simt: Math + Bits + Atomics {
     note = "declare the kernel with `cx: impl Cooperative` instead of `cx: impl Simt`, and so the functions that take \
             its context. Its block then has a multiple of 32 threads"
 )]
-pub trait Cooperative: Simt + Tensor {
+pub trait Cooperative: Simt + Warp + Tensor {
     /// Waits until every thread of the block has reached this barrier (`__syncthreads`). After it,
     /// the block sees the shared and device memory that its threads wrote before it.
     ///
@@ -121,6 +123,15 @@ pub trait Cooperative: Simt + Tensor {
     /// know convergent calls, may duplicate the barrier, and the two sides of the branch then wait
     /// at different copies.
     fn barrier(self);
+    /// Waits as [`barrier`](Cooperative::barrier) does, and returns whether `p` is true in all
+    /// threads of the block (`__syncthreads_and`).
+    fn barrier_and(self, p: bool) -> bool;
+    /// Waits as [`barrier`](Cooperative::barrier) does, and returns whether `p` is true in at least
+    /// one thread of the block (`__syncthreads_or`).
+    fn barrier_or(self, p: bool) -> bool;
+    /// Waits as [`barrier`](Cooperative::barrier) does, and returns the number of threads of the
+    /// block in which `p` is true (`__syncthreads_count`).
+    fn barrier_count(self, p: bool) -> u32;
 
     /// Returns this thread's index in the block, where `x` varies fastest.
     #[must_use]

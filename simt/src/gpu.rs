@@ -3,7 +3,9 @@
 mod atomics;
 mod bits;
 mod math;
+mod memory;
 mod tensor;
+mod warp;
 
 use core::arch::{asm, global_asm, nvptx};
 use core::marker::PhantomData;
@@ -49,6 +51,12 @@ unsafe extern "C" {
     fn shfl_idx(mask: u32, v: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.ballot.sync"]
     fn vote_ballot(mask: u32, p: bool) -> u32;
+    #[link_name = "llvm.nvvm.barrier.cta.red.and.aligned.all"]
+    fn barrier_and(barrier: u32, p: bool) -> bool;
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
+    fn barrier_or(barrier: u32, p: bool) -> bool;
+    #[link_name = "llvm.nvvm.barrier.cta.red.popc.aligned.all"]
+    fn barrier_count(barrier: u32, p: bool) -> u32;
 }
 
 const FULL: u32 = u32::MAX;
@@ -230,6 +238,24 @@ impl Cooperative for Gpu {
         // promises it (see `kernel!`).
         unsafe { nvptx::_syncthreads() }
     }
+    #[inline(always)]
+    fn barrier_and(self, p: bool) -> bool {
+        // SAFETY: All threads of the block execute this: the author of a cooperative kernel
+        // promises it (see `kernel!`).
+        unsafe { barrier_and(0, p) }
+    }
+    #[inline(always)]
+    fn barrier_or(self, p: bool) -> bool {
+        // SAFETY: All threads of the block execute this: the author of a cooperative kernel
+        // promises it (see `kernel!`).
+        unsafe { barrier_or(0, p) }
+    }
+    #[inline(always)]
+    fn barrier_count(self, p: bool) -> u32 {
+        // SAFETY: All threads of the block execute this: the author of a cooperative kernel
+        // promises it (see `kernel!`).
+        unsafe { barrier_count(0, p) }
+    }
 
     #[inline(always)]
     fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T {
@@ -389,6 +415,6 @@ impl Cooperative for Gpu {
     fn warp_barrier(self) {
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it
         // (see `kernel!`).
-        unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) };
+        unsafe { warp::bar_warp_sync(FULL) };
     }
 }

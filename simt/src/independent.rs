@@ -32,6 +32,9 @@ macro_rules! refused {
 
 refused! {
     () barrier();
+    () barrier_and(p: bool) -> bool;
+    () barrier_or(p: bool) -> bool;
+    () barrier_count(p: bool) -> u32;
     () rank() -> u32;
     () lane() -> u32;
     () warp() -> u32;

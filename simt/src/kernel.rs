@@ -79,7 +79,10 @@
 ///   such predicate and shows all arguments.
 /// - If the grid, the block or the shared memory is outside the limits of a launch, it returns
 ///   [`LaunchError::Shape`](crate::host::LaunchError::Shape). A grid with an extent of 0 is
-///   allowed, and its launch does nothing.
+///   allowed, and its launch does nothing. A device that grants less shared memory than the launch
+///   asks for returns [`LaunchError::SharedMemory`](crate::host::LaunchError::SharedMemory). Every
+///   GPU grants 48 KiB, and an H200 and the CPU device grant 227 KiB. The launcher needs no option
+///   for more than 48 KiB.
 ///
 /// # What it makes
 ///

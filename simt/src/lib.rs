@@ -54,6 +54,8 @@
 //! | `math`, `bits` | the arithmetic of floating-point numbers and of integers: [`Math`] and [`Bits`] |
 //! | `shared` | windows of shared memory |
 //! | [`atomics`] | atomic operations on both memories, and fences |
+//! | [`memory`] | vector accesses, cache hints, prefetches and clocks |
+//! | [`warp`] | the operations of warps, of tiles and of any lanes |
 //! | `tensor` | the trait [`Tensor`]: asynchronous copies and matrix operations |
 //! | `context` | the traits [`Simt`] and [`Cooperative`] |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
@@ -89,10 +91,12 @@ mod independent;
 mod index;
 mod kernel;
 mod math;
+pub mod memory;
 mod ptx;
 pub mod safe;
 mod shared;
 mod tensor;
+pub mod warp;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -118,8 +122,10 @@ pub use half::{bf16, bf16x2, f16, f16x2};
 pub use independent::Independent as __Independent;
 pub use index::Index;
 pub use math::Math;
+pub use memory::hint;
 pub use shared::Shared;
 pub use tensor::Tensor;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;
+pub use warp::Exchange;

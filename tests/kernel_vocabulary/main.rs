@@ -1,16 +1,17 @@
 //! What the operations that kernels call compute, against plain Rust, on every device. The kernels
 //! are in the crate `tests/vocabulary`. A file here tests the module of that crate with its name.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod atomics;
 mod elements;
 mod half;
 mod integers;
 mod math;
+mod memory;
+#[path = "../support/mod.rs"]
+mod support;
 mod tensor;
 mod values;
+mod warp;
 
 use std::sync::Once;
 

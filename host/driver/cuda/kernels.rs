@@ -1,6 +1,6 @@
 //! Loaded PTX, the functions in it, and their launches.
 
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -59,9 +59,27 @@ impl Cuda {
         // SAFETY: `load` made the module, which is never unloaded, and `name` is NUL-terminated.
         // The call stores one handle in `f`.
         match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
-            Ok(()) => Ok(NonNull::new(f.cast())),
+            Ok(()) => {
+                self.grant_shared(f)?;
+                Ok(NonNull::new(f.cast()))
+            }
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Lets launches of a function ask for as much dynamic shared memory as the device has. Without
+    /// this, a GPU refuses more than 48 KiB.
+    fn grant_shared(&self, f: sys::CUfunction) -> Result<(), Failure> {
+        use sys::CUfunction_attribute_enum as a;
+        let mut fixed = 0;
+        // SAFETY: The caller got the function from a module of this device, whose context is
+        // current. The first call stores one integer in `fixed`. The second one changes no launch
+        // that runs.
+        unsafe {
+            ffi::cuFuncGetAttribute(&mut fixed, a::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f)?;
+            let dynamic = self.info.shared as c_int - fixed;
+            ffi::cuFuncSetAttribute(f, a::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic)
         }
     }
 

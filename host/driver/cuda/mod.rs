@@ -108,6 +108,8 @@ pub(crate) struct Info {
     pub(crate) memory: usize,
     pub(crate) copy_engines: u32,
     pub(crate) multiprocessors: u32,
+    /// The most shared memory that a block can have, in bytes.
+    pub(crate) shared: u32,
     pub(crate) capability: (u32, u32),
     pub(crate) driver: (u32, u32),
     /// Least and greatest priority, as CUDA orders them: smaller is more urgent.
@@ -240,6 +242,7 @@ impl Cuda {
                 memory,
                 copy_engines: attribute(device, a::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
                 multiprocessors: attribute(device, a::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                shared: attribute(device, a::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
                 capability: (
                     attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                     attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,

@@ -71,10 +71,11 @@ pub(super) unsafe fn run<M: Monitor>(
         if lanes.iter().all(|lane| lane.at.get() == At::Returned) {
             return Ok(());
         }
-        if !lanes.iter().all(|lane| lane.at.get() == At::Barrier) {
+        let at = lanes[0].at.get();
+        if !at.is_barrier() || lanes.iter().any(|lane| lane.at.get() != at) {
             return Err(Fault::Diverged { threads: warp::describe(lanes, 0) });
         }
-        lanes.iter().for_each(|lane| lane.at.set(At::Running));
+        warp::complete_barrier(lanes);
     }
 }
 
@@ -92,6 +93,9 @@ fn run_phase(threads: &mut [Thread<'_>], lanes: &[Lane], descending: bool) -> Re
                 {
                     outcome?;
                 }
+            }
+            if warp::complete_among(warp) {
+                continue;
             }
             let at = warp[0].at.get();
             if warp.len() == WARP && at.is_warp_operation() && warp.iter().all(|lane| lane.at.get() == at) {

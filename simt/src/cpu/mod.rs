@@ -26,12 +26,14 @@ mod error;
 mod fibers;
 mod math;
 mod matrices;
+mod memory;
 mod monitor;
 mod place;
 mod run;
 mod team;
 mod tensor;
 mod thread;
+mod tile;
 mod warp;
 mod workspace;
 

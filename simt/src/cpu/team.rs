@@ -70,7 +70,7 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
             Exchange::SumU32 => At::WarpSumU32,
         };
         let lane = |v: &Cell<u32>| Lane {
-            value: Cell::new(v.get()),
+            value: Cell::new(v.get().into()),
             argument: Cell::new(argument),
             at: Cell::new(at),
             ..Lane::default()
@@ -78,6 +78,6 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
         let lanes: Vec<Lane> = values.iter().map(lane).collect();
         // A cooperative block has a multiple of 32 threads.
         lanes.chunks_exact(WARP).for_each(|warp| warp::complete(at, warp));
-        lanes.into_iter().map(|lane| lane.value).collect()
+        lanes.into_iter().map(|lane| Cell::new(lane.value.get() as u32)).collect()
     }
 }

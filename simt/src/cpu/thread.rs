@@ -50,6 +50,13 @@ impl<'a, M: Monitor> CpuThread<'a, M> {
     #[inline]
     #[track_caller]
     fn meet(self, at: At, value: u32, argument: u32) -> u32 {
+        self.meet_64(at, value.into(), argument) as u32
+    }
+
+    /// Does the same as [`meet`](Self::meet) with 64 bits.
+    #[inline]
+    #[track_caller]
+    pub(super) fn meet_64(self, at: At, value: u64, argument: u32) -> u64 {
         let Fiber { yielder, lane } = self.fiber();
         lane.value.set(value);
         lane.argument.set(argument);
@@ -151,6 +158,21 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
     #[track_caller]
     fn barrier(self) {
         self.meet(At::Barrier, 0, 0);
+    }
+    #[inline]
+    #[track_caller]
+    fn barrier_and(self, p: bool) -> bool {
+        self.meet(At::BarrierAnd, p.into(), 0) == 1
+    }
+    #[inline]
+    #[track_caller]
+    fn barrier_or(self, p: bool) -> bool {
+        self.meet(At::BarrierOr, p.into(), 0) == 1
+    }
+    #[inline]
+    #[track_caller]
+    fn barrier_count(self, p: bool) -> u32 {
+        self.meet(At::BarrierCount, p.into(), 0)
     }
     #[inline(always)]
     fn rank(self) -> u32 {

@@ -6,6 +6,7 @@ use std::panic::Location;
 use super::copies::Copies;
 use super::matrices::{self, WIDE};
 use crate::Word;
+use crate::warp::Shuffle;
 
 /// The number of threads in a warp.
 pub(super) const WARP: usize = 32;
@@ -18,6 +19,9 @@ pub(super) enum At {
     Running,
     Returned,
     Barrier,
+    BarrierAnd,
+    BarrierOr,
+    BarrierCount,
     ShuffleXor,
     ShuffleUp,
     ShuffleDown,
@@ -33,23 +37,47 @@ pub(super) enum At {
     MmaF16,
     MmaBf16,
     MmaTf32,
+    /// In an operation of the lanes of `mask`.
+    Among {
+        among: Among,
+        mask: u32,
+    },
+}
+
+/// An operation of some lanes of a warp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    /// A shuffle in the segment of `width` lanes from `first` on.
+    Shuffle {
+        how: Shuffle,
+        first: u32,
+        width: u32,
+    },
+    Ballot,
+    Match,
+    Barrier,
 }
 
 impl At {
+    /// Whether the thread waits for all threads of its block.
+    pub(super) fn is_barrier(self) -> bool {
+        matches!(self, Self::Barrier | Self::BarrierAnd | Self::BarrierOr | Self::BarrierCount)
+    }
+
     pub(super) fn is_warp_operation(self) -> bool {
-        !matches!(self, Self::Running | Self::Returned | Self::Barrier)
+        !matches!(self, Self::Running | Self::Returned) && !self.is_barrier()
     }
 
     /// Whether the memory accesses before it are ordered before those after it, for the block.
     #[allow(dead_code, reason = "the checked device asks it")]
     pub(super) fn orders_block(self) -> bool {
-        matches!(self, Self::Barrier)
+        self.is_barrier()
     }
 
     /// Whether the memory accesses before it are ordered before those after it, for the warp.
     #[allow(dead_code, reason = "the checked device asks it")]
     pub(super) fn orders_warp(self) -> bool {
-        matches!(self, Self::WarpBarrier)
+        matches!(self, Self::WarpBarrier | Self::Among { among: Among::Barrier, .. })
     }
 
     fn is_matrix_operation(self) -> bool {
@@ -62,6 +90,9 @@ impl At {
             Self::Running => "not arrived",
             Self::Returned => "returned",
             Self::Barrier => "at `barrier`",
+            Self::BarrierAnd => "at `barrier_and`",
+            Self::BarrierOr => "at `barrier_or`",
+            Self::BarrierCount => "at `barrier_count`",
             Self::ShuffleXor => "in `shuffle_xor`",
             Self::ShuffleUp => "in `shuffle_up`",
             Self::ShuffleDown => "in `shuffle_down`",
@@ -77,6 +108,15 @@ impl At {
             Self::MmaF16 => "in `mma_f16`",
             Self::MmaBf16 => "in `mma_bf16`",
             Self::MmaTf32 => "in `mma_tf32`",
+            Self::Among { among: Among::Shuffle { how, .. }, .. } => match how {
+                Shuffle::Xor => "in a `shuffle_xor` of some lanes",
+                Shuffle::Up => "in a `shuffle_up` of some lanes",
+                Shuffle::Down => "in a `shuffle_down` of some lanes",
+                Shuffle::Index => "in a `shuffle` of some lanes",
+            },
+            Self::Among { among: Among::Ballot, .. } => "in a vote of some lanes",
+            Self::Among { among: Among::Match, .. } => "in a match of some lanes",
+            Self::Among { among: Among::Barrier, .. } => "at a `sync` of some lanes",
         }
     }
 }
@@ -88,7 +128,7 @@ pub(super) struct Lane {
     /// The line of the kernel where the thread waits.
     pub(super) location: Cell<&'static Location<'static>>,
     /// The operand of a warp operation, and later its result.
-    pub(super) value: Cell<u32>,
+    pub(super) value: Cell<u64>,
     /// The mask, delta or source of a shuffle.
     pub(super) argument: Cell<u32>,
     /// The operands of a matrix operation, and later its results.
@@ -118,7 +158,7 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
     }
     let mut values = [0; WARP];
     for (value, lane) in values.iter_mut().zip(warp) {
-        *value = lane.value.get();
+        *value = lane.value.get() as u32;
     }
     match at {
         At::ShuffleXor => shuffle(&mut values, warp, |lane, mask| lane ^ mask),
@@ -137,7 +177,60 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
         _ => unreachable!("not an operation on one word of each lane"),
     }
     for (lane, value) in warp.iter().zip(values) {
-        lane.value.set(value);
+        lane.value.set(value.into());
+        lane.at.set(At::Running);
+    }
+}
+
+/// Carries out the operations of tiles and of other sets of lanes that all their lanes have reached,
+/// and lets these lanes run on. Returns whether there was one.
+pub(super) fn complete_among(warp: &[Lane]) -> bool {
+    let mut progress = false;
+    for lane in warp {
+        let at = lane.at.get();
+        let At::Among { among, mask } = at else { continue };
+        let arrived = |l: usize| warp.get(l).is_some_and(|other| other.at.get() == at);
+        let lanes = || (0..WARP).filter(|l| mask >> l & 1 == 1);
+        if !lanes().all(arrived) {
+            continue;
+        }
+        let mut before = [0; WARP];
+        lanes().for_each(|l| before[l] = warp[l].value.get());
+        for l in lanes() {
+            let result = match among {
+                Among::Shuffle { how, first, width } => {
+                    let (first, argument) = (first as usize, warp[l].argument.get() as usize % WARP);
+                    let end = first + width as usize;
+                    let source = match how {
+                        Shuffle::Xor => l ^ argument,
+                        Shuffle::Up => l.wrapping_sub(argument),
+                        Shuffle::Down => l + argument,
+                        Shuffle::Index => first + argument % width as usize,
+                    };
+                    before[if (first..end).contains(&source) { source } else { l }]
+                }
+                Among::Ballot => lanes().map(|other| before[other] << other).sum(),
+                Among::Match => lanes().map(|other| u64::from(before[other] == before[l]) << other).sum(),
+                Among::Barrier => 0,
+            };
+            warp[l].value.set(result);
+            warp[l].at.set(At::Running);
+        }
+        progress = true;
+    }
+    progress
+}
+
+/// Carries out a barrier that all threads of the block have reached, and lets them run on.
+pub(super) fn complete_barrier(lanes: &[Lane]) {
+    let count = lanes.iter().map(|lane| lane.value.get()).sum::<u64>();
+    let result = match lanes[0].at.get() {
+        At::BarrierAnd => u64::from(count == lanes.len() as u64),
+        At::BarrierOr => u64::from(count > 0),
+        _ => count,
+    };
+    for lane in lanes {
+        lane.value.set(result);
         lane.at.set(At::Running);
     }
 }
@@ -192,7 +285,11 @@ pub(super) fn describe(lanes: &[Lane], first: usize) -> String {
     let runs = lanes.chunk_by(|a, b| a.at == b.at).map(|run| {
         let from = start;
         start += run.len();
-        let place = run[0].at.get().describe();
+        let at = run[0].at.get();
+        let mut place = at.describe().to_owned();
+        if let At::Among { mask, .. } = at {
+            place += &format!(", {mask:#010x}");
+        }
         if run.len() == 1 {
             format!("thread {from} {place}")
         } else {

@@ -5,8 +5,10 @@ use std::fmt::{self, Debug};
 use super::counted::counted;
 use super::kernel::Kernel;
 
-/// The dynamic shared memory that every supported GPU grants without opting in, in bytes.
-pub(super) const MAX_SHARED: u128 = 48 << 10;
+/// The most dynamic shared memory that a supported GPU grants to a block, in bytes. The CPU device
+/// grants as much.
+#[doc(hidden)]
+pub const MAX_SHARED: u32 = 227 << 10;
 
 /// A launch whose arguments the declaration does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,15 @@ pub enum LaunchError {
         block: Vec<u128>,
         /// The bytes of shared memory.
         shared: u128,
+    },
+    /// The device grants less shared memory than the launch asks for.
+    SharedMemory {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The bytes of dynamic shared memory that a block asks for.
+        shared: u32,
+        /// The most bytes that the device grants.
+        granted: u32,
     },
     /// A buffer of a kernel without `unsafe` does not have as many elements as its extents say.
     Extents {
@@ -75,6 +86,12 @@ impl fmt::Display for LaunchError {
                  (a grid is at most [2147483647, 65535, 65535]; a block has 1 to 1024 threads, at most 64 of them in \
                  its third extent, and a multiple of 32 if its threads cooperate; shared memory is at most \
                  {MAX_SHARED} bytes)",
+                counted(*shared, "byte")
+            ),
+            Self::SharedMemory { kernel, shared, granted } => write!(
+                f,
+                "kernel `{kernel}` asks for {} of shared memory for each block, but the device grants at most \
+                 {granted}",
                 counted(*shared, "byte")
             ),
             Self::Extents { kernel, buffer, extents, len } => write!(

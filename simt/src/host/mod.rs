@@ -22,7 +22,7 @@ pub use argument::{Extent, MAX_PARAMETER_BYTES, MAX_PARAMETERS, Parameter};
 pub use constant::{Constant, widened};
 #[doc(hidden)]
 pub use counted::counted;
-pub use error::LaunchError;
+pub use error::{LaunchError, MAX_SHARED};
 #[doc(hidden)]
 pub use extents::{countable, extents, hidden};
 pub use kernel::{CACHED_DEVICES, CpuEntry, Kernel, Ptx};

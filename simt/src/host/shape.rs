@@ -4,7 +4,8 @@ use super::error::{LaunchError, MAX_SHARED};
 use super::kernel::Kernel;
 
 /// The grid, the block and the dynamic shared memory of a launch. A launcher makes only shapes that
-/// are within the limits of every supported GPU.
+/// are within the limits of every supported GPU, except that each GPU has its own limit of shared
+/// memory: all grant 48 KiB, and one of them 227 KiB. The stream checks that limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchShape {
     /// The number of blocks in `x`, `y` and `z`. If one is 0, the launch does nothing.
@@ -32,7 +33,7 @@ impl LaunchShape {
             && at(grid, 2) <= 65535
             && (1..=1024).contains(&threads)
             && at(block, 2) <= 64
-            && shared <= MAX_SHARED
+            && shared <= u128::from(MAX_SHARED)
             && (!kernel.cooperative() || threads % 32 == 0);
         if !fits {
             return Err(LaunchError::Shape {

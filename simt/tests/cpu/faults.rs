@@ -181,3 +181,76 @@ fn an_index_past_the_end_of_a_buffer_is_reported() {
     run(1, 4).unwrap();
     assert_eq!(y, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
 }
+
+kernel! {
+    /// In each warp, the lanes below `n` vote with mask `mask`, and lane 31 with mask `alone`.
+    unsafe fn votes_of_some_lanes(cx: impl Cooperative, n: u32, mask: u32, alone: u32)
+    grid(1) block(64)
+    {
+        if cx.lane() < n {
+            assert!(cx.lanes(mask).any(true));
+        } else if cx.lane() == 31 {
+            assert!(cx.lanes(alone).all(true));
+        }
+        cx.barrier();
+    }
+}
+
+kernel! {
+    /// The tiles of 8 threads add up, except for those of the thread `n`.
+    unsafe fn tiles_but_one(cx: impl Cooperative, n: u32)
+    grid(1) block(32)
+    {
+        if cx.lane() != n {
+            _ = cx.tile::<8>().sum(1u64);
+        }
+    }
+}
+
+kernel! {
+    unsafe fn asks_outside(cx: impl Cooperative, source: u32)
+    grid(1) block(32)
+    {
+        if cx.lane() < 4 {
+            _ = cx.lanes(15).shuffle(1.0f64, source);
+        }
+    }
+}
+
+kernel! {
+    unsafe fn two_barriers(cx: impl Cooperative, n: u32)
+    grid(1) block(64)
+    {
+        if cx.rank() < n {
+            cx.barrier_and(true);
+        } else {
+            cx.barrier_or(true);
+        }
+    }
+}
+
+#[test]
+fn lanes_of_a_mask_that_do_not_come_are_reported() {
+    let here = Here::default();
+    let fault = |result: Result<(), Failed>| result.unwrap_err().block().to_string();
+    votes_of_some_lanes(&here, 8, 0xff, 1 << 31).unwrap();
+    let text = fault(votes_of_some_lanes(&here, 7, 0xff, 1 << 31));
+    assert!(text.contains("threads 0 to 6 in a vote of some lanes, 0x000000ff"), "{text}");
+    assert!(text.contains("threads 7 to 31 at `barrier`"), "{text}");
+    // The lanes name each other, but by different masks.
+    let text = fault(votes_of_some_lanes(&here, 8, 0x8000_00ff, 0xc000_00ff));
+    assert!(text.contains("0x800000ff") && text.contains("0xc00000ff"), "{text}");
+    let text = fault(votes_of_some_lanes(&here, 8, 0x7f, 1 << 31));
+    assert!(text.contains("thread [7, 0, 0] panicked: lane 7 is not among the lanes 0x0000007f"), "{text}");
+
+    tiles_but_one(&here, 32).unwrap();
+    let text = fault(tiles_but_one(&here, 9));
+    assert!(text.contains("thread 8 in a `shuffle_xor` of some lanes, 0x0000ff00, thread 9 returned"), "{text}");
+
+    asks_outside(&here, 3).unwrap();
+    assert!(fault(asks_outside(&here, 4)).contains("lane 4, which is not among the lanes 0x0000000f"));
+
+    two_barriers(&here, 64).unwrap();
+    let text = fault(two_barriers(&here, 10));
+    assert!(text.contains("threads 0 to 9 at `barrier_and`, threads 10 to 63 at `barrier_or`"), "{text}");
+}

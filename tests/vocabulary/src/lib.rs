@@ -14,10 +14,14 @@ pub mod half;
 pub mod integers;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod math;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod memory;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_80"))]
 pub mod tensor;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod values;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod warp;
 
 /// Returns whether the kernels were built to PTX. They are not on a machine without a compiler for
 /// kernels, and then only the CPU device runs them.
