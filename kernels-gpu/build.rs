@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use thalweg_ptx_builder::{Ptx, PtxBuilder};
 
 /// The families, by the names of their features.
-const FAMILIES: [&str; 2] = ["stream", "vision"];
+const FAMILIES: [&str; 3] = ["jpeg", "stream", "vision"];
 
 fn main() -> ExitCode {
     if thalweg_ptx_builder::compiles_for_gpu() {

@@ -93,6 +93,39 @@ fn main() -> Result<(), LaunchError> {
     profile_scale(&on, 1, out(13 * 1024), out(13 * 1024), out(1024))?;
     top(&on, 1, 1024, 200, of(1024), out(200))?;
     probe(&on, 1, out(32))?;
+    {
+        use thalweg_kernels::jpeg::{
+            IMAGE_WORDS, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets, settle, synchronize,
+        };
+        // One image with one component, one segment, one piece and one block of coefficients.
+        let (image, segment, table) = (IMAGE_WORDS as usize, SEGMENT_WORDS as usize, TABLE_WORDS as usize);
+        synchronize(&on, 1, 1, 1, 1, 1, 1, of(image), of(segment), of(1), of(table), of(1), out(2), out(4))?;
+        settle(&on, 1, 1, 1, 1, 1, of(image), of(segment), of(1), of(table), of(1), out(2), out(4))?;
+        offsets(&on, 1, 1, of(image), of(4), out(4))?;
+        let (states, counts, places) = (of(2), of(4), of(4));
+        coefficients(
+            &on,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            of(image),
+            of(segment),
+            of(1),
+            of(table),
+            of(1),
+            states,
+            counts,
+            places,
+            out(64),
+            out(1),
+        )?;
+        inverse_dct(&on, 1, 1, 1, 1, 64, of(image), of(64), of(64), out(64))?;
+        colors(&on, 1, 64, 64, 192, of(image), of(64), out(192))?;
+    }
     for (kernel, shape) in &*on.0.borrow() {
         println!("{kernel} {} {}", shape.block.iter().product::<u32>(), shape.shared);
     }

@@ -3,6 +3,7 @@
 //!
 //! | feature | module | launched by |
 //! |---|---|---|
+//! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
@@ -13,12 +14,16 @@
 
 thalweg_simt::ptx! {
     unsafe
+    #[cfg(feature = "jpeg")]
+    "jpeg",
     #[cfg(feature = "stream")]
     "stream",
     #[cfg(feature = "vision")]
     "vision",
 }
 
+#[cfg(feature = "jpeg")]
+pub mod jpeg;
 #[cfg(feature = "vision")]
 mod parts;
 #[cfg(feature = "stream")]

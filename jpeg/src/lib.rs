@@ -1,0 +1,36 @@
+//! JPEG files decoded on the device.
+//!
+//! Only the compressed bytes of a file cross the bus. Kernels in Rust decode them to RGB, many files
+//! at once: [`thalweg_kernels::jpeg`] says how. The pixels equal those of libjpeg-turbo bit by bit.
+//! Each kernel also runs on the CPU device.
+//!
+//! A [`Batch`] is what the host reads of some files. [`Decoder`] decodes it and returns an [`Event`](thalweg::Event), so the images cannot be
+//! used before they are decoded.
+//!
+//! # Trust
+//!
+//! Files may come from strangers. The parser has no unsafe code. The memory that a file asks for is
+//! bounded by its length: at most 2 KiB for each byte of coded data. The kernels bound every index,
+//! and their time is bounded by the length of the data. A broken file is an error of its own and
+//! leaves the other files of its batch alone.
+//!
+//! # Modules
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `error` | why a file is not decoded |
+//! | `huffman` | Huffman tables, as files have them and as kernels take them |
+//! | `header` | the parser of a file's segments |
+//! | `plan` | a batch as the kernels take it |
+//! | `decoder` | [`Batch`], [`Decoder`] and [`Images`] |
+
+#![forbid(unsafe_code)]
+
+mod decoder;
+mod error;
+mod header;
+mod huffman;
+mod plan;
+
+pub use decoder::{Batch, Decoder, Image, Images, ImagesOn};
+pub use error::{JpegError, Unsupported};

@@ -1,0 +1,21 @@
+//! Decoding on every device, and reading the images back.
+
+use thalweg::{Device, DeviceBuffer, On, PerThread, Stream};
+use thalweg_jpeg::{Batch, Decoder, Image, JpegError};
+
+/// Decodes a batch and reads all images back.
+pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec<Result<(Image, Vec<u8>), JpegError>> {
+    let images = Decoder::new(stream).decode(&Batch::new(files)).unwrap().synchronize().unwrap();
+    let found: Vec<_> = (0..images.len()).map(|i| images.image(i)).collect();
+    let on: On<PerThread<'l>, DeviceBuffer<u8>> = stream.bind(images.rgb).unwrap();
+    let bytes = stream.read_blocking(&on).unwrap();
+    found.into_iter().map(|image| image.map(|image| (image.clone(), bytes[image.bytes].to_vec()))).collect()
+}
+
+/// Runs `check` on each device of this machine, and says which they are.
+pub(crate) fn on_each_device(mut check: impl for<'l> FnMut(&Stream<PerThread<'l>>)) {
+    for device in Device::all() {
+        eprintln!("covered: {device} ({})", device.name());
+        device.per_thread(&mut check).unwrap();
+    }
+}

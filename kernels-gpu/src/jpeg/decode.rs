@@ -1,0 +1,212 @@
+//! The decoder of one piece of coded data.
+
+use thalweg_simt::{Cooperative, In, Shared, Simt};
+
+use super::record::{COMPONENT_WORDS, Record};
+use super::{FAST_BITS, PIECE_BITS, TABLE_WORDS, TABLES};
+
+/// Where a decoder is in its data: the bits after the start of a piece, the block within its unit,
+/// and the next coefficient in zigzag order. It is one word, so that two states are compared at
+/// once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct State(pub(super) u32);
+
+impl State {
+    /// The state at the start of a unit.
+    pub(super) const START: Self = Self(0);
+
+    #[inline(always)]
+    fn new(bits: u32, block: u32, next: u32) -> Self {
+        Self(bits << 16 | block << 8 | next)
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        self.0 >> 16
+    }
+
+    #[inline(always)]
+    fn block(self) -> u32 {
+        self.0 >> 8 & 255
+    }
+
+    #[inline(always)]
+    fn next(self) -> u32 {
+        self.0 & 255
+    }
+}
+
+/// What decoding a piece gives: the state after it, the coefficients that it passes, and the sum of
+/// the DC differences of each component, modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) end: State,
+    pub(super) coefficients: u32,
+    pub(super) sums: [u32; 3],
+    /// The data has a code that its table lacks, or too many coefficients for a block.
+    pub(super) broken: bool,
+}
+
+/// The data of a piece and the way to decode it.
+#[derive(Clone, Copy)]
+pub(super) struct Decoder {
+    data: In<u32>,
+    /// The word that contains the first bit of the piece.
+    word: u32,
+    /// The last word that may be read.
+    last: u32,
+    /// The bits of the piece.
+    bits: u32,
+    /// The blocks of a unit.
+    blocks: u32,
+    /// The component of each block of a unit, 2 bits each.
+    components: u32,
+    /// The DC and the AC table of each component, 3 bits each. An array would be in local memory.
+    tables: u32,
+}
+
+impl Decoder {
+    /// Makes the decoder of piece `index` of a segment.
+    ///
+    /// # Safety
+    /// `image` is a record of an image and `segment` one of a segment. `words` is the length of
+    /// `data`, and not 0.
+    #[inline(always)]
+    pub(super) unsafe fn new(
+        cx: impl Simt,
+        image: Record,
+        segment: Record,
+        index: u32,
+        data: In<u32>,
+        words: u32,
+    ) -> Self {
+        // SAFETY: All words are inside their records, by the tables in `record`.
+        unsafe {
+            let bits = segment.get(cx, 1).saturating_sub(index.saturating_mul(PIECE_BITS)).min(PIECE_BITS);
+            let word = segment.get(cx, 0).saturating_add(index.saturating_mul(PIECE_BITS / 32));
+            let mut tables = 0;
+            for c in 0..3 {
+                let both = image.get(cx, 16 + COMPONENT_WORDS * c + 3);
+                tables |= ((both & 0xffff).min(TABLES - 1) | (both >> 16).min(TABLES - 1) << 3) << (6 * c);
+            }
+            let (blocks, components) = (image.get(cx, 7).clamp(1, 16), image.get(cx, 8));
+            Self { data, word: word.min(words - 1), last: words - 1, bits, blocks, components, tables }
+        }
+    }
+
+    /// Decodes the piece from `start`. Calls `write` with the number of coefficients from `start`, the
+    /// place in the block in zigzag order, and the value, for each coefficient that is not 0 and for
+    /// each DC coefficient; there the value is the sum so far, which starts at `sums`. Stops before it
+    /// has passed `most` coefficients.
+    ///
+    /// # Safety
+    /// The window `tables` has [`TABLES`] tables of [`TABLE_WORDS`] words.
+    #[inline(always)]
+    pub(super) unsafe fn run<C: Cooperative>(
+        self,
+        cx: C,
+        tables: Shared<u32>,
+        start: State,
+        sums: [u32; 3],
+        most: u32,
+        mut write: impl FnMut(u32, u32, u32),
+    ) -> Outcome {
+        // SAFETY: `load` clamps the index to the last word of `data`.
+        let load = |i: u32| unsafe { self.data.get(cx, i.min(self.last)).swap_bytes() };
+        let (mut bit, mut next) = (start.bits(), start.next() & 63);
+        let mut block = if start.block() < self.blocks { start.block() } else { 0 };
+        let mut word = self.word + (bit >> 5);
+        let mut window = u64::from(load(word)) << 32 | u64::from(load(word + 1));
+        let (mut passed, mut broken) = (0, false);
+        let [mut luma, mut blue, mut red] = sums;
+        while bit < self.bits && passed < most {
+            if self.word + (bit >> 5) != word {
+                word += 1;
+                window = window << 32 | u64::from(load(word + 1));
+            }
+            let ahead = (window << (bit & 31) >> 32) as u32;
+            let component = (self.components >> (2 * block) & 3).min(2);
+            let table = (self.tables >> (6 * component + if next == 0 { 0 } else { 3 }) & 7) * TABLE_WORDS;
+            // SAFETY: The caller promises the tables, and `symbol` stays inside one.
+            let (length, symbol) = unsafe { symbol(cx, tables, table, ahead) };
+            if length == 0 {
+                // No code starts like this. The next try is one bit further, so that a guess goes on.
+                broken = true;
+                bit += 1;
+                continue;
+            }
+            let (run, size) = (symbol >> 4, symbol & 15);
+            // The value of `size` bits after the code, as T.81 extends its sign.
+            let raw = (u64::from(ahead) << length << size >> 32) as u32 & ((1 << size) - 1);
+            let value = if size > 0 && raw >> (size - 1) == 0 { raw.wrapping_sub((1 << size) - 1) } else { raw };
+            bit += length + size;
+            let before = next;
+            if next == 0 {
+                // A choice of a reference would put the sums into local memory.
+                luma = luma.wrapping_add(if component == 0 { value } else { 0 });
+                blue = blue.wrapping_add(if component == 1 { value } else { 0 });
+                red = red.wrapping_add(if component == 2 { value } else { 0 });
+                write(
+                    passed,
+                    0,
+                    if component == 0 {
+                        luma
+                    } else if component == 1 {
+                        blue
+                    } else {
+                        red
+                    },
+                );
+                next = 1;
+            } else if size > 0 {
+                next += run;
+                if next < 64 {
+                    write(passed + run, next, value);
+                }
+                next += 1;
+            } else {
+                next = if run == 15 { next + 16 } else { 64 };
+            }
+            // A run of 16 zeros that ends with the block is the end of the block, too.
+            broken |= next > 64;
+            passed += next.min(64) - before;
+            if next >= 64 {
+                next = 0;
+                block = if block + 1 == self.blocks { 0 } else { block + 1 };
+            }
+        }
+        let end = State::new(bit.saturating_sub(self.bits), block, next);
+        Outcome { end, coefficients: passed, sums: [luma, blue, red], broken }
+    }
+}
+
+/// Finds the code at the start of `ahead`. Returns its length, which is 0 if there is none, and its
+/// symbol.
+///
+/// # Safety
+/// At `table` of the window is a table of [`TABLE_WORDS`] words.
+#[inline(always)]
+unsafe fn symbol(cx: impl Cooperative, tables: Shared<u32>, table: u32, ahead: u32) -> (u32, u32) {
+    const LIMITS: u32 = 1 << (FAST_BITS - 1);
+    // SAFETY: The top 9 bits are below 512, so their entry is in the first 256 words. Lengths are at
+    // most 16, and the index of a symbol is at most 255, so both are inside the table.
+    unsafe {
+        let top = ahead >> (32 - FAST_BITS);
+        let entry = cx.shared_get(tables, table + top / 2) >> (16 * (top & 1)) & 0xffff;
+        if entry != 0 {
+            return (entry >> 8, entry & 255);
+        }
+        let code = ahead >> 16;
+        let mut length = FAST_BITS + 1;
+        while length <= 16 {
+            if code < cx.shared_get(tables, table + LIMITS + length - 1) {
+                let index =
+                    (code >> (16 - length)).wrapping_add(cx.shared_get(tables, table + LIMITS + 16 + length - 1));
+                let values = cx.shared_get(tables, table + LIMITS + 32 + (index & 255) / 4);
+                return (length, values >> (8 * (index & 3)) & 255);
+            }
+            length += 1;
+        }
+        (0, 0)
+    }
+}

@@ -1,0 +1,387 @@
+//! The kernels that turn coded data into coefficients.
+//!
+//! ```text
+//! synchronize:  for every block of 128 pieces, in parallel:
+//!                   start = the state at the start of a unit, for each piece
+//!                   repeat: end = decode(piece, start); start = end of the piece before; until none changes
+//! settle:       for every image: repeat for every block of pieces whose predecessor ended elsewhere than assumed:
+//!                   decode its pieces again, until one ends as before
+//! offsets:      for every image: sums of coefficients and of DC differences over the pieces before
+//! coefficients: for every piece, in parallel: decode(piece, start) and write
+//! ```
+//!
+//! - **A piece ends with a state of one word**: the bits that its last code takes from the next
+//!   piece, the block of the unit, and the place in the block. Two decoders with equal states
+//!   continue alike, so comparing states is enough.
+//! - **Sums of DC differences come with the counts**: a scan over pieces then gives each piece its
+//!   DC values, and no other pass over the coefficients is needed.
+
+use thalweg_simt::{Cooperative, In, InOut, Shared, kernel};
+
+use super::decode::{Decoder, Outcome, State};
+use super::record::{IMAGE_WORDS, Record, SEGMENT_WORDS};
+use super::{PIECE_BITS, PIECES_OF_BLOCK, TABLE_WORDS, TABLES};
+
+/// The threads of a block of [`settle`] and [`offsets`].
+const THREADS: u32 = 256;
+/// The words of all Huffman tables of an image.
+const ALL_TABLES: u32 = TABLES * TABLE_WORDS;
+/// The words of `states` for each piece: the state that it started with, and the one it ended with.
+const STATES: u32 = 2;
+/// The words of `counts` and `places` for each piece: coefficients, and DC sums of 3 components.
+const COUNTS: u32 = 4;
+/// The bit of `status` for data that does not fit its tables.
+const BROKEN: u32 = 1;
+/// The bit of `status` for data that ends too early.
+const SHORT: u32 = 2;
+
+/// Copies the Huffman tables of an image into shared memory.
+///
+/// # Safety
+/// All threads of the block call it. The window has [`ALL_TABLES`] words.
+#[inline(always)]
+unsafe fn load_tables(
+    cx: impl Cooperative,
+    image: Record,
+    huffman: In<u32>,
+    tables: u32,
+    window: Shared<u32>,
+    threads: u32,
+) {
+    // SAFETY: Word 12 is inside the record. `i` is below the size of the window, and `huffman` has
+    // `tables` tables: the index is clamped to the last word.
+    unsafe {
+        let first = image.get(cx, 12).min(tables) * TABLE_WORDS;
+        let mut i = cx.rank();
+        while i < ALL_TABLES {
+            cx.shared_set(window, i, huffman.get(cx, (first + i).min(tables * TABLE_WORDS - 1)));
+            i += threads;
+        }
+        cx.barrier();
+    }
+}
+
+/// Writes what decoding a piece gave.
+///
+/// # Safety
+/// The buffers have rows for piece `piece`, and no other thread accesses them.
+#[inline(always)]
+unsafe fn keep(
+    cx: impl Cooperative,
+    states: InOut<u32>,
+    counts: InOut<u32>,
+    piece: u32,
+    start: State,
+    outcome: &Outcome,
+) {
+    // SAFETY: The caller promises that the rows are there.
+    unsafe {
+        states.set(cx, STATES * piece, start.0);
+        states.set(cx, STATES * piece + 1, outcome.end.0);
+        counts.set(cx, COUNTS * piece, outcome.coefficients);
+        // A loop over the array would put it into local memory.
+        counts.set(cx, COUNTS * piece + 1, outcome.sums[0]);
+        counts.set(cx, COUNTS * piece + 2, outcome.sums[1]);
+        counts.set(cx, COUNTS * piece + 3, outcome.sums[2]);
+    }
+}
+
+kernel! {
+    /// Decodes every piece, and each again until it starts where the piece before it in its block
+    /// ended. `pieces` [P] is the segment of each piece, `most` the largest number of pieces of an
+    /// image. `states` [P, 2] and `counts` [P, 4] are written.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn synchronize(
+        cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
+        images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
+        states: InOut<u32>, counts: InOut<u32>,
+    )
+    require {
+        image_count >= 1, segment_count >= 1, table_count >= 1, words >= 1, most <= piece_count,
+        piece_count <= 1 << 28,
+        images.len() == image_count * IMAGE_WORDS,
+        segments.len() == segment_count * SEGMENT_WORDS,
+        pieces.len() == piece_count,
+        huffman.len() == table_count * TABLE_WORDS,
+        data.len() == words,
+        states.len() == piece_count * STATES,
+        counts.len() == piece_count * COUNTS,
+    }
+    grid(most.div_ceil(PIECES_OF_BLOCK), image_count) block(PIECES_OF_BLOCK) shared((ALL_TABLES + PIECES_OF_BLOCK + 3) * 4)
+    {
+        let image = Record::new(images, cx.block_idx().y, IMAGE_WORDS);
+        let rank = cx.rank();
+        let tables = cx.shared::<u32>(0);
+        let ends = cx.shared::<u32>(ALL_TABLES * 4);
+        let changes = cx.shared::<u32>((ALL_TABLES + PIECES_OF_BLOCK) * 4);
+        load_tables(cx, image, huffman, table_count, tables, PIECES_OF_BLOCK);
+
+        let index = cx.block_idx().x * PIECES_OF_BLOCK + rank;
+        let first = image.get(cx, 10).min(piece_count);
+        // Threads past the last piece take part in the barriers only.
+        let present = index < image.get(cx, 11).min(piece_count - first);
+        let piece = (first + index).min(piece_count - 1);
+        let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
+        let within = piece.saturating_sub(segment.get(cx, 2));
+        let decoder = Decoder::new(cx, image, segment, within, data, words);
+        // The first piece of a segment starts where a unit starts, and so does every guess.
+        let chained = present && within > 0 && rank > 0;
+        let mut start = State::START;
+        let mut outcome = Outcome { end: State::START, coefficients: 0, sums: [0; 3], broken: false };
+        if present {
+            outcome = decoder.run(cx, tables, start, [0; 3], u32::MAX, |_, _, _| {});
+        }
+        cx.shared_set(ends, rank, outcome.end.0);
+        if rank < 3 {
+            cx.shared_set(changes, rank, 0);
+        }
+        // After round r, the first r + 1 pieces are right, so there are at most 128 rounds.
+        let mut round = 0;
+        while round < PIECES_OF_BLOCK {
+            cx.barrier();
+            let before = if chained { State(cx.shared_get(ends, rank.max(1) - 1)) } else { start };
+            cx.barrier();
+            if before != start {
+                start = before;
+                outcome = decoder.run(cx, tables, start, [0; 3], u32::MAX, |_, _, _| {});
+                cx.shared_set(ends, rank, outcome.end.0);
+                cx.shared_add(changes, round % 3, 1);
+            }
+            if rank == 0 {
+                cx.shared_set(changes, (round + 1) % 3, 0);
+            }
+            cx.barrier();
+            if cx.shared_get(changes, round % 3) == 0 {
+                break;
+            }
+            round += 1;
+        }
+        if present {
+            keep(cx, states, counts, piece, start, &outcome);
+        }
+    }
+}
+
+kernel! {
+    /// Decodes pieces again where the first piece of a block does not start where the piece before
+    /// it ended, until every piece of the image starts where its predecessor ended.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn settle(
+        cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, table_count: u32,
+        images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
+        states: InOut<u32>, counts: InOut<u32>,
+    )
+    require {
+        image_count >= 1, segment_count >= 1, table_count >= 1, words >= 1, piece_count >= 1,
+        piece_count <= 1 << 28,
+        images.len() == image_count * IMAGE_WORDS,
+        segments.len() == segment_count * SEGMENT_WORDS,
+        pieces.len() == piece_count,
+        huffman.len() == table_count * TABLE_WORDS,
+        data.len() == words,
+        states.len() == piece_count * STATES,
+        counts.len() == piece_count * COUNTS,
+    }
+    grid(image_count) block(THREADS) shared((ALL_TABLES + 3) * 4)
+    {
+        let image = Record::new(images, cx.block_idx().x, IMAGE_WORDS);
+        let rank = cx.rank();
+        let tables = cx.shared::<u32>(0);
+        let changes = cx.shared::<u32>(ALL_TABLES * 4);
+        if rank < 3 {
+            cx.shared_set(changes, rank, 0);
+        }
+        load_tables(cx, image, huffman, table_count, tables, THREADS);
+        let first = image.get(cx, 10).min(piece_count);
+        let own = image.get(cx, 11).min(piece_count - first);
+        let blocks = own.div_ceil(PIECES_OF_BLOCK);
+        // Each round settles at least one block more, so there are at most as many rounds as blocks.
+        let mut round = 0;
+        while round < blocks {
+            // Each thread takes one block of pieces, and then the one 256 blocks further. It reads the state
+            // before its block before anyone changes a state. All threads make equally many turns.
+            let mut turn = 1;
+            while turn < blocks {
+                let block = turn + rank;
+                let mut index = block.min(blocks) * PIECES_OF_BLOCK;
+                let end = if block < blocks { (index + PIECES_OF_BLOCK).min(own) } else { index };
+                let mut before = State::START;
+                if index < end {
+                    before = State(states.get(cx, STATES * (first + index - 1) + 1));
+                }
+                cx.barrier();
+                let mut going = index < end;
+                while going {
+                    let piece = first + index;
+                    let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
+                    let within = piece.saturating_sub(segment.get(cx, 2));
+                    going = within > 0 && before != State(states.get(cx, STATES * piece));
+                    if going {
+                        let decoder = Decoder::new(cx, image, segment, within, data, words);
+                        let outcome = decoder.run(cx, tables, before, [0; 3], u32::MAX, |_, _, _| {});
+                        let same = outcome.end == State(states.get(cx, STATES * piece + 1));
+                        keep(cx, states, counts, piece, before, &outcome);
+                        cx.shared_add(changes, round % 3, 1);
+                        before = outcome.end;
+                        index += 1;
+                        going = !same && index < end;
+                    }
+                }
+                turn += THREADS;
+                cx.barrier();
+            }
+            if rank == 0 {
+                cx.shared_set(changes, (round + 1) % 3, 0);
+            }
+            cx.barrier();
+            if cx.shared_get(changes, round % 3) == 0 {
+                break;
+            }
+            round += 1;
+        }
+    }
+}
+
+kernel! {
+    /// Computes, for each piece, the sums of `counts` over the pieces of its image before it.
+    /// `places` [P, 4] is written.
+    pub unsafe fn offsets(
+        cx: impl Cooperative, image_count: u32, piece_count: u32, images: In<u32>, counts: In<u32>, places: InOut<u32>,
+    )
+    require {
+        image_count >= 1, piece_count >= 1, piece_count <= 1 << 28,
+        images.len() == image_count * IMAGE_WORDS,
+        counts.len() == piece_count * COUNTS,
+        places.len() == piece_count * COUNTS,
+    }
+    grid(image_count) block(THREADS) shared(THREADS / 32 * COUNTS * 4)
+    {
+        let image = Record::new(images, cx.block_idx().x, IMAGE_WORDS);
+        let first = image.get(cx, 10).min(piece_count);
+        let own = image.get(cx, 11).min(piece_count - first);
+        let totals = cx.shared::<u32>(0);
+        let mut carry = [0u32; COUNTS as usize];
+        let mut start = 0;
+        while start < own {
+            let index = start + cx.rank();
+            let mut values = [0u32; COUNTS as usize];
+            if index < own {
+                for (c, value) in (0..).zip(&mut values) {
+                    *value = counts.get(cx, COUNTS * (first + index) + c);
+                }
+            }
+            // The sums over the lanes up to this one.
+            let sums = values.map(|value| {
+                let mut sum = value;
+                let mut delta = 1;
+                while delta < 32 {
+                    let other = cx.shuffle_up(sum, delta);
+                    if cx.lane() >= delta {
+                        sum = sum.wrapping_add(other);
+                    }
+                    delta *= 2;
+                }
+                sum
+            });
+            if cx.lane() == 31 {
+                for (c, sum) in (0..).zip(sums) {
+                    cx.shared_set(totals, cx.warp() * COUNTS + c, sum);
+                }
+            }
+            cx.barrier();
+            let warp = cx.warp();
+            for c in 0..COUNTS {
+                let (mut before, mut all) = (carry[c as usize], 0u32);
+                for w in 0..THREADS / 32 {
+                    let total = cx.shared_get(totals, w * COUNTS + c);
+                    before = before.wrapping_add(if w < warp { total } else { 0 });
+                    all = all.wrapping_add(total);
+                }
+                if index < own {
+                    let exclusive = sums[c as usize].wrapping_sub(values[c as usize]);
+                    places.set(cx, COUNTS * (first + index) + c, before.wrapping_add(exclusive));
+                }
+                carry[c as usize] = carry[c as usize].wrapping_add(all);
+            }
+            cx.barrier();
+            start += THREADS;
+        }
+    }
+}
+
+/// The place of each coefficient of a block, row by row, in zigzag order (ITU-T T.81, figure A.6).
+pub const ZIGZAG: [u8; 64] = [
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
+    28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
+    47, 55, 62, 63,
+];
+
+kernel! {
+    /// Decodes every piece and writes its coefficients, row by row in each block, and DC coefficients
+    /// as their values. `coefficients` [B, 64] is 0 before. `status` [I] gets bit 0 for an image with
+    /// data that does not fit its tables, and bit 1 for one whose data ends too early.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn coefficients(
+        cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
+        blocks: u32,
+        images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
+        states: In<u32>, counts: In<u32>, places: In<u32>, coefficients: Out<i16>, status: InOut<u32>,
+    )
+    require {
+        image_count >= 1, segment_count >= 1, table_count >= 1, words >= 1, most <= piece_count,
+        piece_count <= 1 << 28,
+        images.len() == image_count * IMAGE_WORDS,
+        segments.len() == segment_count * SEGMENT_WORDS,
+        pieces.len() == piece_count,
+        huffman.len() == table_count * TABLE_WORDS,
+        data.len() == words,
+        states.len() == piece_count * STATES,
+        counts.len() == piece_count * COUNTS,
+        places.len() == piece_count * COUNTS,
+        coefficients.len() == blocks * 64,
+        status.len() == image_count,
+    }
+    grid(most.div_ceil(PIECES_OF_BLOCK), image_count) block(PIECES_OF_BLOCK) shared(ALL_TABLES * 4)
+    {
+        let number = cx.block_idx().y;
+        let image = Record::new(images, number, IMAGE_WORDS);
+        let tables = cx.shared::<u32>(0);
+        load_tables(cx, image, huffman, table_count, tables, PIECES_OF_BLOCK);
+        let index = cx.block_idx().x * PIECES_OF_BLOCK + cx.rank();
+        let first = image.get(cx, 10).min(piece_count);
+        if index < image.get(cx, 11).min(piece_count - first) {
+            let piece = first + index;
+            let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
+            let within = piece.saturating_sub(segment.get(cx, 2));
+            let decoder = Decoder::new(cx, image, segment, within, data, words);
+            let start = State(states.get(cx, STATES * piece));
+            // The sums before this piece, from the start of its segment.
+            let sum = |c: u32| {
+                let zero = (piece - within).max(first);
+                places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c))
+            };
+            let passed = sum(0);
+            let all = segment.get(cx, 4).min(u32::MAX / 64) * 64;
+            let most = all.saturating_sub(passed);
+            let first_block = image.get(cx, 9).saturating_add(segment.get(cx, 3));
+            let outcome = decoder.run(cx, tables, start, [sum(1), sum(2), sum(3)], most, |at, place, value| {
+                let block = first_block.saturating_add(passed.wrapping_add(at) / 64);
+                if block < blocks {
+                    let element = block as usize * 64 + usize::from(ZIGZAG[(place & 63) as usize]);
+                    coefficients.set(cx, element, value as i16);
+                }
+            });
+            let mut found = if outcome.broken { BROKEN } else { 0 };
+            // The last piece of a segment must reach the end of the segment's last block, with bits
+            // that are there.
+            let last = segment.get(cx, 1).div_ceil(PIECE_BITS).max(1) - 1;
+            let ran_over = outcome.coefficients == most && outcome.end.0 >> 16 > 0 && most > 0;
+            if within == last && (outcome.coefficients < most || ran_over) {
+                found |= SHORT;
+            }
+            if found != 0 {
+                status.atomic(number).or(cx, found);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! From the coded data of JPEG files to pixels. A batch of images takes five launches and two fills.
+//!
+//! | kernel | from | to | threads |
+//! |---|---|---|---|
+//! | [`synchronize`] | `data`, `tables` | `states`, `counts` | one for each piece of coded data |
+//! | [`settle`] | the same | the same | a block for each image |
+//! | [`offsets`] | `counts` | `places` | a block for each image |
+//! | [`coefficients`] | `data`, `tables`, `states`, `places` | `coefficients` i16 [B, 64] | one for each piece |
+//! | [`inverse_dct`] | `coefficients`, `quantisation` | `planes` u8 | 8 for each block of 8 x 8 |
+//! | [`colors`] | `planes` | `rgb` u8 [H, W, 3] for each image | one for 4 pixels |
+//!
+//! # The method
+//!
+//! A Huffman code has no marks by which a thread could start in the middle of the data. But a
+//! decoder that starts at a wrong bit soon falls into step with the right one
+//! (Klein and Wiseman 2003; Weissenberger and Schmidt 2021, arXiv 2111.09219). So the data is cut
+//! into pieces of [`PIECE_BITS`] bits. Each piece is decoded from a guess. Then each piece whose
+//! predecessor ended in another state than it had assumed is decoded again, until nothing changes.
+//! A piece that starts after a restart marker, or at the start of the image, needs no guess.
+//!
+//! `synchronize` does this within a block of [`PIECES_OF_BLOCK`] pieces, `settle` between the
+//! blocks. Then the number of coefficients of each piece is known, and so are their places. The
+//! sums of the DC differences come with the counts, so the coefficients are written once.
+//!
+//! # Trust
+//!
+//! The bits come from strangers. Every index that depends on them is bounded before it is used, and
+//! a piece is decoded at most once for each piece before it, so the time is bounded by the length of
+//! the data. Launchers check the shapes of buffers. What is in `images`, `segments` and the other
+//! tables never decides an address without a bound, either.
+
+mod color;
+mod dct;
+mod decode;
+mod huffman;
+mod record;
+
+pub use color::colors;
+pub use dct::inverse_dct;
+pub use huffman::{ZIGZAG, coefficients, offsets, settle, synchronize};
+pub use record::{COMPONENT_WORDS, IMAGE_WORDS, SEGMENT_WORDS};
+
+/// The bits of a piece of coded data.
+pub const PIECE_BITS: u32 = 1024;
+/// The pieces of a block of [`synchronize`].
+pub const PIECES_OF_BLOCK: u32 = 128;
+/// The bits of the Huffman codes that one access finds.
+pub const FAST_BITS: u32 = 9;
+/// The words of a Huffman table: an entry of 16 bits for each [`FAST_BITS`] bits (the length of the
+/// code times 256, plus its symbol; 0 where the code is longer), the limits of the codes of 1 to 16
+/// bits, what to add to a code of each length to get the index of its symbol, and the symbols.
+pub const TABLE_WORDS: u32 = (1 << (FAST_BITS - 1)) + 16 + 16 + 64;
+/// The most Huffman tables of an image.
+pub const TABLES: u32 = 6;
