@@ -138,17 +138,22 @@ kernel! {
 kernel! {
     /// Transposes a matrix, by tiles of 32 x 32.
     pub fn transpose(b: impl Cooperative, h: u32, w: u32, x: In<f32>[h, w], y: Out<f32>[w, h] by [y(4), x])
-    grid(h.div_ceil(32), w.div_ceil(32)) block(32, 8) shared(32 * 33 * 4)
+    grid(h.div_ceil(32), w.div_ceil(32)) block(32, 8) shared(32 * 32 * 4)
     {
         let (top, left) = (b.idx().x * 32, b.idx().y * 32);
-        let tile = b.shared::<f32>(32 * 33);
-        // A row has 33 elements, so that the threads of a warp read a column without bank conflicts.
-        let filled = b.fill(tile, (), move |t, (), i| x.try_get(t, [top + i / 33, left + i % 33]).unwrap_or(0.0));
+        let tile = b.shared::<f32>(32 * 32);
+        // Element (row, column) of the tile is at `column ^ row` of its row, so that a warp reads a
+        // column without bank conflicts, too.
+        let filled = b.fill(tile, (), move |t, (), i| {
+            let (row, column) = (i / 32, i % 32 ^ i / 32);
+            x.try_get(t, [top + row, left + column]).unwrap_or(0.0)
+        });
         let tile = b.sync(filled.read());
         b.each(&tile, move |t, tile| {
             for y in y.mine(t) {
-                let [row, column] = y.at();
-                y.set(tile.get(t, (column - top) * 33 + row - left));
+                let [column, row] = y.at();
+                let (row, column) = (row - top, column - left);
+                y.set(tile.get(t, row * 32 + (column ^ row)));
             }
         });
     }

@@ -1,4 +1,5 @@
-//! The same kernels as `unsafe fn`, as one writes them by hand.
+//! The same kernels as `unsafe fn`, as one writes them by hand. The twins of `entropy`, `features`
+//! and `compress` are those of `thalweg_kernels::vision`.
 
 use thalweg_simt::kernel;
 
@@ -12,5 +13,177 @@ kernel! {
         if i < n {
             y.set(cx, i, cx.fma(a, x.get(cx, i), y.get(cx, i)));
         }
+    }
+}
+
+kernel! {
+    /// Computes the mean of the 3 x 3 neighbours of each element, with the border replicated.
+    pub unsafe fn raw_blur(cx: impl Simt, h: u32, w: u32, x: In<f32>, y: Out<f32>)
+    require { (1..65536).contains(&h), (1..65536).contains(&w), x.len() == h * w, y.len() == h * w }
+    grid(w.div_ceil(32), h.div_ceil(8)) block(32, 8)
+    {
+        let (row, column) = (cx.global_y(), cx.global_x());
+        if row < h && column < w {
+            let mut sum = 0.0;
+            for i in 0..9 {
+                let row = row.saturating_add_signed(i / 3 - 1).min(h - 1);
+                let column = column.saturating_add_signed(i % 3 - 1).min(w - 1);
+                sum += x.get(cx, row * w + column);
+            }
+            y.set(cx, row * w + column, sum * (1.0 / 9.0));
+        }
+    }
+}
+
+kernel! {
+    /// Doubles each element, by a fixed number of threads.
+    pub unsafe fn raw_double(cx: impl Simt, n: u32, blocks: u32, y: InOut<f32>)
+    require { (1..=65535).contains(&blocks), n <= 1 << 31, y.len() == n }
+    grid(blocks) block(256)
+    {
+        let mut i = cx.global_x();
+        while i < n {
+            y.set(cx, i, 2.0 * y.get(cx, i));
+            i += blocks * 256;
+        }
+    }
+}
+
+kernel! {
+    /// Computes `y[i] = x[index[i]]`, where an index that is not below `m` is the last one.
+    pub unsafe fn raw_gather(cx: impl Simt, n: u32, m: u32, index: In<u32>, x: In<f32>, y: Out<f32>)
+    require { m > 0, index.len() == n, x.len() == m, y.len() == n }
+    grid(n.div_ceil(256)) block(256)
+    {
+        let i = cx.global_x();
+        if i < n {
+            y.set(cx, i, x.get(cx, index.get(cx, i).min(m - 1)));
+        }
+    }
+}
+
+kernel! {
+    /// Computes the sum of the part of `x` that each block takes.
+    pub unsafe fn raw_reduce(cx: impl Cooperative, n: u32, blocks: u32, x: In<f32>, sums: Out<f32>)
+    require { (1..=65535).contains(&blocks), n <= 1 << 31, x.len() == n, sums.len() == blocks }
+    grid(blocks) block(256) shared(8 * 4)
+    {
+        let (mut sum, mut i) = (0.0, cx.global_x());
+        while i < n {
+            sum += x.get(cx, i);
+            i += blocks * 256;
+        }
+        let sum = cx.warp_sum(sum);
+        let warps = cx.shared::<f32>(0);
+        if cx.thread_idx().x % 32 == 0 {
+            cx.shared_set(warps, cx.thread_idx().x / 32, sum);
+        }
+        cx.barrier();
+        if cx.thread_idx().x == 0 {
+            sums.set(cx, cx.block_idx().x, (0..8).fold(0.0, |sum, i| sum + cx.shared_get(warps, i)));
+        }
+    }
+}
+
+kernel! {
+    /// Counts the low bytes of `x`: those of the part of each block, and all of them.
+    pub unsafe fn raw_histogram(
+        cx: impl Cooperative, n: u32, blocks: u32, x: In<u32>, part: Out<u32>, total: InOut<u32>,
+    )
+    require {
+        (1..=65535).contains(&blocks), n <= 1 << 31, x.len() == n, part.len() == 256 * blocks, total.len() == 256,
+    }
+    grid(blocks) block(256) shared(256 * 4)
+    {
+        let (rank, counts) = (cx.thread_idx().x, cx.shared::<u32>(0));
+        cx.shared_set(counts, rank, 0);
+        cx.barrier();
+        let mut i = cx.global_x();
+        while i < n {
+            cx.shared_add(counts, x.get(cx, i) & 255, 1);
+            i += blocks * 256;
+        }
+        cx.barrier();
+        let count = cx.shared_get(counts, rank);
+        part.set(cx, cx.block_idx().x * 256 + rank, count);
+        cx.atomic_add(total.as_ptr().add(rank as usize), count);
+    }
+}
+
+kernel! {
+    /// Transposes a matrix, by tiles of 32 x 32.
+    pub unsafe fn raw_transpose(cx: impl Cooperative, h: u32, w: u32, x: In<f32>, y: Out<f32>)
+    require { (1..65536).contains(&h), (1..65536).contains(&w), x.len() == h * w, y.len() == h * w }
+    grid(h.div_ceil(32), w.div_ceil(32)) block(32, 8) shared(32 * 33 * 4)
+    {
+        let (top, left) = (cx.block_idx().x * 32, cx.block_idx().y * 32);
+        let (tx, ty) = (cx.thread_idx().x, cx.thread_idx().y);
+        let tile = cx.shared::<f32>(0);
+        for i in 0..4 {
+            let (row, column) = (top + ty + 8 * i, left + tx);
+            if row < h && column < w {
+                cx.shared_set(tile, (ty + 8 * i) * 33 + tx, x.get(cx, row * w + column));
+            }
+        }
+        cx.barrier();
+        for i in 0..4 {
+            let (row, column) = (left + ty + 8 * i, top + tx);
+            if row < w && column < h {
+                y.set(cx, row * h + column, cx.shared_get(tile, tx * 33 + ty + 8 * i));
+            }
+        }
+    }
+}
+
+kernel! {
+    /// Computes the product of two matrices: a block computes 64 x 64 elements, a thread 4 x 4.
+    pub unsafe fn raw_product(cx: impl Cooperative, m: u32, n: u32, k: u32, x: In<f32>, y: In<f32>, z: Out<f32>)
+    require {
+        (1..65536).contains(&m), (1..65536).contains(&n), (1..65536).contains(&k),
+        x.len() == m * k, y.len() == k * n, z.len() == m * n,
+    }
+    grid(n.div_ceil(64), m.div_ceil(64)) block(16, 16) shared(2 * 16 * 64 * 4)
+    {
+        let (top, left) = (cx.block_idx().y * 64, cx.block_idx().x * 64);
+        let (tx, ty) = (cx.thread_idx().x, cx.thread_idx().y);
+        let rank = ty * 16 + tx;
+        let (a, c) = (cx.shared::<f32>(0), cx.shared::<f32>(16 * 64 * 4));
+        let mut sum = [[0f32; 4]; 4];
+        let mut at = 0;
+        while at < k {
+            for turn in 0..4 {
+                let i = turn * 256 + rank;
+                let (row, column) = (top + i / 16, at + i % 16);
+                cx.shared_set(a, i, if row < m && column < k { x.get(cx, row * k + column) } else { 0.0 });
+                let (row, column) = (at + i / 64, left + i % 64);
+                cx.shared_set(c, i, if row < k && column < n { y.get(cx, row * n + column) } else { 0.0 });
+            }
+            cx.barrier();
+            for k in 0..16 {
+                let right: [f32; 4] = core::array::from_fn(|j| cx.shared_get(c, k * 64 + tx * 4 + j as u32));
+                let left: [f32; 4] = core::array::from_fn(|i| cx.shared_get(a, (ty * 4 + i as u32) * 16 + k));
+                sum = core::array::from_fn(|i| core::array::from_fn(|j| cx.fma(left[i], right[j], sum[i][j])));
+            }
+            cx.barrier();
+            at += 16;
+        }
+        let put = |i: u32, row: [f32; 4]| {
+            let (i, j) = (top + ty * 4 + i, left + tx * 4);
+            let put = |j, v| {
+                if i < m && j < n {
+                    z.set(cx, i * n + j, v);
+                }
+            };
+            let [v0, v1, v2, v3] = row;
+            put(j, v0);
+            put(j + 1, v1);
+            put(j + 2, v2);
+            put(j + 3, v3);
+        };
+        let [r0, r1, r2, r3] = sum;
+        put(0, r0);
+        put(1, r1);
+        put(2, r2);
+        put(3, r3);
     }
 }

@@ -1,15 +1,15 @@
 //! Each kernel against a plain reference, on every device of the machine.
 
 use safe_kernels::safe::*;
-use thalweg::{Device, DeviceBuffer, Error, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, Error, LiveBrand, On, PerThread, Plain, Stream, stream_tags};
 
 stream_tags!(Work, Alone);
 
-/// Runs `check` on every device.
-fn everywhere(check: impl Fn(&Stream<Work>)) {
+/// Runs `check` on every device. Streams of a device's own thread have a tag for each device.
+fn everywhere(check: impl for<'l> Fn(&Stream<PerThread<'l>>)) {
     for device in Device::all() {
         eprintln!("covered: {device}");
-        check(&device.stream().unwrap());
+        device.per_thread(&check).unwrap();
     }
 }
 
@@ -22,7 +22,7 @@ fn words(n: usize) -> Vec<u32> {
 }
 
 /// A buffer whose elements no kernel computes.
-fn unwritten<T: Plain>(on: &Stream<Work>, n: usize, v: T) -> On<Work, DeviceBuffer<T>> {
+fn unwritten<S: LiveBrand, T: Plain>(on: &Stream<S>, n: usize, v: T) -> On<S, DeviceBuffer<T>> {
     on.upload_blocking(&vec![v; n]).unwrap()
 }
 

@@ -8,13 +8,11 @@ const BLOCK: u32 = 256;
 
 kernel! {
     /// Computes `y = a x + y`, element by element.
-    pub unsafe fn saxpy(cx: impl Simt, n: u32, a: f32, x: In<f32>, y: InOut<f32>)
-    require { x.len() == n, y.len() == n }
+    pub fn saxpy(t: impl Simt, n: u32, a: f32, x: In<f32>[n], y: InOut<f32>[n] by [x])
     grid(n.div_ceil(BLOCK)) block(BLOCK)
     {
-        let i = cx.global_x();
-        if i < n {
-            y.set(cx, i, cx.fma(a, x.get(cx, i), y.get(cx, i)));
+        if let Some(y) = y.cell(t) {
+            y.set(t.fma(a, x.get(t, y.at()), y.get()));
         }
     }
 }

@@ -185,14 +185,19 @@ impl<'k, M: Team> Block<'k, M> {
             // SAFETY: The team runs this in the thread whose context it passes, and the witness
             // goes to the step by reference.
             let t = unsafe { Thread::new(cx) };
-            let (mut i, threads) = (rank(cx), threads(cx));
-            while i < to.0.len() {
-                let v = f(&t, a, i);
-                // SAFETY: The loop's condition says that `i` is inside the window. No other thread
-                // uses element `i`: `fill` is the only access to a fresh window, and the indices of
-                // two threads are not congruent.
-                unsafe { cx.__set(to.0.start(), i, v) };
-                i += threads; // shared memory is small, so it does not wrap
+            let (mut turn, rank, threads) = (0, rank(cx), threads(cx));
+            // The number of turns does not depend on the thread, so that it can be a constant and the
+            // loop can be unrolled.
+            while turn < to.0.len() {
+                let i = turn + rank;
+                if i < to.0.len() {
+                    let v = f(&t, a, i);
+                    // SAFETY: The condition says that `i` is inside the window. No other thread uses
+                    // element `i`: `fill` is the only access to a fresh window, and the indices of
+                    // two threads are not congruent.
+                    unsafe { cx.__set(to.0.start(), i, v) };
+                }
+                turn += threads; // shared memory is small, so it does not wrap
             }
         });
         Filled(to.0)

@@ -8,13 +8,19 @@
 //! the module of the declaration.
 
 /// Makes the bytes of the text that says where a kernel without `unsafe` is declared: its origin, a
-/// space, and 16 hexadecimal digits. These are the 64-bit FNV-1a of `declaration`, without white
-/// space, because compilers write the same tokens with different spaces.
+/// space, and 16 hexadecimal digits. These are the 64-bit FNV-1a of the extents of the block that are
+/// numbers, and of `declaration` without white space, because compilers write the same tokens with
+/// different spaces.
 #[doc(hidden)]
 #[must_use]
-pub const fn __declared<const N: usize>(origin: &str, declaration: &str) -> [u8; N] {
+pub const fn __declared<const N: usize>(origin: &str, declaration: &str, block: &[u32]) -> [u8; N] {
     let (origin, declaration) = (origin.as_bytes(), declaration.as_bytes());
     let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while i < block.len() {
+        hash = (hash ^ block[i] as u64).wrapping_mul(0x0100_0000_01b3);
+        i += 1;
+    }
+    i = 0;
     while i < declaration.len() {
         if !declaration[i].is_ascii_whitespace() {
             hash = (hash ^ declaration[i] as u64).wrapping_mul(0x0100_0000_01b3);
@@ -32,6 +38,21 @@ pub const fn __declared<const N: usize>(origin: &str, declaration: &str) -> [u8;
         i += 1;
     }
     bytes
+}
+
+/// Returns the number that `text` is, or 0 if it is something else.
+#[doc(hidden)]
+#[must_use]
+pub const fn __decimal(text: &str) -> u32 {
+    let (text, mut number, mut i) = (text.as_bytes(), 0u32, 0);
+    while i < text.len() {
+        if !text[i].is_ascii_digit() || number > 1 << 20 {
+            return 0;
+        }
+        number = number * 10 + (text[i] - b'0') as u32;
+        i += 1;
+    }
+    number
 }
 
 /// Makes a kernel of a declaration without `unsafe`.
@@ -70,8 +91,10 @@ macro_rules! __safe_kernel {
                     $crate::safe::$kind::new($arg, [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
                 };
             )?)*
-            // SAFETY: This is the kernel's entry, and its launcher computed the shape. The body gets
-            // the witness of this thread.
+            // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers are
+            // part of the origin, so they are those of the launcher.
+            unsafe { $crate::safe::__shaped([$($crate::safe::__decimal($crate::__core::stringify!($block))),+]) };
+            // SAFETY: This is the kernel's entry. The body gets the witness of this thread.
             let cx = unsafe { $crate::__safe_context!(gpu $context) };
             __thalweg_body($crate::__safe_context!(pass $context cx), $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*);
         }
@@ -88,6 +111,7 @@ macro_rules! __safe_kernel {
                 $crate::__safe_text!(
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
                 ),
+                &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
             );
         };
 
@@ -132,6 +156,7 @@ macro_rules! __safe_kernel {
                 $crate::__safe_text!(
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
                 ),
+                &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
             );
             const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
                 $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(

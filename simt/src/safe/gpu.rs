@@ -2,13 +2,42 @@
 
 use core::arch::asm;
 use core::cell::Cell;
+use core::hint::assert_unchecked;
 
 use super::team::{Exchange, Sealed, Team};
-use crate::{Cooperative, Gpu};
+use crate::{Cooperative, Gpu, Simt};
 
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier0.or"]
     fn barrier_or(p: i32) -> i32;
+}
+
+/// Tells the compiler the extents of a block that the declaration states as numbers, so that it can
+/// unroll loops and leave out what a block of one or two dimensions does not need. An extent of 0 is
+/// not known, and those after the last one are 1.
+///
+/// # Safety
+/// The caller is a kernel entry, and the block of the launch has these extents.
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn __shaped<const B: usize>(block: [u32; B]) {
+    // SAFETY: The caller is a kernel entry.
+    let cx = unsafe { Gpu::new() };
+    let (dim, thread) = (cx.block_dim(), cx.thread_idx());
+    let known = |i: usize, dim: u32, thread: u32| {
+        let extent = block.get(i).copied().unwrap_or(1);
+        if extent != 0 {
+            // SAFETY: The caller promises the extent, and a thread's position is below it. (With one
+            // condition for both, the compiler would not replace the extent by its number.)
+            unsafe {
+                assert_unchecked(dim == extent);
+                assert_unchecked(thread < extent);
+            }
+        }
+    };
+    known(0, dim.x, thread.x);
+    known(1, dim.y, thread.y);
+    known(2, dim.z, thread.z);
 }
 
 impl Sealed for Gpu {}

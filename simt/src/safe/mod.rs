@@ -35,8 +35,11 @@ mod thread;
 
 pub use block::{Block, Handles, Local};
 #[doc(hidden)]
-pub use declare::__declared;
+pub use declare::{__decimal, __declared};
 pub use global::{Atomic, Cell, In, InOut, Out, Own};
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+pub use gpu::__shaped;
 pub use owner::{All, By, Global, Group, Owner, Rank, Stride};
 pub use shared::{Adding, Filled, Fresh, Reading, Turn, Writing};
 #[cfg(not(target_arch = "nvptx64"))]
