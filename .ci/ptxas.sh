@@ -28,7 +28,13 @@ if grep -nE '^\s*(@!?%p[0-9]+\s+)?call\b' "$ptx"; then
     echo "error: $ptx: calls are left; mark the callee #[inline(always)]" >&2
     status=1
 fi
-for arch in sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
+# PTX for sm_NN runs on newer architectures too, PTX for sm_NNa on no other.
+target=$(sed -n 's/^\.target \([a-z0-9_]*\).*/\1/p' "$ptx")
+architectures="sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
+[[ $target != *a ]] || architectures=$target
+for arch in $architectures; do
+    number=${arch#sm_} oldest=${target#sm_}
+    [[ ${number%a} -ge ${oldest%a} ]] || continue
     "$ptxas" -v -arch="$arch" -o /dev/null "$ptx" 2>&1 | awk -v arch="$arch" -v entries="$entries" '
         / error / || /fatal/ { print > "/dev/stderr"; bad = 1 }
         /Compiling entry function/ { split($0, part, "\047"); kernel = part[2]; stack = spills = 0 }

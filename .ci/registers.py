@@ -26,16 +26,26 @@ LIMITS = {
 
 def launches():
     """Threads and dynamic shared memory of a block of each kernel, from the declarations, for 4K frames in patches of 32."""
-    command = "cargo run --locked -q -p thalweg-kernels --example launches --features jpeg,stream,vision"
+    command = "cargo run --locked -q -p thalweg-kernels --example launches --features jpeg,linear,stream,vision"
     lines = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return {kernel: (int(threads), int(shared)) for kernel, threads, shared in map(str.split, lines)}
+
+
+def runs(ptx, arch):
+    """Whether an architecture runs the PTX of a file. It runs PTX for sm_NNa only if it is that one."""
+    target = re.search(r"^\.target sm_(\d+)(a?)", open(ptx).read(), re.M)
+    number = int(arch.removeprefix("sm_"))
+    return int(target[1]) == number if target[2] else int(target[1]) <= number
 
 
 def assemble(ptxas, arch):
     """Registers of each kernel, by name."""
     log = ""
     for ptx in PTX:
-        command = [ptxas, "-v", f"-arch={arch}", "-o", "/dev/null", ptx]
+        if not runs(ptx, arch):
+            continue
+        exact = "a" if re.search(r"^\.target sm_\d+a", open(ptx).read(), re.M) else ""
+        command = [ptxas, "-v", f"-arch={arch}{exact}", "-o", "/dev/null", ptx]
         log += subprocess.run(command, capture_output=True, text=True, check=True).stderr
     kernels, kernel = {}, None
     for line in log.splitlines():
@@ -74,12 +84,13 @@ def main():
     print("percent of a multiprocessor's warps that are resident, for 4K frames in patches of 32 x 32 (`analyze_large`: of 64 x 64).\n")
     print("| kernel | threads | shared bytes | " + " | ".join(LIMITS) + " |")
     print("|---|---|---|" + "---|" * len(LIMITS))
-    for kernel in sorted(registers["sm_75"]):
+    for kernel in sorted(set().union(*registers.values())):
         threads, shared = launch[kernel]
         for arch in LIMITS:
-            if occupancy(arch, registers[arch][kernel], threads, shared) == 0:
+            if kernel in registers[arch] and occupancy(arch, registers[arch][kernel], threads, shared) == 0:
                 raise SystemExit(f"{arch}: a block of {kernel} has more registers or shared memory than a multiprocessor")
-        cells = [f"{registers[arch][kernel]} / {occupancy(arch, registers[arch][kernel], threads, shared)}" for arch in LIMITS]
+        used = [(arch, registers[arch].get(kernel)) for arch in LIMITS]
+        cells = [f"{n} / {occupancy(arch, n, threads, shared)}" if n else "not for it" for arch, n in used]
         print(f"| `{kernel}` | {threads} | {shared} | " + " | ".join(cells) + " |")
 
 

@@ -10,18 +10,34 @@ use std::process::ExitCode;
 
 use thalweg_ptx_builder::{Ptx, PtxBuilder};
 
-/// The families, by the names of their features.
-const FAMILIES: [&str; 3] = ["jpeg", "stream", "vision"];
+/// A family: the name of its feature and of its file, the oldest GPU that the file is for, and the
+/// options for LLVM.
+struct Family {
+    name: &'static str,
+    target: &'static str,
+    llvm_args: &'static [&'static str],
+}
+
+/// What LLVM needs to keep the sums and fragments of a product in registers: all loops around them
+/// are unrolled. Loops of unknown length stay as they are.
+const UNROLL: &[&str] = &["-unroll-threshold=20000", "-unroll-full-max-count=256", "-unroll-runtime=0"];
+
+const FAMILIES: [Family; 4] = [
+    Family { name: "jpeg", target: "sm_75", llvm_args: &[] },
+    Family { name: "linear", target: "sm_80", llvm_args: UNROLL },
+    Family { name: "stream", target: "sm_75", llvm_args: &[] },
+    Family { name: "vision", target: "sm_75", llvm_args: &[] },
+];
 
 fn main() -> ExitCode {
     if thalweg_ptx_builder::compiles_for_gpu() {
         return ExitCode::SUCCESS; // This is the build for the GPU that the lines below start.
     }
     for family in FAMILIES {
-        if std::env::var_os(format!("CARGO_FEATURE_{}", family.to_uppercase())).is_none() {
+        if std::env::var_os(format!("CARGO_FEATURE_{}", family.name.to_uppercase())).is_none() {
             continue;
         }
-        if let Err(error) = embed(family) {
+        if let Err(error) = embed(&family) {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;
         }
@@ -29,21 +45,24 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn embed(family: &str) -> Result<(), String> {
-    let checked_in = format!("ptx/{family}.ptx");
+fn embed(family: &Family) -> Result<(), String> {
+    let name = family.name;
+    let checked_in = format!("ptx/{name}.ptx");
     println!("cargo:rerun-if-changed={checked_in}");
     let ptx = match Path::new("../simt/Cargo.toml").exists() {
         true => current(family, &checked_in)?,
         false => Ptx::read(&checked_in).map_err(|error| error.to_string())?,
     };
     let out = std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
-    ptx.write(Path::new(&out).join(format!("{family}.ptx"))).map_err(|error| error.to_string())
+    ptx.write(Path::new(&out).join(format!("{name}.ptx"))).map_err(|error| error.to_string())
 }
 
 /// Returns the PTX of the current sources of a family: the checked-in file, or a new build if that
 /// is stale.
-fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
-    let builder = PtxBuilder::new(".").features(family);
+fn current(family: &Family, checked_in: &str) -> Result<Ptx, String> {
+    let &Family { name, target, llvm_args } = family;
+    let builder = PtxBuilder::new(".").features(name).target(target);
+    let builder = llvm_args.iter().fold(builder, |builder, option| builder.llvm_arg(option));
     let (stale, builder) = match Ptx::read(checked_in) {
         Ok(ptx) => match &*builder.changes(&ptx) {
             [] => {
@@ -62,8 +81,9 @@ fn current(family: &str, checked_in: &str) -> Result<Ptx, String> {
         return Ok(Ptx::none());
     }
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    // The command takes the target and the options from the file if there is one.
     let update =
-        format!("cargo run -p thalweg-ptx-builder -- build kernels-gpu kernels-gpu/{checked_in} --features {family}");
+        format!("cargo run -p thalweg-ptx-builder -- build kernels-gpu kernels-gpu/{checked_in} --features {name}");
     let ptx = builder.build().map_err(|error| {
         format!(
             "{stale},\nand building the kernels again failed:\n{error}\n\nOnce that is solved, bring it up to date with\n  {update}"

@@ -4,14 +4,15 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::stream::probe;
 use thalweg_kernels::vision::{
     Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
     analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
     participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16, top,
 };
-use thalweg_simt::Element;
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
+use thalweg_simt::{Element, bf16, f16};
 
 /// A device that notes what it is asked to launch.
 #[derive(Default)]
@@ -43,6 +44,17 @@ fn selection<'a>(patches: usize, most: usize) -> Selection<'a, ()> {
 
 fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
     TokensMut { tokens: out(13 * capacity), position: out(2 * capacity), capacity: capacity as u32 }
+}
+
+/// Launches the product of operands of one type in each form, and of operands that are not aligned.
+fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
+    let x = Matrix::new(of(128 * 128), 128, 128);
+    let unaligned = Matrix::new(of(128 * 129), 128, 128).with_stride(129);
+    for (a, b) in [(x, x), (x, x.transposed()), (x.transposed(), x), (unaligned, x)] {
+        let c = MatrixMut::new(out(128 * 128), 128, 128);
+        matmul::<(), _, T, T>(on, 1, a, b, &Epilogue::default(), c)?;
+    }
+    Ok(())
 }
 
 fn main() -> Result<(), LaunchError> {
@@ -126,6 +138,9 @@ fn main() -> Result<(), LaunchError> {
         inverse_dct(&on, 1, 1, 1, 1, 64, of(image), of(64), of(64), out(64))?;
         colors(&on, 1, 64, 64, 192, of(image), of(64), out(192))?;
     }
+    products::<f32>(&on)?;
+    products::<f16>(&on)?;
+    products::<bf16>(&on)?;
     for (kernel, shape) in &*on.0.borrow() {
         println!("{kernel} {} {}", shape.block.iter().product::<u32>(), shape.shared);
     }

@@ -4,6 +4,7 @@
 //! | feature | module | launched by |
 //! |---|---|---|
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
+//! | `linear` | `linear`: products of matrices | programs |
 //! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
@@ -16,6 +17,8 @@ thalweg_simt::ptx! {
     unsafe
     #[cfg(feature = "jpeg")]
     "jpeg",
+    #[cfg(feature = "linear")]
+    "linear",
     #[cfg(feature = "stream")]
     "stream",
     #[cfg(feature = "vision")]
@@ -24,6 +27,8 @@ thalweg_simt::ptx! {
 
 #[cfg(feature = "jpeg")]
 pub mod jpeg;
+#[cfg(feature = "linear")]
+pub mod linear;
 #[cfg(feature = "vision")]
 mod parts;
 #[cfg(feature = "stream")]

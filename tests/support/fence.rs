@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream};
+use thalweg_simt::{bf16, f16};
 
 /// The number of elements on either side. It is a multiple of every alignment that a kernel checks.
 const WIDTH: usize = 64;
@@ -27,6 +28,13 @@ impl Fence for i32 {
 /// A NaN, so a result that depends on it shows. Its bits are unusual, so no computed NaN equals it.
 impl Fence for f32 {
     const FENCE: Self = f32::from_bits(0x7fed_cba9);
+}
+
+impl Fence for f16 {
+    const FENCE: Self = f16::from_bits(0x7eda);
+}
+impl Fence for bf16 {
+    const FENCE: Self = bf16::from_bits(0x7fda);
 }
 
 /// Tells whether two elements have the same bits.

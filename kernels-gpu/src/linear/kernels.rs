@@ -1,0 +1,211 @@
+//! The declarations of the kernels.
+//!
+//! All of them have the parameters of a product: the extents `m`, `n`, `k` and `batch`; the distances
+//! of two rows of A, B, C and the residual, as they are stored; what the [epilogue](super::epilogue)
+//! does, `flags`; and the distances of two matrices of a batch. Buffers of C, the bias and the
+//! residual have elements of the operands' type, or pairs of them that are `f32` if `flags` say so.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use thalweg_simt::host::Extent;
+use thalweg_simt::{bf16, f16, kernel};
+
+#[cfg(not(target_arch = "nvptx64"))]
+use super::copies::TILE;
+use super::epilogue::{A_ALONG_K, B_ALONG_K};
+#[cfg(not(target_arch = "nvptx64"))]
+use super::epilogue::{ALIGNED, BIAS, RESIDUAL, WIDE};
+use super::general::Operand;
+use super::output::Output;
+use super::{fma, general, mma};
+
+/// The largest extent of a matrix.
+#[cfg(not(target_arch = "nvptx64"))]
+const MOST: u32 = i32::MAX as u32;
+
+/// Returns whether a buffer of `len` elements holds `batch` matrices.
+#[cfg(not(target_arch = "nvptx64"))]
+fn holds(len: u128, rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
+    rows == 0 || columns == 0 || batch == 0 || (batch - 1) * distance + (rows - 1) * ld + columns <= len
+}
+
+/// Returns whether no two elements of a batch of matrices are at the same place.
+#[cfg(not(target_arch = "nvptx64"))]
+fn distinct(rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
+    let matrix = |count: u128, distance: u128, size: u128| if count == 0 { 0 } else { (count - 1) * distance + size };
+    ld >= columns
+        && (batch <= 1
+            // The matrices follow one another, or each row of all matrices does.
+            || distance >= matrix(rows, ld, columns)
+            || distance >= columns && ld >= matrix(batch, distance, columns))
+}
+
+/// Returns the number of elements of an operand's type, which has `size` bytes, in an element of C.
+#[cfg(not(target_arch = "nvptx64"))]
+fn width(flags: u128, size: usize) -> u128 {
+    if flags & u128::from(WIDE) == 0 { 1 } else { 4 / size as u128 }
+}
+
+/// Returns whether each row of C starts at a multiple of 16 bytes.
+#[cfg(not(target_arch = "nvptx64"))]
+fn aligned(c: Extent, width: u128, size: usize, ld: u128, distance: u128) -> bool {
+    let unit = 16 / (width * size as u128);
+    c.is_aligned(16) && ld.is_multiple_of(unit) && distance.is_multiple_of(unit)
+}
+
+/// Returns whether an operand consists of aligned pieces of `unit` elements.
+#[cfg(not(target_arch = "nvptx64"))]
+fn pieces(operand: Extent, unit: u128, inner: u128, ld: u128, distance: u128) -> bool {
+    operand.is_aligned(16) && [inner, ld, distance].iter().all(|extent| extent.is_multiple_of(unit))
+}
+
+/// Declares kernels. The names of parameters are given once, because the expressions of each kernel
+/// use them.
+macro_rules! products {
+    (
+        ($cx:ident, $m:ident, $n:ident, $k:ident, $lda:ident, $ldb:ident, $flags:ident, $sa:ident, $sb:ident, $a:ident,
+         $b:ident, $out:ident)
+        $(
+            $(#[$doc:meta])*
+            $name:ident <$e:ident> ($tile:path, $threads:path, $shared:path)
+            a [$ar:expr, $ac:expr] b [$br:expr, $bc:expr] require [$($require:expr),*]
+            $product:block
+        )*
+    ) => {$(
+        kernel! {
+            $(#[$doc])*
+            pub(super) unsafe fn $name(
+                $cx: impl Cooperative, $m: u32, $n: u32, $k: u32, batch: u32, $lda: u32, $ldb: u32, ldc: u32, ldr: u32,
+                $flags: u32, $sa: u64, $sb: u64, sc: u64, sr: u64,
+                $a: In<$e>, $b: In<$e>, bias: In<$e>, residual: In<$e>, c: InOut<$e>
+            )
+            require {
+                $m <= MOST, $n <= MOST, $k <= MOST,
+                holds($a.len(), $ar, $ac, $lda, batch, $sa),
+                holds($b.len(), $br, $bc, $ldb, batch, $sb),
+                holds(c.len() / width($flags, size_of::<$e>()), $m, $n, ldc, batch, sc),
+                distinct($m, $n, ldc, batch, sc),
+                $flags & BIAS == 0 || bias.len() / width($flags, size_of::<$e>()) >= $n,
+                $flags & RESIDUAL == 0
+                    || holds(residual.len() / width($flags, size_of::<$e>()), $m, $n, ldr, batch, sr),
+                $flags & ALIGNED == 0 || aligned(c, width($flags, size_of::<$e>()), size_of::<$e>(), ldc, sc)
+                $(, $require)*
+            }
+            grid($m.div_ceil($tile) * $n.div_ceil($tile), 1, batch)
+            block($threads) shared($shared)
+            {
+                let z = $cx.block_idx().z as usize;
+                let $out = Output {
+                    m: $m,
+                    n: $n,
+                    flags: $flags,
+                    start: z * sc as usize,
+                    ld: ldc,
+                    residual_start: z * sr as usize,
+                    residual_ld: ldr,
+                    bias,
+                    residual,
+                    c,
+                };
+                let ($a, $b) = ($a.as_ptr().wrapping_add(z * $sa as usize), $b.as_ptr().wrapping_add(z * $sb as usize));
+                $product
+            }
+        }
+    )*};
+}
+
+products! {
+    (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
+
+    /// Computes `C = A B` with A [M, K] and B stored as [N, K].
+    nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    a [m, k] b [n, k] require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
+    { fma::product::<true, true>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A [M, K] and B [K, N].
+    nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    a [m, k] b [k, n] require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
+    { fma::product::<true, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A stored as [K, M] and B [K, N].
+    tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    a [k, m] b [k, n] require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
+    { fma::product::<false, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A [M, K] and B stored as [N, K].
+    nt_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    a [m, k] b [n, k] require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { mma::product::<f16, true, true>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A [M, K] and B [K, N].
+    nn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    a [m, k] b [k, n] require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
+    { mma::product::<f16, true, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A stored as [K, M] and B [K, N].
+    tn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    a [k, m] b [k, n] require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
+    { mma::product::<f16, false, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A [M, K] and B stored as [N, K].
+    nt_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    a [m, k] b [n, k] require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { mma::product::<bf16, true, true>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A [M, K] and B [K, N].
+    nn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    a [m, k] b [k, n] require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
+    { mma::product::<bf16, true, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with A stored as [K, M] and B [K, N].
+    tn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    a [k, m] b [k, n] require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
+    { mma::product::<bf16, false, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
+    /// `B_ALONG_K` say how they are stored.
+    general_f32 <f32> (general::TILE, general::THREADS, general::SHARED)
+    a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
+    b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    require []
+    {
+        let operand = |first, ld, along_k, lines| {
+            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
+            Operand { first, line, k, lines }
+        };
+        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
+        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        general::product(cx, k, a, b, out);
+    }
+
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
+    /// `B_ALONG_K` say how they are stored.
+    general_f16 <f16> (general::TILE, general::THREADS, general::SHARED)
+    a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
+    b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    require []
+    {
+        let operand = |first, ld, along_k, lines| {
+            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
+            Operand { first, line, k, lines }
+        };
+        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
+        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        general::product(cx, k, a, b, out);
+    }
+
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
+    /// `B_ALONG_K` say how they are stored.
+    general_bf16 <bf16> (general::TILE, general::THREADS, general::SHARED)
+    a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
+    b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    require []
+    {
+        let operand = |first, ld, along_k, lines| {
+            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
+            Operand { first, line, k, lines }
+        };
+        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
+        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        general::product(cx, k, a, b, out);
+    }
+}

@@ -1,0 +1,29 @@
+//! The product of two matrices, `C = A B`, with an epilogue.
+//!
+//! [`matmul`] launches it. It takes operands in `f32`, `f16` or `bf16`, adds in `f32`, and stores
+//! `f32` or the operands' type. It takes transposed operands, any strides and batches.
+//!
+//! | kernel | operands | computes with |
+//! |---|---|---|
+//! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes | fused multiply-adds |
+//! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
+//! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
+//!
+//! In the names, `n` and `t` say whether A and B are transposed. The launchers check that all
+//! matrices are inside their buffers, and that no element of C has two places in the product. No
+//! kernel reads or writes anything between the rows of a matrix.
+
+mod copies;
+mod epilogue;
+mod fma;
+mod general;
+mod kernels;
+#[cfg(not(target_arch = "nvptx64"))]
+mod launch;
+mod mma;
+mod number;
+mod order;
+mod output;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::{Activation, Arguments, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};

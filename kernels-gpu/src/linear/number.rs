@@ -1,0 +1,63 @@
+//! The types of elements.
+
+use thalweg_simt::{Element, Tensor, bf16, bf16x2, f16, f16x2};
+
+/// A type of elements: `f32`, [`f16`] or [`bf16`].
+pub(super) trait Number: Element {
+    fn wide(self) -> f32;
+    /// Rounds to the nearest number of this type.
+    fn narrow(v: f32) -> Self;
+    /// Rounds two numbers to a type of 16 bits, and returns the first one in the low half of the
+    /// word.
+    fn pair(low: f32, high: f32) -> u32;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn narrow(v: f32) -> Self {
+        v
+    }
+    #[inline(always)]
+    fn pair(_: f32, _: f32) -> u32 {
+        unreachable!("`f32` is no type of 16 bits")
+    }
+}
+
+/// A type of 16 bits that tensor cores multiply.
+pub(super) trait Half: Number {
+    /// Multiplies two matrices (see [`Tensor`]).
+    fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+}
+
+macro_rules! half {
+    ($($t:ident $pair:ident $mma:ident;)*) => {$(
+        impl Number for $t {
+            #[inline(always)]
+            fn wide(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn narrow(v: f32) -> Self {
+                Self::from_f32(v)
+            }
+            #[inline(always)]
+            fn pair(low: f32, high: f32) -> u32 {
+                $pair::from_f32s(low, high).to_bits()
+            }
+        }
+        impl Half for $t {
+            #[inline(always)]
+            fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+                cx.$mma(a, b, c)
+            }
+        }
+    )*};
+}
+half! {
+    f16 f16x2 mma_f16;
+    bf16 bf16x2 mma_bf16;
+}

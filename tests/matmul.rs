@@ -1,0 +1,334 @@
+//! The product of matrices on every device, against a product in f64: random shapes, strides,
+//! alignments, forms, types, batches and epilogues, in buffers between fences. What is between the
+//! rows is NaN, so a product that reads it shows.
+//!
+//! `THALWEG_CASES=20000 cargo test --test matmul` runs the property that often.
+
+mod support;
+
+use oracle::SplitMix;
+use proptest::prelude::*;
+use proptest::sample::select;
+use support::cases;
+use support::devices::{on_each_device, report};
+use support::fence::{Fence, Fenced, same};
+use thalweg::{Error, LaunchError, LiveBrand, Stream};
+use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_simt::{bf16, f16};
+
+/// The type of an element, as the reference sees it.
+trait Number: Fence {
+    /// The relative error of a rounding.
+    const ROUNDING: f64;
+    fn of(v: f64) -> Self;
+    fn value(self) -> f64;
+}
+impl Number for f32 {
+    const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+    fn of(v: f64) -> Self {
+        v as f32
+    }
+    fn value(self) -> f64 {
+        self.into()
+    }
+}
+impl Number for f16 {
+    const ROUNDING: f64 = 1.0 / (1 << 11) as f64;
+    fn of(v: f64) -> Self {
+        Self::from_f32(v as f32)
+    }
+    fn value(self) -> f64 {
+        self.into()
+    }
+}
+impl Number for bf16 {
+    const ROUNDING: f64 = 1.0 / (1 << 8) as f64;
+    fn of(v: f64) -> Self {
+        Self::from_f32(v as f32)
+    }
+    fn value(self) -> f64 {
+        self.into()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    /// 0: f32; 1, 2: f16 to f16 and to f32; 3, 4: the same for bf16.
+    types: usize,
+    batch: usize,
+    extents: [usize; 3],
+    transposed: [bool; 2],
+    /// Elements between rows of A, B, C and the residual, and before each buffer.
+    gaps: [usize; 4],
+    shift: usize,
+    /// Whether all products of the batch have the same B.
+    shared: bool,
+    bias: bool,
+    activation: Activation,
+    residual: bool,
+    accumulate: bool,
+    seed: u64,
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let extent = || select(vec![1usize, 2, 7, 8, 31, 64, 65, 127, 128, 129, 136, 200]);
+    let depth = select(vec![0usize, 1, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 72, 104]);
+    let gap = || prop_oneof![Just(0usize), Just(8), 1usize..9];
+    let flag = any::<bool>;
+    let activation = select(vec![Activation::None, Activation::GeluTanh, Activation::GeluErf]);
+    let shapes = (0usize..5, 1usize..4, (extent(), extent(), depth), [flag(), flag()], flag());
+    let rest = ([gap(), gap(), gap(), gap()], prop_oneof![Just(0usize), 1usize..4], flag(), flag(), activation);
+    (shapes, rest, flag(), flag(), any::<u64>()).prop_map(
+        |(
+            (types, batch, (m, n, k), transposed, even),
+            (mut gaps, mut shift, shared, bias, activation),
+            residual,
+            accumulate,
+            seed,
+        )| {
+            let mut extents = [m, n, k];
+            if even {
+                // The fast kernels take these.
+                extents = extents.map(|extent| extent.next_multiple_of(8));
+                gaps = gaps.map(|gap| gap / 8 * 8);
+                shift = 0;
+            }
+            Case {
+                types,
+                batch,
+                extents,
+                transposed,
+                gaps,
+                shift,
+                shared,
+                bias,
+                activation,
+                residual,
+                accumulate,
+                seed,
+            }
+        },
+    )
+}
+
+/// A batch of matrices in a buffer, with NaN between the rows and between the matrices.
+struct Stored<T> {
+    elements: Vec<T>,
+    rows: usize,
+    columns: usize,
+    stride: usize,
+    distance: usize,
+}
+
+impl<T: Number> Stored<T> {
+    fn new(random: &mut SplitMix, batch: usize, [rows, columns]: [usize; 2], gap: usize) -> Self {
+        let stride = columns + gap;
+        let distance = rows * stride + gap / 8 * 8;
+        let mut elements = vec![T::FENCE; batch * distance];
+        for z in 0..batch {
+            for row in 0..rows {
+                for v in &mut elements[z * distance + row * stride..][..columns] {
+                    *v = T::of(random.unit() * 2.0 - 1.0);
+                }
+            }
+        }
+        Self { elements, rows, columns, stride, distance }
+    }
+
+    fn at(&self, z: usize, row: usize, column: usize) -> usize {
+        z * self.distance + row * self.stride + column
+    }
+
+    fn get(&self, z: usize, row: usize, column: usize) -> f64 {
+        self.elements[self.at(z, row, column)].value()
+    }
+
+    fn matrix<'a, S: LiveBrand>(&self, buffer: &'a Fenced<S, T>) -> Matrix<'a, S, T> {
+        Matrix::new(buffer.slice(), self.rows, self.columns).with_stride(self.stride).with_batch_stride(self.distance)
+    }
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::GeluTanh => {
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+        }
+        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / 2f64.sqrt())),
+        _ => x,
+    }
+}
+
+/// The error function by its series, for arguments whose terms do not cancel much.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 5.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S>, case: &Case) {
+    let &Case { batch, extents: [m, n, k], transposed: [ta, tb], gaps, shift, .. } = case;
+    let mut random = SplitMix(case.seed);
+    let stored = |transposed, [rows, columns]: [usize; 2]| if transposed { [columns, rows] } else { [rows, columns] };
+    let a = Stored::<T>::new(&mut random, batch, stored(ta, [m, k]), gaps[0]);
+    let mut b = Stored::<T>::new(&mut random, batch, stored(tb, [k, n]), gaps[1]);
+    if case.shared {
+        b.distance = 0;
+    }
+    let old = Stored::<C>::new(&mut random, batch, [m, n], gaps[2]);
+    let residual = Stored::<C>::new(&mut random, batch, [m, n], gaps[3]);
+    let bias: Vec<C> = (0..n).map(|_| C::of(random.unit() * 2.0 - 1.0)).collect();
+
+    let [da, db] = [&a, &b].map(|x| Fenced::new(s, &x.elements, shift));
+    let mut dc = Fenced::new(s, &old.elements, shift);
+    let [dr, dbias] = [&residual.elements, &bias].map(|x| Fenced::new(s, x, shift));
+    let epilogue = Epilogue {
+        bias: case.bias.then(|| dbias.slice()),
+        activation: case.activation,
+        residual: case.residual.then(|| residual.matrix(&dr)),
+        accumulate: case.accumulate,
+    };
+    let (x, y) = (a.matrix(&da), b.matrix(&db));
+    let (x, y) = (if ta { x.transposed() } else { x }, if tb { y.transposed() } else { y });
+    let c = MatrixMut::new(dc.slice_mut(), m, n).with_stride(old.stride).with_batch_stride(old.distance);
+    matmul(s, batch, x, y, &epilogue, c).unwrap();
+
+    let got = dc.read();
+    let mut inside = vec![false; got.len()];
+    for z in 0..batch {
+        for row in 0..m {
+            for column in 0..n {
+                let product = |kk| {
+                    let x = if ta { a.get(z, kk, row) } else { a.get(z, row, kk) };
+                    x * if tb { b.get(z, column, kk) } else { b.get(z, kk, column) }
+                };
+                let sum: f64 = (0..k).map(product).sum();
+                let size: f64 = (0..k).map(|kk| product(kk).abs()).sum();
+                let mut v = sum + if case.bias { bias[column].value() } else { 0.0 };
+                let linear = v.abs();
+                v = activate(case.activation, v);
+                v += if case.residual { residual.get(z, row, column) } else { 0.0 };
+                v += if case.accumulate { old.get(z, row, column) } else { 0.0 };
+                // Tensor cores cut digits off where they add. The activations are approximations.
+                let allowed =
+                    (k + 16) as f64 * size / (1 << 22) as f64 + 4e-6 * (1.0 + linear) + 1.01 * C::ROUNDING * v.abs();
+                let at = old.at(z, row, column);
+                inside[at] = true;
+                let got = got[at].value();
+                assert!(
+                    (got - v).abs() <= allowed,
+                    "{got} is not {v} (+- {allowed}) at {z}, {row}, {column} on {}: {case:?}",
+                    s.device()
+                );
+            }
+        }
+    }
+    for ((got, old), _) in got.iter().zip(&old.elements).zip(&inside).filter(|(_, inside)| !**inside) {
+        assert!(same(got, old), "something between the rows was written on {}: {case:?}", s.device());
+    }
+    for (device, host) in [(&da, &a), (&db, &b)] {
+        assert!(device.read().iter().zip(&host.elements).all(|(x, y)| same(x, y)), "an operand was written");
+    }
+}
+
+fn check_types<S: LiveBrand>(s: &Stream<S>, case: &Case) {
+    if case.types > 0 && s.device().compute_capability().is_some_and(|(major, _)| major < 8) {
+        return report(&format!("NOT COVERED: products of 16 bits on {}", s.device()));
+    }
+    match case.types {
+        0 => check::<S, f32, f32>(s, case),
+        1 => check::<S, f16, f16>(s, case),
+        2 => check::<S, f16, f32>(s, case),
+        3 => check::<S, bf16, bf16>(s, case),
+        _ => check::<S, bf16, f32>(s, case),
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    #[test]
+    fn products_are_those_of_the_reference(case in any_case()) {
+        on_each_device(|s| check_types(s, &case));
+    }
+}
+
+#[test]
+fn each_kernel_computes_more_than_one_tile_and_step() {
+    let case = Case {
+        types: 0,
+        batch: 2,
+        extents: [136, 264, 104],
+        transposed: [false; 2],
+        gaps: [8, 0, 8, 0],
+        shift: 0,
+        shared: false,
+        bias: true,
+        activation: Activation::GeluErf,
+        residual: true,
+        accumulate: true,
+        seed: 1,
+    };
+    for types in 0..5 {
+        for transposed in [[false, true], [false, false], [true, false], [true, true]] {
+            on_each_device(|s| check_types(s, &Case { types, transposed, ..case.clone() }));
+        }
+    }
+}
+
+#[test]
+fn the_same_product_has_the_same_bits() {
+    on_each_device(|s| {
+        let mut random = SplitMix(9);
+        let x: Vec<f32> = (0..200 * 200).map(|_| random.unit() as f32).collect();
+        let x = s.upload_blocking(&x).unwrap();
+        let product = || {
+            let mut c = s.alloc::<f32>(200 * 200).unwrap();
+            let a = Matrix::new(&x, 200, 200);
+            matmul(s, 1, a, a.transposed(), &Epilogue::default(), MatrixMut::new(&mut c, 200, 200)).unwrap();
+            s.read_blocking(&c).unwrap()
+        };
+        let first = product();
+        assert!((0..3).all(|_| product().iter().zip(&first).all(same_pair)));
+    });
+}
+
+fn same_pair((a, b): (&f32, &f32)) -> bool {
+    same(a, b)
+}
+
+#[test]
+fn products_that_do_not_fit_are_refused() {
+    on_each_device(|s| {
+        let x = s.alloc_zeroed::<f32>(64).unwrap();
+        let mut c = s.alloc_zeroed::<f32>(64).unwrap();
+        let refused = |result: Result<(), Error>, with: &str| match result {
+            Err(Error::Launch(LaunchError::Requirement { requirement, .. })) => {
+                assert!(requirement.contains(with), "{requirement} and not {with}");
+            }
+            other => panic!("{other:?}"),
+        };
+        let a = Matrix::new(&x, 8, 8);
+        let plain = Epilogue::default();
+        refused(matmul(s, 1, Matrix::new(&x, 8, 4), a, &plain, MatrixMut::new(&mut c, 8, 8)), "a.columns == b.rows");
+        refused(matmul(s, 1, a, a, &plain, MatrixMut::new(&mut c, 8, 4)), "[c.rows, c.columns]");
+        refused(matmul(s, 1, a.with_stride(9), a, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(a");
+        refused(matmul(s, 2, a, a, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(a");
+        let same = a.with_batch_stride(0);
+        refused(matmul(s, 2, same, same, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(c");
+        refused(matmul(s, 2, same, same, &plain, MatrixMut::new(&mut c, 8, 8).with_batch_stride(0)), "distinct");
+        refused(matmul(s, 1, a, a, &plain, MatrixMut::new(&mut c, 8, 8).with_stride(4)), "distinct");
+        let short = Epilogue { bias: Some(x.slice(..7).unwrap()), ..Epilogue::default() };
+        refused(matmul(s, 1, a, a, &short, MatrixMut::new(&mut c, 8, 8)), "bias.len()");
+        let wrong = Epilogue { residual: Some(a.transposed()), ..Epilogue::default() };
+        refused(matmul(s, 1, a, a, &wrong, MatrixMut::new(&mut c, 8, 8)), "residual");
+        // Nothing to do is no error.
+        matmul(s, 0, a, a, &plain, MatrixMut::new(&mut c, 8, 8)).unwrap();
+        matmul(s, 1, Matrix::new(&x, 0, 8), a, &plain, MatrixMut::new(&mut c, 0, 8)).unwrap();
+    });
+}
