@@ -89,7 +89,8 @@ fn columns<T: Reference>() -> [Vec<T>; 3] {
             [a, b, c].into_iter().zip(&mut columns).for_each(|(v, column)| column.push(v));
         }
     }
-    for _ in 0..300 {
+    // The number of rows is a multiple of 128, the threads of a block.
+    while columns[0].len() < 300 || columns[0].len() % 128 != 0 {
         let [a, b] = [some(), some()];
         let c = if columns[0].len() % 2 == 0 { a } else { b };
         [a, b, c].into_iter().zip(&mut columns).for_each(|(v, column)| column.push(v));

@@ -74,25 +74,19 @@ macro_rules! updates {
 
         kernel! {
             /// Does the same on a copy of `y` in shared memory, which it stores to `y` afterwards.
-            pub unsafe fn $shared(
+pub unsafe fn $shared(
                 cx: impl Cooperative, n: u32, what: u32, v: In<$t>, w: In<$t>, y: InOut<$t>, old: Out<$t>
             )
-            require { v.len() == n, w.len() == n, y.len() == n, old.len() == n }
-            grid(n.div_ceil(128)) block(128) shared(128 * 8)
+            require { v.len() == n, w.len() == n, y.len() == n, old.len() == n, n % 128 == 0 }
+            grid(n / 128) block(128) shared(128 * 8)
             {
                 let (i, rank) = (cx.global_x(), cx.rank());
                 let s = cx.shared::<$t>(0);
-                if i < n {
-                    cx.shared_set(s, rank, y.get(cx, i));
-                }
+                cx.shared_set(s, rank, y.get(cx, i));
                 cx.barrier();
-                if i < n {
-                    old.set(cx, i, $update(cx, s.atomic(rank), what, v.get(cx, i), w.get(cx, i)));
-                }
+                old.set(cx, i, $update(cx, s.atomic(rank), what, v.get(cx, i), w.get(cx, i)));
                 cx.barrier();
-                if i < n {
-                    y.set(cx, i, cx.shared_get(s, rank));
-                }
+                y.set(cx, i, cx.shared_get(s, rank));
             }
         }
     )*};
