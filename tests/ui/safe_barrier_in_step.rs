@@ -8,7 +8,7 @@ kernel! {
     grid(1) block(32)
     {
         b.each((), |t, ()| if t.rank() == 0 { b.sync(()) }); // bug
-        //~^ E0277 `&mut Block<` `Copy`
+        //~^ E0277 `Block<` `Copy`
         b.each((), |t, ()| t.rank()); // fix
         b.sync(()); // fix
     }

@@ -8,7 +8,8 @@ type Float = f32;
 kernel! {
     fn k(t: impl Simt, a: Float) // bug
     //~ error `cannot have a parameter of type `
-    //~ E0277 `a kernel cannot have a parameter`
+    //~ E0080 `at least one byte`
+    //~ E0599 `put`
     fn k(t: impl Simt, a: f32) // fix
     grid(1) block(32)
     {
