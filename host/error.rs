@@ -156,6 +156,10 @@ pub enum Error {
         /// The driver's log.
         log: String,
     },
+    /// A kernel accessed memory in a way that the CPU device does not allow: out of bounds, or, on a
+    /// [checked device](crate::Device::checked_cpu), with anything else that is wrong.
+    #[error("{0}")]
+    Access(Box<thalweg_simt::cpu::BlockError>),
     /// A kernel failed on the CPU device, or the CPU device itself failed.
     #[error("{0}")]
     Kernel(String),

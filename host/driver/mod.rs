@@ -132,8 +132,8 @@ impl Driver {
     }
 
     /// Makes a CPU device that lasts as long as the process.
-    pub(crate) fn open_cpu(schedule: cpu::Schedule) -> Result<Self, Fault> {
-        Ok(Self::Cpu(Guarded::new(Box::leak(Box::new(cpu::Cpu::new(schedule)?)))))
+    pub(crate) fn open_cpu(schedule: cpu::Schedule, checked: bool) -> Result<Self, Fault> {
+        Ok(Self::Cpu(Guarded::new(Box::leak(Box::new(cpu::Cpu::new(schedule, checked)?)))))
     }
 
     /// Counts the CUDA devices. The count is 0 if the driver cannot be asked.
@@ -154,7 +154,10 @@ impl Driver {
     pub(crate) fn name(self) -> String {
         match self {
             Self::Cuda(c) => c.info.name.clone(),
-            Self::Cpu(c) => format!("CPU device, {}", counted(c.facts().threads(), "thread")),
+            Self::Cpu(c) => match c.facts().checked() {
+                Some(seed) => format!("checked CPU device, seed {seed}"),
+                None => format!("CPU device, {}", counted(c.facts().threads(), "thread")),
+            },
         }
     }
 

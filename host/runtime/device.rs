@@ -14,6 +14,14 @@ use crate::driver::{Driver, Fault, StreamHandle, guard};
 use crate::error::{Error, Result};
 use crate::lock;
 
+/// The environment variable that makes every CPU device a checked one.
+const CHECK: &str = "THALWEG_CHECK";
+
+/// Whether every CPU device is a checked one.
+fn check_all() -> bool {
+    std::env::var_os(CHECK).is_some_and(|value| value == "1")
+}
+
 /// The environment variable that makes each launch wait for its kernel.
 const LAUNCH_BLOCKING: &str = "THALWEG_LAUNCH_BLOCKING";
 
@@ -148,7 +156,7 @@ impl Device {
         let mut opened = false;
         let cpu = CPU.get_or_init(|| {
             opened = true;
-            Self::open_cpu(Schedule::Threads, 0)
+            Self::open_cpu(Schedule::Threads, 0, check_all())
         });
         // Outside `get_or_init`, because a logger may ask for the device.
         if let (true, Ok(cpu)) = (opened, cpu) {
@@ -163,7 +171,22 @@ impl Device {
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn new_cpu() -> Result<Self> {
-        let cpu = Self::open_cpu(Schedule::Threads, Self::next_cpu())?;
+        let cpu = Self::open_cpu(Schedule::Threads, Self::next_cpu(), check_all())?;
+        cpu.log_opened();
+        Ok(cpu)
+    }
+
+    /// Makes a CPU device that checks each access of a kernel to memory: bounds, alignment, reads
+    /// of memory that nobody has written, races, and threads that diverge. What it finds is the
+    /// error of the launch. It lasts as long as the process.
+    ///
+    /// The blocks and threads of a launch run one after another, in an order that
+    /// `THALWEG_CHECK_SEED` decides. With `THALWEG_CHECK=1`, every CPU device is checked.
+    ///
+    /// # Errors
+    /// The same as for [`cpu`](Device::cpu), or `THALWEG_CHECK_SEED` is not a number.
+    pub fn checked_cpu() -> Result<Self> {
+        let cpu = Self::open_cpu(Schedule::Threads, Self::next_cpu(), true)?;
         cpu.log_opened();
         Ok(cpu)
     }
@@ -176,13 +199,13 @@ impl Device {
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
-        let cpu = Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu())?;
+        let cpu = Self::open_cpu(Schedule::Seeded(seed), Self::next_cpu(), check_all())?;
         cpu.log_opened();
         Ok(cpu)
     }
 
-    /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device. Does
-    /// nothing on other devices.
+    /// Starts the order of another seed on a [`seeded_cpu`](Device::seeded_cpu) device or a
+    /// [`checked_cpu`](Device::checked_cpu) device. Does nothing on other devices.
     pub fn reseed(self, seed: u64) {
         self.0.driver.reseed(seed);
     }
@@ -199,11 +222,11 @@ impl Device {
         COUNT.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn open_cpu(schedule: Schedule, ordinal: usize) -> Result<Self> {
+    fn open_cpu(schedule: Schedule, ordinal: usize, checked: bool) -> Result<Self> {
         guard::permitted()?;
         guard::watch_for_fork();
         let id = Id { kind: DeviceKind::Cpu, ordinal };
-        Self::new(id, Driver::open_cpu(schedule).map_err(|fault| id.error(fault))?)
+        Self::new(id, Driver::open_cpu(schedule, checked).map_err(|fault| id.error(fault))?)
     }
 
     fn new(id: Id, driver: Driver) -> Result<Self> {
@@ -446,6 +469,7 @@ impl Id {
             },
             Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
             Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
+            Fault::Cpu(CpuError::Block(error)) if error.fault.is_access() => Error::Access(Box::new(error)),
             Fault::Cpu(error) => Error::Kernel(error.to_string()),
         }
     }

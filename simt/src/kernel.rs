@@ -197,6 +197,7 @@ macro_rules! kernel {
                     }
                     $crate::__core::option::Option::Some($crate::host::CpuEntry {
                         block: __thalweg_block::<$crate::cpu::Unchecked>,
+                        checked: __thalweg_block::<$crate::cpu::Checked>,
                     })
                 }
                 $crate::__cooperative!($context)
@@ -244,7 +245,7 @@ macro_rules! __launcher {
         ) -> $crate::__core::result::Result<(), __L::Error> {
             const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([$($crate::host::Parameter::new::<
                 $crate::__parameter!(raw $kind $(<$element>)?),
-            >($crate::__core::stringify!($arg), $crate::__parameter!(is_buffer $kind $(<$element>)?))),*]);
+            >($crate::__core::stringify!($arg), $crate::__parameter!(buffer $kind $(<$element>)?))),*]);
             const __ORIGIN: &[u8] = &$crate::__origin_bytes::<
                 { $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*)) },
             >($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
@@ -310,8 +311,15 @@ macro_rules! __parameter {
     (raw Out<$t:tt>) => { *mut $t };
     (raw InOut<$t:tt>) => { *mut $t };
     (raw $t:tt) => { $t };
-    (is_buffer $kind:ident<$t:tt>) => { true };
-    (is_buffer $t:tt) => { false };
+    (buffer In<$t:tt>) => { $crate::__parameter!(buffer $t, false) };
+    (buffer $kind:ident<$t:tt>) => { $crate::__parameter!(buffer $t, true) };
+    (buffer $t:tt) => { $crate::__core::option::Option::None };
+    (buffer $t:tt, $written:literal) => {
+        $crate::__core::option::Option::Some($crate::host::BufferKind {
+            element: $crate::__core::mem::size_of::<$t>(),
+            written: $written,
+        })
+    };
     (body $kind:ident<$t:tt>) => { $crate::$kind<$t> };
     (body $t:tt) => { $t };
     (take ($($slots:tt)*) $kind:ident<$t:tt>) => { $crate::$kind::<$t>::take($($slots)*) };

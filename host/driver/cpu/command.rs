@@ -208,6 +208,7 @@ impl Work {
                         part,
                     );
                 }
+                cpu.noted_copy(*dst, *src, part);
                 (*dst, *src, *bytes) = (*dst + part as u64, *src + part as u64, *bytes - part);
                 if *bytes == 0 { Step::Done } else { Step::Part }
             }
@@ -225,11 +226,14 @@ impl Work {
                         Pattern::U32(v) => (0..part).for_each(|i| p.cast::<u32>().add(i).write(v)),
                     }
                 }
+                cpu.noted_write(*dst, part * pattern.size());
                 (*dst, *count) = (*dst + (part * pattern.size()) as u64, *count - part);
                 if *count == 0 { Step::Done } else { Step::Part }
             }
             Self::Launch { kernel, shape, slots, start } => {
                 let all = grid::blocks(*shape);
+                // A checked launch keeps records of all its blocks, so it runs as a whole.
+                let rng = rng.filter(|_| cpu.checked().is_none());
                 let end = *start + portion(all - *start, rng);
                 // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded
                 // launch, guarantees that the kernel is sound for these arguments, and that queues

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use thalweg_simt::cpu::{BlockError, Workspace, run_block};
+use thalweg_simt::cpu::{BlockError, CheckedLaunch, Workspace, run_block};
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 use super::Cpu;
@@ -53,7 +53,7 @@ pub(super) fn blocks(shape: LaunchShape) -> usize {
 }
 
 /// Runs the blocks of `range`: on the device's pool, or, if the work is small or there is no pool,
-/// on this thread. On a seeded schedule they run on this thread, in scattered order.
+/// on this thread. On a checked device the range has all blocks. On a seeded schedule they run on this thread, in scattered order.
 ///
 /// # Safety
 /// What [`run_block`] requires holds for each block of the range.
@@ -64,6 +64,12 @@ pub(super) unsafe fn run(
     slots: &[u64],
     range: Range<usize>,
 ) -> Result<(), BlockError> {
+    if let Some(seed) = cpu.checked() {
+        let mut lent = Lent::take();
+        // SAFETY: The caller guarantees what `run_block` requires for every block of the range,
+        // which has all blocks of the grid.
+        return unsafe { CheckedLaunch::new(kernel, shape, slots, seed).run(&mut lent.0) };
+    }
     let [gx, gy, _] = shape.grid.map(|n| n as usize);
     let run = |lent: &mut Lent, i: usize| {
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];

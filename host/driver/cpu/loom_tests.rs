@@ -16,7 +16,7 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let cpu = Box::leak(Box::new(Cpu::new(Schedule::Threads).unwrap()));
+        let cpu = Box::leak(Box::new(Cpu::new(Schedule::Threads, false).unwrap()));
         Self { cpu, queues: Vec::new(), threads: Vec::new() }
     }
 

@@ -11,6 +11,8 @@ use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use thalweg_simt::cpu::checker::memory as checker;
+
 use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError};
 
@@ -93,6 +95,11 @@ impl Cpu {
             }
             p
         })
+        .inspect(|p| {
+            if self.checked.is_some() {
+                checker::allocated(p.addr().get(), bytes);
+            }
+        })
         .inspect_err(|_| _ = ledger.in_use.fetch_sub(bytes, Relaxed))
     }
 
@@ -103,6 +110,9 @@ impl Cpu {
     /// the memory any more.
     pub(crate) unsafe fn free(&self, p: NonNull<u8>, bytes: usize) {
         self.ledger.in_use.fetch_sub(bytes, Relaxed);
+        if self.checked.is_some() {
+            checker::freed(p.addr().get());
+        }
         let Some(layout) = layout(bytes) else { return };
         let freed = Allocation(p, layout);
         if self.scheduler().is_none() {
@@ -117,6 +127,21 @@ impl Cpu {
         while *size > QUARANTINE {
             let Some(oldest) = kept.pop_front() else { break };
             *size -= oldest.1.size().min(*size);
+        }
+    }
+
+    /// Notes that a command wrote `bytes` bytes from `addr` on. Every command that writes device
+    /// memory, other than a kernel, calls this or [`noted_copy`](Self::noted_copy).
+    pub(super) fn noted_write(&self, addr: u64, bytes: usize) {
+        if self.checked.is_some() {
+            checker::written(addr as usize, bytes);
+        }
+    }
+
+    /// Notes that a command copied `bytes` bytes.
+    pub(super) fn noted_copy(&self, to: u64, from: u64, bytes: usize) {
+        if self.checked.is_some() {
+            checker::copied(to as usize, from as usize, bytes);
         }
     }
 

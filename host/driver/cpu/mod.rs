@@ -67,11 +67,11 @@ mod tests;
 use std::env::{self, VarError};
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use thalweg_simt::cpu::BlockError;
+use thalweg_simt::cpu::{BlockError, SEED};
 use thalweg_simt::host::counted;
 
 pub(crate) use command::{Pattern, Work};
@@ -100,6 +100,8 @@ pub(crate) enum Schedule {
 
 /// A CPU as a device.
 pub(crate) struct Cpu {
+    /// The seed of the checked device; `None` on an ordinary one.
+    checked: Option<AtomicU64>,
     scheduler: Option<Scheduler>,
     queues: AtomicUsize,
     threads: usize,
@@ -114,14 +116,17 @@ impl Cpu {
     /// Makes a device with this schedule.
     ///
     /// # Errors
-    /// `THALWEG_CPU_THREADS` is set, but not to a positive number.
-    pub(crate) fn new(schedule: Schedule) -> Result<Self, CpuError> {
+    /// `THALWEG_CPU_THREADS` is set, but not to a positive number, or `THALWEG_CHECK_SEED` is set,
+    /// but not to a number.
+    pub(crate) fn new(schedule: Schedule, checked: bool) -> Result<Self, CpuError> {
+        let checked = if checked { Some(AtomicU64::new(check_seed(env::var(SEED))?)) } else { None };
         let threads = thread_count(env::var(THREADS))?;
         let scheduler = match schedule {
             Schedule::Threads => None,
             Schedule::Seeded(seed) => Some(Scheduler::new(seed)),
         };
         Ok(Self {
+            checked,
             scheduler,
             queues: AtomicUsize::new(0),
             threads,
@@ -172,14 +177,22 @@ impl Cpu {
         }
     }
 
+    /// The seed of the checked device; `None` on an ordinary one.
+    pub(crate) fn checked(&self) -> Option<u64> {
+        self.checked.as_ref().map(|seed| seed.load(Ordering::Relaxed))
+    }
+
     /// The number of OS threads that run the blocks of kernels.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Draws the rest of the schedule from another seed. Does nothing if the schedule is not
-    /// seeded.
+    /// Draws the rest of the schedule, and the orders of a checked device, from another seed. Does
+    /// nothing if there are none.
     pub(crate) fn reseed(&self, seed: u64) {
+        if let Some(checked) = &self.checked {
+            checked.store(seed, Ordering::Relaxed);
+        }
         if let Some(scheduler) = &self.scheduler {
             scheduler.reseed(seed);
         }
@@ -235,6 +248,16 @@ fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
     value.parse().ok().filter(|n| *n > 0).ok_or(CpuError::ThreadCount { value })
 }
 
+/// The seed that [`SEED`] sets; 0 without it.
+fn check_seed(setting: Result<String, VarError>) -> Result<u64, CpuError> {
+    let value = match setting {
+        Err(VarError::NotPresent) => return Ok(0),
+        Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
+        Ok(value) => value,
+    };
+    value.parse().map_err(|_| CpuError::CheckSeed { value })
+}
+
 /// A failure of a CPU device.
 #[derive(Clone, Debug)]
 pub(crate) enum CpuError {
@@ -250,6 +273,8 @@ pub(crate) enum CpuError {
     Thread { reason: String },
     /// `THALWEG_CPU_THREADS` is not a positive number.
     ThreadCount { value: String },
+    /// `THALWEG_CHECK_SEED` is not a number.
+    CheckSeed { value: String },
     /// A host waits on a seeded schedule, but no command can run.
     Deadlock { blocked: String },
 }
@@ -274,6 +299,7 @@ impl fmt::Display for CpuError {
             }
             Self::Thread { reason } => write!(f, "the CPU device got no thread for a stream: {reason}"),
             Self::ThreadCount { value } => write!(f, "{THREADS} must be a positive number, not `{value}`"),
+            Self::CheckSeed { value } => write!(f, "{SEED} must be a number from 0 to 2^64 - 1, not `{value}`"),
             Self::Deadlock { blocked } => {
                 write!(f, "no stream of the CPU device can go on: {blocked}")
             }

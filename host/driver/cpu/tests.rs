@@ -17,7 +17,7 @@ use super::memory::Memory;
 use super::*;
 
 fn cpu(schedule: Schedule) -> &'static Cpu {
-    Box::leak(Box::new(Cpu::new(schedule).unwrap()))
+    Box::leak(Box::new(Cpu::new(schedule, false).unwrap()))
 }
 
 /// One device on threads and 32 with seeded schedules.

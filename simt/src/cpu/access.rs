@@ -1,6 +1,8 @@
 //! The only way of CPU kernels to memory. Each operation on global or shared memory first asks one
 //! of these functions for the address that it may use. So the checked device sees every access.
 
+use std::panic::Location;
+
 use super::monitor::{Access, Monitor, Scope};
 use super::thread::CpuThread;
 use crate::{Element, Shared};
@@ -13,7 +15,13 @@ impl<M: Monitor> CpuThread<'_, M> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn global_access<T>(self, p: *const T, n: usize, align: usize, access: Access) -> *mut T {
-        let _ = (n, access);
+        if M::CHECKED
+            && let Some(checker) = self.place.checker
+        {
+            let location = Location::caller();
+            let address = checker.global(self.rank, p.addr(), n * size_of::<T>(), align, access, location);
+            return std::ptr::with_exposed_provenance_mut(address);
+        }
         debug_assert!(p.addr().is_multiple_of(align), "an access at {p:?}, which is not {align}-byte aligned");
         p.cast_mut()
     }
@@ -31,14 +39,25 @@ impl<M: Monitor> CpuThread<'_, M> {
         align: usize,
         access: Access,
     ) -> *mut T {
-        let _ = access;
-        self.place.shared_at(s, i, n, align)
+        let p = self.place.shared_at(s, i, n, align);
+        if M::CHECKED
+            && let Some(checker) = self.place.checker
+        {
+            let (element, bytes) = ((s.start, i, size_of::<T>()), n as usize * size_of::<T>());
+            checker.shared(self.rank, element, bytes, access, Location::caller());
+        }
+        p
     }
 
     /// Notes a fence, which orders this thread's accesses before it and after it for the threads of
     /// `scope`.
     #[inline(always)]
     pub(crate) fn ordered(self, scope: Scope) {
-        let _ = scope;
+        if M::CHECKED
+            && scope == Scope::Device
+            && let Some(checker) = self.place.checker
+        {
+            checker.fence(self.rank);
+        }
     }
 }

@@ -49,6 +49,16 @@ impl<'a, M: Monitor> CpuBlock<'a, M> {
     pub fn run_independent(&self, body: impl Fn(CpuThread<'_, M>)) {
         // This is a copy that no store of the body can change, so it can stay in registers.
         let place = self.place;
+        if M::CHECKED {
+            let threads = (place.dim.x * place.dim.y * place.dim.z) as usize;
+            for turn in 0..threads {
+                let rank = place.turns.at(turn, threads) as u32;
+                let guard = OnUnwind(&self.thread, rank);
+                body(CpuThread { place: &place, idx: place.thread(rank), rank, fiber: None, monitor: PhantomData });
+                std::mem::forget(guard);
+            }
+            return;
+        }
         let mut rank = 0;
         for z in 0..place.dim.z {
             for y in 0..place.dim.y {

@@ -4,10 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 
+use super::checker::{Finding, Found};
 use super::place::Place;
 use crate::Dim3;
 use crate::host::counted;
 use crate::violation::{Violation, Wrong};
+
+/// The environment variable with the seed of the checked device.
+pub const SEED: &str = "THALWEG_CHECK_SEED";
 
 /// A block that did not run to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct BlockError {
     pub block: [u32; 3],
     /// What happened.
     pub fault: Fault,
+    /// The seed of the order in which the checked device ran the blocks and the threads.
+    pub seed: Option<u64>,
 }
 
 /// What ended a block.
@@ -46,9 +52,18 @@ pub enum Fault {
         /// The name of the parameter.
         buffer: &'static str,
         /// The index of the element.
-        element: u64,
+        element: i64,
         /// The number of elements of the buffer, or of the part of it that the thread used.
         len: u64,
+    },
+    /// The checked device does not allow an access of a thread.
+    Found {
+        /// The thread's position in the block.
+        thread: [u32; 3],
+        /// The line of the kernel.
+        location: &'static Location<'static>,
+        /// What is wrong with the access.
+        finding: Finding,
     },
     /// A thread used shared memory outside the bytes of the declaration, or misaligned.
     SharedMemory {
@@ -71,6 +86,12 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whether the fault is an access to memory that is not allowed.
+    #[must_use]
+    pub fn is_access(&self) -> bool {
+        matches!(self, Self::OutOfBounds { .. } | Self::SharedMemory { .. } | Self::Found { .. })
+    }
+
     /// Returns the fault of the thread `rank`, whose body panicked with `payload`.
     #[cold]
     pub(super) fn of_panic(payload: Box<dyn Any + Send>, place: &Place<'_>, rank: u32) -> Self {
@@ -85,11 +106,15 @@ impl Fault {
                         thread,
                         location,
                         buffer: place.buffer_at(address),
-                        element: element as u64,
+                        element: element as i64,
                         len: len as u64,
                     },
                 };
             }
+            Err(payload) => payload,
+        };
+        let payload = match payload.downcast::<Found>() {
+            Ok(found) => return Self::Found { thread, location: found.location, finding: found.finding },
             Err(payload) => payload,
         };
         let message = match payload.downcast::<String>() {
@@ -107,7 +132,7 @@ impl Fault {
 
 impl fmt::Display for BlockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, block, fault } = self;
+        let Self { kernel, block, fault, seed } = self;
         write!(f, "kernel `{kernel}`, block {block:?}: ")?;
         match fault {
             Fault::Panicked { thread, message } => write!(f, "thread {thread:?} panicked: {message}"),
@@ -120,6 +145,7 @@ impl fmt::Display for BlockError {
                 let len = counted(*len, "element");
                 write!(f, "thread {thread:?} used element {element} of `{buffer}`, which has {len}, at {location}")
             }
+            Fault::Found { thread, location, finding } => write!(f, "thread {thread:?} {finding}, at {location}"),
             Fault::SharedMemory { thread, location, access, shared } => {
                 let shared = counted(*shared, "byte");
                 write!(
@@ -131,6 +157,10 @@ impl fmt::Display for BlockError {
                 let threads = counted(*threads, "cooperating thread");
                 write!(f, "there is no memory for the stacks of {threads}: {reason}")
             }
+        }?;
+        match seed {
+            Some(seed) => write!(f, " (to repeat it: {SEED}={seed})"),
+            None => Ok(()),
         }
     }
 }

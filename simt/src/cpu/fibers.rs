@@ -9,7 +9,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::error::Fault;
 use super::monitor::Monitor;
-use super::place::Place;
+use super::place::{Place, Turns};
 use super::thread::{CpuThread, Fiber};
 use super::warp::{self, At, Lane, WARP};
 use super::workspace::FiberSpace;
@@ -64,9 +64,16 @@ pub(super) unsafe fn run<M: Monitor>(
     };
     let mut fibers = Fibers(stacks.iter_mut().take(threads).enumerate().map(start).collect());
 
+    // A seed draws the orders of the checked device. It starts from that of the block's threads.
+    let mut random = u64::from(place.turns.start) << 32 | u64::from(place.turns.step);
     let mut descending = false;
+    let mut turns = |n: usize, descending: bool| match (place.checker, descending) {
+        (Some(_), _) => Turns::draw(n, &mut random),
+        (None, true) => Turns::descending(n),
+        (None, false) => Turns::ASCENDING,
+    };
     loop {
-        run_phase(&mut fibers.0, lanes, descending)?;
+        run_phase(place, &mut fibers.0, lanes, |n| turns(n, descending))?;
         descending = !descending;
         if lanes.iter().all(|lane| lane.at.get() == At::Returned) {
             return Ok(());
@@ -75,30 +82,51 @@ pub(super) unsafe fn run<M: Monitor>(
         if !at.is_barrier() || lanes.iter().any(|lane| lane.at.get() != at) {
             return Err(Fault::Diverged { threads: warp::describe(lanes, 0) });
         }
+        if let Some(checker) = place.checker {
+            one_line(lanes, 0)?;
+            checker.barrier();
+        }
         warp::complete_barrier(lanes);
     }
 }
 
 /// Runs every thread up to the next barrier or to its end.
-fn run_phase(threads: &mut [Thread<'_>], lanes: &[Lane], descending: bool) -> Result<(), Fault> {
+fn run_phase(
+    place: &Place<'_>,
+    threads: &mut [Thread<'_>],
+    lanes: &[Lane],
+    mut turns: impl FnMut(usize) -> Turns,
+) -> Result<(), Fault> {
     let warps = lanes.len().div_ceil(WARP);
+    let order = turns(warps);
     for turn in 0..warps {
-        let first = WARP * if descending { warps - 1 - turn } else { turn };
+        let first = WARP * order.at(turn, warps);
         let warp = &lanes[first..lanes.len().min(first + WARP)];
         loop {
+            let order = turns(warp.len());
             for turn in 0..warp.len() {
-                let lane = if descending { warp.len() - 1 - turn } else { turn };
+                let lane = order.at(turn, warp.len());
                 if warp[lane].at.get() == At::Running
                     && let CoroutineResult::Return(outcome) = threads[first + lane].resume(())
                 {
                     outcome?;
                 }
             }
-            if warp::complete_among(warp) {
+            if warp::complete_among(warp, |lanes| {
+                if let Some(checker) = place.checker {
+                    checker.lanes_barrier((first / WARP) as u32, lanes);
+                }
+            }) {
                 continue;
             }
             let at = warp[0].at.get();
             if warp.len() == WARP && at.is_warp_operation() && warp.iter().all(|lane| lane.at.get() == at) {
+                if let Some(checker) = place.checker {
+                    one_line(warp, first)?;
+                    if at.orders_warp() {
+                        checker.warp_barrier((first / WARP) as u32);
+                    }
+                }
                 warp::complete(at, warp);
             } else if warp.iter().any(|lane| lane.at.get().is_warp_operation()) {
                 return Err(Fault::Diverged { threads: warp::describe(warp, first) });
@@ -108,6 +136,16 @@ fn run_phase(threads: &mut [Thread<'_>], lanes: &[Lane], descending: bool) -> Re
         }
     }
     Ok(())
+}
+
+/// Checks that all threads wait at one line. On a GPU, threads that wait at two copies of an
+/// operation may wait for ever.
+fn one_line(lanes: &[Lane], first: usize) -> Result<(), Fault> {
+    let line = lanes[0].location.get();
+    match lanes.iter().all(|lane| lane.location.get() == line) {
+        true => Ok(()),
+        false => Err(Fault::Diverged { threads: warp::describe(lanes, first) }),
+    }
 }
 
 /// The threads of a block. Dropping it abandons those that have not returned.

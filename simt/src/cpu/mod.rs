@@ -21,6 +21,7 @@
 mod access;
 mod atomics;
 mod block;
+pub mod checker;
 mod copies;
 mod error;
 mod fibers;
@@ -38,8 +39,10 @@ mod warp;
 mod workspace;
 
 pub use block::CpuBlock;
-pub use error::{BlockError, Fault};
+pub use error::{BlockError, Fault, SEED};
+#[doc(hidden)]
+pub use monitor::Checked;
 pub use monitor::{Monitor, Unchecked};
-pub use run::run_block;
+pub use run::{CheckedLaunch, run_block};
 pub use thread::CpuThread;
 pub use workspace::Workspace;

@@ -22,6 +22,15 @@ impl Monitor for Unchecked {
     const CHECKED: bool = false;
 }
 
+/// The monitor of the checked device.
+#[derive(Clone, Copy, Debug)]
+pub enum Checked {}
+
+impl sealed::Sealed for Checked {}
+impl Monitor for Checked {
+    const CHECKED: bool = true;
+}
+
 /// How an operation uses the memory that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {

@@ -1,5 +1,6 @@
 //! What the threads of a block have in common: the block's position and its shared memory.
 
+use super::checker::Checker;
 use crate::host::Parameter;
 use crate::violation::violation;
 use crate::{Dim3, Element, Shared};
@@ -16,6 +17,51 @@ pub(super) struct Place<'a> {
     /// The start of the block's shared memory, 16-byte aligned.
     pub(super) shared: *mut u8,
     pub(super) shared_len: u32,
+    /// The shadow memory of the launch, on the checked device.
+    pub(super) checker: Option<&'a Checker>,
+    /// The order of the threads of an independent block.
+    pub(super) turns: Turns,
+}
+
+/// An order of `n` things: `start`, `start + step` and so on, modulo `n`. `step` has no common
+/// divisor with `n`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turns {
+    pub(super) start: u32,
+    pub(super) step: u32,
+}
+
+impl Turns {
+    pub(super) const ASCENDING: Self = Self { start: 0, step: 1 };
+
+    pub(super) fn descending(n: usize) -> Self {
+        Self { start: n as u32 - 1, step: n as u32 - 1 }
+    }
+
+    /// Draws an order of `n` things.
+    pub(super) fn draw(n: usize, random: &mut u64) -> Self {
+        let n = n.max(1) as u64;
+        let gcd = |mut a: u64, mut b: u64| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let mut next = || {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*random >> 33) % n
+        };
+        let start = next();
+        let first = next();
+        let step = (first..first + n).map(|step| step % n).find(|step| gcd(*step, n) == 1).unwrap_or(1);
+        Self { start: start as u32, step: step as u32 }
+    }
+
+    /// Returns which of `n` things has turn `turn`.
+    #[inline]
+    pub(super) fn at(self, turn: usize, n: usize) -> usize {
+        ((u64::from(self.start) + turn as u64 * u64::from(self.step)) % n as u64) as usize
+    }
 }
 
 impl Place<'_> {

@@ -42,7 +42,16 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
             std::mem::forget(guard);
             Cell::new(value)
         };
-        if descending {
+        if M::CHECKED {
+            // A block meets in the same places for each thread, so one order serves all its steps.
+            let threads = self.threads() as usize;
+            let mut values: Vec<_> = (0..threads).map(|_| None).collect();
+            for turn in 0..threads {
+                let rank = self.place.turns.at(turn, threads);
+                values[rank] = Some(step(rank as u32));
+            }
+            values.into_iter().flatten().collect()
+        } else if descending {
             let mut values: Box<[Cell<T>]> = (0..self.threads()).rev().map(step).collect();
             values.reverse();
             values
@@ -54,8 +63,14 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
     fn value<'v, T: Copy>(values: &'v Box<[Cell<T>]>, cx: CpuThread<'b, M>) -> &'v Cell<T> {
         &values[cx.rank as usize]
     }
-    unsafe fn meet(self) {}
+    unsafe fn meet(self) {
+        if let Some(checker) = self.place.checker {
+            checker.barrier();
+        }
+    }
     unsafe fn any(self, values: &Box<[Cell<bool>]>) -> bool {
+        // SAFETY: The caller promises that all threads of the block reach this call.
+        unsafe { self.meet() };
         values.iter().any(Cell::get)
     }
     unsafe fn exchange(self, op: Exchange, values: &Box<[Cell<u32>]>, argument: u32) -> Box<[Cell<u32>]> {

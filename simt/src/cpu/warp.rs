@@ -68,14 +68,12 @@ impl At {
         !matches!(self, Self::Running | Self::Returned) && !self.is_barrier()
     }
 
-    /// Whether the memory accesses before it are ordered before those after it, for the block.
-    #[allow(dead_code, reason = "the checked device asks it")]
-    pub(super) fn orders_block(self) -> bool {
-        self.is_barrier()
+    /// Whether a thread waits there.
+    fn waits(self) -> bool {
+        !matches!(self, Self::Running | Self::Returned)
     }
 
     /// Whether the memory accesses before it are ordered before those after it, for the warp.
-    #[allow(dead_code, reason = "the checked device asks it")]
     pub(super) fn orders_warp(self) -> bool {
         matches!(self, Self::WarpBarrier | Self::Among { among: Among::Barrier, .. })
     }
@@ -183,8 +181,9 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
 }
 
 /// Carries out the operations of tiles and of other sets of lanes that all their lanes have reached,
-/// and lets these lanes run on. Returns whether there was one.
-pub(super) fn complete_among(warp: &[Lane]) -> bool {
+/// and lets these lanes run on. Calls `ordered` with the mask of the lanes whose memory accesses an
+/// operation orders. Returns whether there was an operation.
+pub(super) fn complete_among(warp: &[Lane], ordered: impl Fn(u32)) -> bool {
     let mut progress = false;
     for lane in warp {
         let at = lane.at.get();
@@ -193,6 +192,9 @@ pub(super) fn complete_among(warp: &[Lane]) -> bool {
         let lanes = || (0..WARP).filter(|l| mask >> l & 1 == 1);
         if !lanes().all(arrived) {
             continue;
+        }
+        if at.orders_warp() {
+            ordered(mask);
         }
         let mut before = [0; WARP];
         lanes().for_each(|l| before[l] = warp[l].value.get());
@@ -282,13 +284,17 @@ fn butterfly<T: Word>(values: &mut [u32; WARP], op: impl Fn(T, T) -> T) {
 #[cold]
 pub(super) fn describe(lanes: &[Lane], first: usize) -> String {
     let mut start = first;
-    let runs = lanes.chunk_by(|a, b| a.at == b.at).map(|run| {
+    let same = |a: &Lane, b: &Lane| a.at == b.at && (!a.at.get().waits() || a.location == b.location);
+    let runs = lanes.chunk_by(same).map(|run| {
         let from = start;
         start += run.len();
-        let at = run[0].at.get();
+        let (at, location) = (run[0].at.get(), run[0].location.get());
         let mut place = at.describe().to_owned();
         if let At::Among { mask, .. } = at {
             place += &format!(", {mask:#010x}");
+        }
+        if at.waits() {
+            place += &format!(" ({location})");
         }
         if run.len() == 1 {
             format!("thread {from} {place}")

@@ -26,16 +26,26 @@ pub struct Parameter {
     name: &'static str,
     size: usize,
     align: usize,
-    is_buffer: bool,
+    buffer: Option<BufferKind>,
+}
+
+/// What a declaration says of a buffer.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct BufferKind {
+    /// The size of an element in bytes.
+    pub element: usize,
+    /// Whether the kernel may write it.
+    pub written: bool,
 }
 
 impl Parameter {
     /// Describes a parameter that is a `T` on a GPU.
     #[doc(hidden)]
     #[must_use]
-    pub const fn new<T>(name: &'static str, is_buffer: bool) -> Self {
+    pub const fn new<T>(name: &'static str, buffer: Option<BufferKind>) -> Self {
         assert!(size_of::<T>() > 0, "a parameter has at least one byte");
-        Self { name, size: size_of::<T>(), align: align_of::<T>(), is_buffer }
+        Self { name, size: size_of::<T>(), align: align_of::<T>(), buffer }
     }
 
     /// Returns its name in the declaration.
@@ -47,14 +57,21 @@ impl Parameter {
     /// Returns whether it is a buffer.
     #[must_use]
     pub const fn is_buffer(&self) -> bool {
-        self.is_buffer
+        self.buffer.is_some()
+    }
+
+    /// Returns what the declaration says of it if it is a buffer.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn buffer(&self) -> Option<BufferKind> {
+        self.buffer
     }
 
     /// Returns how many of the launch's slots of 8 bytes it takes. A buffer takes one for its address and
     /// one for its length, which a GPU does not get.
     #[must_use]
     pub const fn slots(&self) -> usize {
-        self.size.div_ceil(SLOT) + self.is_buffer as usize
+        self.size.div_ceil(SLOT) + self.is_buffer() as usize
     }
 }
 

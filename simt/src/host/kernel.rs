@@ -3,14 +3,17 @@
 use std::sync::atomic::AtomicPtr;
 
 use super::argument::Parameter;
-use crate::cpu::{CpuBlock, Unchecked};
+use crate::cpu::{Checked, CpuBlock, Unchecked};
 
 /// What the CPU device has of a kernel. [`kernel!`](crate::kernel) makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuEntry {
-    /// The function that runs one block.
+    /// The function that runs one block on the ordinary CPU device.
     #[doc(hidden)]
     pub block: BlockFn<Unchecked>,
+    /// The function that runs one block on the checked device.
+    #[doc(hidden)]
+    pub checked: BlockFn<Checked>,
 }
 
 /// The function that runs one block of a kernel on the CPU.

@@ -16,7 +16,7 @@ mod shape;
 mod slice;
 
 #[doc(hidden)]
-pub use argument::{Argument, Given, NotGiven, Slots, parameters, take, take_address, total};
+pub use argument::{Argument, BufferKind, Given, NotGiven, Slots, parameters, take, take_address, total};
 pub use argument::{Extent, MAX_PARAMETER_BYTES, MAX_PARAMETERS, Parameter};
 #[doc(hidden)]
 pub use constant::{Constant, widened};
@@ -25,6 +25,7 @@ pub use counted::counted;
 pub use error::{LaunchError, MAX_SHARED};
 #[doc(hidden)]
 pub use extents::{countable, extents, hidden};
+pub(crate) use kernel::BlockFn;
 pub use kernel::{CACHED_DEVICES, CpuEntry, Kernel, Ptx};
 #[doc(hidden)]
 pub use kernel::{Declaration, utf8};

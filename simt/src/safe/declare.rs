@@ -161,11 +161,11 @@ macro_rules! __safe_kernel {
             const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
                 $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
                     $crate::__core::stringify!($arg),
-                    $crate::__parameter!(is_buffer $kind $(<$element>)?),
+                    $crate::__parameter!(buffer $kind $(<$element>)?),
                 ),)*
                 $($($($($crate::host::Parameter::new::<$crate::__safe_hidden!($value)>(
                     $crate::__core::stringify!($extent),
-                    false,
+                    $crate::__core::option::Option::None,
                 ),)?)+)?)*
             ]);
             static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
@@ -177,6 +177,7 @@ macro_rules! __safe_kernel {
                     parameters: __PARAMETERS,
                     cpu: $crate::__core::option::Option::Some($crate::host::CpuEntry {
                         block: __thalweg_block::<$crate::cpu::Unchecked>,
+                        checked: __thalweg_block::<$crate::cpu::Checked>,
                     }),
                     cooperative: $crate::__cooperative!($context),
                 },

@@ -78,6 +78,8 @@ impl Search {
             cx.barrier();
             if cx.warp() == 0 {
                 let found = highest(cx, counts, 0, most);
+                // Other lanes may still load what this one clears.
+                cx.warp_barrier();
                 self.histogram.clear_by_warp(cx);
                 if cx.lane() == 0 {
                     cx.shared_set(self.told, 0, if found.exceeds { found.bin << 8 } else { 0 });
