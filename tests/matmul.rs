@@ -202,14 +202,14 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S
     let mut inside = vec![false; got.len()];
     for z in 0..batch {
         for row in 0..m {
-            for column in 0..n {
+            for (column, bias) in bias.iter().enumerate() {
                 let product = |kk| {
                     let x = if ta { a.get(z, kk, row) } else { a.get(z, row, kk) };
                     x * if tb { b.get(z, column, kk) } else { b.get(z, kk, column) }
                 };
                 let sum: f64 = (0..k).map(product).sum();
                 let size: f64 = (0..k).map(|kk| product(kk).abs()).sum();
-                let mut v = sum + if case.bias { bias[column].value() } else { 0.0 };
+                let mut v = sum + if case.bias { bias.value() } else { 0.0 };
                 let linear = v.abs();
                 v = activate(case.activation, v);
                 v += if case.residual { residual.get(z, row, column) } else { 0.0 };
