@@ -24,16 +24,18 @@ def main():
     module = cupy.RawModule(path=str(text))
     stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}")
-    print("M x N x K, form, types: TFLOP/s, those of cuBLAS, percent; relative error")
+    print("M x N x K, types: form, TFLOP/s of those of cuBLAS (percent, relative error)")
     for m, n, k in SIZES:
         for kind, dtype in TYPES.items():
             for out in dict.fromkeys((dtype, torch.float32)):
+                cells = []
                 for form in FORMS:
                     name = next(name for name in names if name.startswith(f"{form}_{kind}__"))
-                    report(module.get_function(name), stream, form, dtype, out, m, n, k)
+                    cells.append(measure(module.get_function(name), stream, form, dtype, out, m, n, k))
+                print(f"{m} x {n} x {k}, {str(dtype)[6:]} to {str(out)[6:]}: {'; '.join(cells)}", flush=True)
 
 
-def report(kernel, stream, form, dtype, out, m, n, k):
+def measure(kernel, stream, form, dtype, out, m, n, k):
     random = lambda *shape: torch.randn(shape, device="cuda").to(dtype)
     a = [random(*((k, m) if form == "tn" else (m, k))) for _ in range(3)]
     b = [random(*((n, k) if form == "nt" else (k, n))) for _ in range(3)]
@@ -69,8 +71,7 @@ def report(kernel, stream, form, dtype, out, m, n, k):
             if round >= 3:
                 side.append(start.elapsed_time(end))
     rates = [2e-9 * m * n * k / statistics.median(side) for side in times]
-    types = f"{str(dtype)[6:]} to {str(out)[6:]}"
-    print(f"{m} x {n} x {k}, {form}, {types}: {rates[0]:.0f}, {rates[1]:.0f}, {100 * rates[0] / rates[1]:.0f} %; {error:.0e}")
+    return f"{form} {rates[0]:.0f} of {rates[1]:.0f} ({100 * rates[0] / rates[1]:.0f} %, error {error:.0e})"
 
 
 main()
