@@ -31,7 +31,9 @@ fn time(on: Stream<Work>, launch: Launch<'_>) -> Result<f64, Error> {
 /// Times both forms and prints a row.
 fn row(on: Stream<Work>, name: &str, safe: Launch<'_>, raw: Launch<'_>) -> Result<(), Error> {
     let mut times = [vec![], vec![]];
-    (safe()?, raw()?); // the first launch loads the kernel
+    // The first launch loads the kernel.
+    safe()?;
+    raw()?;
     for _ in 0..ROUNDS {
         times[0].push(time(on, safe)?);
         times[1].push(time(on, raw)?);

@@ -145,7 +145,7 @@ kernel! {
         // Element (row, column) of the tile is at `column ^ row` of its row, so that a warp reads a
         // column without bank conflicts, too.
         let filled = b.fill(tile, (), move |t, (), i| {
-            let (row, column) = (i / 32, i % 32 ^ i / 32);
+            let (row, column) = (i / 32, (i % 32) ^ (i / 32));
             x.try_get(t, [top + row, left + column]).unwrap_or(0.0)
         });
         let tile = b.sync(filled.read());

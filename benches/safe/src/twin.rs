@@ -75,7 +75,7 @@ kernel! {
         }
         let sum = cx.warp_sum(sum);
         let warps = cx.shared::<f32>(0);
-        if cx.thread_idx().x % 32 == 0 {
+        if cx.thread_idx().x.is_multiple_of(32) {
             cx.shared_set(warps, cx.thread_idx().x / 32, sum);
         }
         cx.barrier();
@@ -106,7 +106,7 @@ kernel! {
         cx.barrier();
         let count = cx.shared_get(counts, rank);
         part.set(cx, cx.block_idx().x * 256 + rank, count);
-        cx.atomic_add(total.as_ptr().add(rank as usize), count);
+        total.atomic(rank).add(cx, count);
     }
 }
 

@@ -27,7 +27,9 @@ fn what_guards_and_loops_prove_is_not_checked() {
 
 #[test]
 fn barriers_are_where_they_are_written() {
-    for (name, barriers) in [("reduce", 1), ("transpose", 1), ("histogram", 2), ("product", 2), ("entropy", 3), ("features", 1)] {
+    for (name, barriers) in
+        [("reduce", 1), ("transpose", 1), ("histogram", 2), ("product", 2), ("entropy", 3), ("features", 1)]
+    {
         assert_eq!(count(name, "bar.sync"), barriers, "{name}");
     }
     assert_eq!(count("until", "bar.red"), 1);
