@@ -29,7 +29,7 @@ impl<M: Monitor> CpuThread<'_, M> {
     /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after
     /// checking that they are in the shared memory that the declaration asks for, and that the
     /// first one is aligned to `align` bytes.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(crate) fn shared_access<T: Element>(
         self,

@@ -27,6 +27,12 @@ impl Copies {
         self.open.push(copy);
     }
 
+    /// Forgets all copies, such as those of a thread that failed.
+    pub(super) fn clear(&mut self) {
+        self.groups.clear();
+        self.open.clear();
+    }
+
     /// Makes a group of the copies since the last commit.
     pub(super) fn commit(&mut self) {
         self.groups.push_back(std::mem::take(&mut self.open));

@@ -38,7 +38,10 @@ pub(super) unsafe fn run<M: Monitor>(
         let stack = DefaultStack::new(STACK).map_err(|e| Fault::Stacks { threads, reason: e.to_string() })?;
         stacks.push(stack);
     }
-    lanes.clear();
+    // The lanes of the last block serve again: to make a thousand new ones takes longer than some
+    // blocks.
+    lanes.truncate(threads);
+    lanes.iter().for_each(Lane::reset);
     lanes.resize_with(threads, Lane::default);
     let lanes = &lanes[..];
 
@@ -65,12 +68,15 @@ pub(super) unsafe fn run<M: Monitor>(
     let mut fibers = Fibers(stacks.iter_mut().take(threads).enumerate().map(start).collect());
 
     // A seed draws the orders of the checked device. It starts from that of the block's threads.
-    let mut random = u64::from(place.turns.start) << 32 | u64::from(place.turns.step);
+    let mut random = match place.turns {
+        Turns::Drawn { start, step } => u64::from(start) << 32 | u64::from(step),
+        Turns::Ascending | Turns::Descending => 0,
+    };
     let mut descending = false;
     let mut turns = |n: usize, descending: bool| match (place.checker, descending) {
         (Some(_), _) => Turns::draw(n, &mut random),
-        (None, true) => Turns::descending(n),
-        (None, false) => Turns::ASCENDING,
+        (None, true) => Turns::Descending,
+        (None, false) => Turns::Ascending,
     };
     loop {
         run_phase(place, &mut fibers.0, lanes, |n| turns(n, descending))?;

@@ -23,21 +23,19 @@ pub(super) struct Place<'a> {
     pub(super) turns: Turns,
 }
 
-/// An order of `n` things: `start`, `start + step` and so on, modulo `n`. `step` has no common
-/// divisor with `n`.
+/// An order of `n` things.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turns {
-    pub(super) start: u32,
-    pub(super) step: u32,
+pub(super) enum Turns {
+    Ascending,
+    Descending,
+    /// `start`, `start + step` and so on, modulo `n`. `step` has no common divisor with `n`.
+    Drawn {
+        start: u32,
+        step: u32,
+    },
 }
 
 impl Turns {
-    pub(super) const ASCENDING: Self = Self { start: 0, step: 1 };
-
-    pub(super) fn descending(n: usize) -> Self {
-        Self { start: n as u32 - 1, step: n as u32 - 1 }
-    }
-
     /// Draws an order of `n` things.
     pub(super) fn draw(n: usize, random: &mut u64) -> Self {
         let n = n.max(1) as u64;
@@ -54,13 +52,17 @@ impl Turns {
         let start = next();
         let first = next();
         let step = (first..first + n).map(|step| step % n).find(|step| gcd(*step, n) == 1).unwrap_or(1);
-        Self { start: start as u32, step: step as u32 }
+        Self::Drawn { start: start as u32, step: step as u32 }
     }
 
     /// Returns which of `n` things has turn `turn`.
     #[inline]
     pub(super) fn at(self, turn: usize, n: usize) -> usize {
-        ((u64::from(self.start) + turn as u64 * u64::from(self.step)) % n as u64) as usize
+        match self {
+            Self::Ascending => turn,
+            Self::Descending => n - 1 - turn,
+            Self::Drawn { start, step } => ((u64::from(start) + turn as u64 * u64::from(step)) % n as u64) as usize,
+        }
     }
 }
 
@@ -101,28 +103,38 @@ impl Place<'_> {
 
     /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after checking
     /// that they are inside shared memory, and that the first one is aligned to `align` bytes.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(super) fn shared_at<T: Element>(&self, s: Shared<T>, i: u32, n: u32, align: usize) -> *mut T {
         let start = u64::from(s.start) + u64::from(i) * size_of::<T>() as u64;
         if align > align_of::<T>() && !start.is_multiple_of(align as u64) {
-            violation(format!(
-                "{n} elements at once from element {i} of a window of `{}` that starts at byte {}, which needs a \
-                 multiple of {align} bytes",
-                std::any::type_name::<T>(),
-                s.start
-            ));
+            misaligned(std::any::type_name::<T>(), s.start, i, n, align);
         }
         if start + u64::from(n) * size_of::<T>() as u64 > u64::from(self.shared_len) {
-            violation(format!(
-                "element {} of a window of `{}` that starts at byte {}",
-                u64::from(i) + u64::from(n) - 1,
-                std::any::type_name::<T>(),
-                s.start
-            ));
+            past_the_end(std::any::type_name::<T>(), s.start, i, n);
         }
         // SAFETY: `run_block` made the buffer with at least `shared_len` bytes, and the check above
         // says that the elements end there or before.
         unsafe { self.shared.add(start as usize).cast() }
     }
+}
+
+// These are functions of their own so that little code is inlined for each access.
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn misaligned(element: &str, window: u32, i: u32, n: u32, align: usize) -> ! {
+    violation(format!(
+        "{n} elements at once from element {i} of a window of `{element}` that starts at byte {window}, which needs a \
+         multiple of {align} bytes"
+    ))
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn past_the_end(element: &str, window: u32, i: u32, n: u32) -> ! {
+    let last = u64::from(i) + u64::from(n) - 1;
+    violation(format!("element {last} of a window of `{element}` that starts at byte {window}"))
 }

@@ -45,7 +45,7 @@ pub unsafe fn run_block(
     workspace: &mut Workspace,
 ) -> Result<(), BlockError> {
     let entry = entry_of(kernel);
-    let block = Block { kernel, shape, idx: block_idx, slots, checker: None, turns: Turns::ASCENDING };
+    let block = Block { kernel, shape, idx: block_idx, slots, checker: None, turns: Turns::Ascending };
     // SAFETY: The caller promises what `Block::run` requires. The entry is that of the kernel.
     unsafe { block.run(entry.block, workspace) }.map_err(|error| *error)
 }

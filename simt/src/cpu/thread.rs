@@ -226,17 +226,17 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         self.meet(At::WarpSumU32, v, 0)
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
         Place::window(byte_offset)
     }
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
         Place::window(address)
     }
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
         // SAFETY: `shared_access` checked that the element is inside the buffer, which `run_block`
@@ -244,7 +244,7 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         // window's start. Only this OS thread uses the buffer. Every bit pattern is a valid `T`.
         unsafe { self.shared_access(s, i, 1, align_of::<T>(), Access::Read).read() }
     }
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
         // SAFETY: `shared_access` checked that the element is inside the buffer. The element is
@@ -252,7 +252,7 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         // thread uses the buffer.
         unsafe { self.shared_access(s, i, 1, align_of::<T>(), Access::Write).write(v) };
     }
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
         // SAFETY: `shared_access` checked that the four words are inside the buffer, which `run_block`
@@ -260,7 +260,7 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
         // buffer. Every bit pattern is a valid `T`.
         unsafe { self.shared_access(s, i, 4, 16, Access::Read).cast::<[T; 4]>().read() }
     }
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
         // SAFETY: `shared_access` checked that the four words are inside the buffer and that they

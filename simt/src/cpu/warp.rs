@@ -149,6 +149,15 @@ impl Default for Lane {
     }
 }
 
+impl Lane {
+    /// Makes the lane ready for a thread of another block. Its operands and results stay, because a
+    /// thread sets them before it uses them.
+    pub(super) fn reset(&self) {
+        self.at.set(At::Running);
+        self.copies.borrow_mut().clear();
+    }
+}
+
 /// Carries out a warp operation that all 32 lanes have reached, and lets them run on.
 pub(super) fn complete(at: At, warp: &[Lane]) {
     if at.is_matrix_operation() {
