@@ -23,7 +23,8 @@ macro_rules! parameter {
         }
         impl<T> Copy for $name<T> {}
 
-        impl<T: Element> $name<T> {
+        // The bound is at the function and not here, so that the compiler says what an element is.
+        impl<T> $name<T> {
             /// Takes the parameter from the slots that the launch carries.
             ///
             /// # Safety
@@ -32,12 +33,17 @@ macro_rules! parameter {
             #[cfg(not(target_arch = "nvptx64"))]
             #[doc(hidden)]
             #[inline(always)]
-            pub unsafe fn take(slots: &mut &[u64]) -> Self {
+            pub unsafe fn take(slots: &mut &[u64]) -> Self
+            where
+                T: Element,
+            {
                 // SAFETY: The caller promises that these two words are at the start.
                 let [address, len]: [u64; 2] = unsafe { crate::host::take(slots) };
                 Self { start: address as usize as $ptr, len: len as usize }
             }
+        }
 
+        impl<T: Element> $name<T> {
             /// Makes the parameter from the address that the launch carries.
             ///
             /// # Safety
