@@ -24,31 +24,52 @@ impl<S> Stream<S> {
         // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
         // the slice has `byte_len` bytes and this stream orders all uses of them. Buffers are freed
         // after the stream's work.
-        self.call(|s| unsafe { s.fill(slice.device_ptr(), Pattern::U8(0), slice.byte_len()) })
+        self.call(|s| unsafe { s.fill(slice.device_ptr(), 1, Pattern::U8(0), slice.byte_len()) })
     }
 
-    /// Sets every element to `value`. `T` has 1, 2 or 4 bytes.
+    /// Sets every element to `value`.
+    ///
+    /// An element of 1, 2 or 4 bytes takes one operation, and so does one whose bytes repeat after
+    /// 1, 2 or 4 bytes, such as 0. Any other takes one for each of its words of 4 bytes, 2 or 1, the
+    /// largest that divides its size and its address: two for a `f64`, three for a struct of three
+    /// `f32`. In a [capture](Stream::capture) these are as many nodes. For large elements, copy from
+    /// a buffer that holds the value.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let mut x = work.alloc::<f64>(100)?;
+    /// work.fill(&mut x, 0.1)?;
+    /// assert_eq!(work.read_blocking(&x)?, [0.1; 100]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The device has failed.
     pub fn fill<T: Plain>(self, slice: &mut DeviceSlice<S, T>, value: T) -> Result<()> {
-        const {
-            assert!(matches!(size_of::<T>(), 1 | 2 | 4), "fill takes elements of 1, 2 or 4 bytes");
-        }
+        const { element::<T>() }
         if slice.is_empty() {
             return Ok(());
         }
-        let bytes = bytemuck::bytes_of(&value);
-        let pattern = match *bytes {
-            [a] => Pattern::U8(a),
-            [a, b] => Pattern::U16(u16::from_ne_bytes([a, b])),
-            [a, b, c, d] => Pattern::U32(u32::from_ne_bytes([a, b, c, d])),
-            _ => unreachable!("asserted above"),
-        };
-        // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
-        // the slice has `len` elements, its address is a multiple of their size, and this stream
-        // orders all uses of them. The match above gave the pattern the size of one element.
-        self.call(|s| unsafe { s.fill(slice.device_ptr(), pattern, slice.len()) })
+        let (bytes, addr) = (bytemuck::bytes_of(&value), slice.device_ptr());
+        let mut words = [4, 2, 1].into_iter().filter(|&n| bytes.len() % n == 0 && addr % n as u64 == 0);
+        if let Some(n) = words.clone().find(|&n| bytes.chunks(n).all(|word| *word == bytes[..n])) {
+            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
+            // the slice has `byte_len` bytes and this stream orders all uses of them. `filter` chose
+            // a word that divides the address and the size of an element.
+            return self.call(|s| unsafe { s.fill(addr, n, pattern(&bytes[..n]), slice.byte_len() / n) });
+        }
+        let n = words.next().unwrap_or(1);
+        for (k, word) in bytes.chunks(n).enumerate() {
+            let first = addr + (k * n) as u64;
+            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
+            // the slice has `len` elements and this stream orders all uses of them. `word` is at
+            // byte `k * n` of each element, and divides the address and the size of an element.
+            self.call(|s| unsafe { s.fill(first, bytes.len(), pattern(word), slice.len()) })?;
+        }
+        Ok(())
     }
 
     /// Copies page-locked memory to the device.
@@ -93,7 +114,8 @@ impl<S> Stream<S> {
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
-    /// Copies from a buffer that may belong to another device. A graph cannot hold such a copy.
+    /// Copies from a buffer that may belong to another device. A graph cannot hold such a copy,
+    /// because CUDA does not capture it.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
@@ -114,7 +136,8 @@ impl<S> Stream<S> {
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
-    /// Copies to a buffer that may belong to another device. A graph cannot hold such a copy.
+    /// Copies to a buffer that may belong to another device. A graph cannot hold such a copy,
+    /// because CUDA does not capture it.
     ///
     /// # Errors
     /// The lengths differ, or a device has failed.
@@ -244,6 +267,15 @@ impl<S> Stream<S> {
         let mut buffer = self.alloc(data.len())?;
         self.write_blocking(data, &mut buffer)?;
         Ok(buffer)
+    }
+}
+
+/// A word of 1, 2 or 4 bytes.
+fn pattern(word: &[u8]) -> Pattern {
+    match *word {
+        [a, b, c, d] => Pattern::U32(u32::from_ne_bytes([a, b, c, d])),
+        [a, b] => Pattern::U16(u16::from_ne_bytes([a, b])),
+        _ => Pattern::U8(word[0]),
     }
 }
 

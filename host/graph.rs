@@ -24,6 +24,10 @@
 //! times. A buffer of the same block, at the same place and with the same length, is as good as the
 //! captured one, because that allocation was never freed.
 //!
+//! **Branches.** `fork.rs` has a second stream take part in a capture. It is lent second handles
+//! under another brand, so the types keep the branches apart, and it always joins, so a capture
+//! ends. The stream is parked with the capture's own.
+//!
 //! **Cost.** A capture costs its calls and the driver's instantiation. A replay is one driver call.
 //! [`Graph`] says what replays measure.
 
@@ -109,8 +113,9 @@ impl<R: Resource> Graph<R> {
         self.device
     }
 
-    /// Number of nodes: copies, fills and launches. An operation without elements or blocks adds no
-    /// node.
+    /// Number of nodes: copies, fills and launches, those of [branches](Stream::fork) included. An
+    /// operation without elements or blocks adds no node, and a [fill](Stream::fill) with large
+    /// elements several.
     pub fn len(&self) -> usize {
         self.nodes
     }

@@ -62,7 +62,8 @@
 //! [`Stream::hand`] is `record` and `wait` in one call. Several streams can read one resource
 //! through [`Shared`]. [`DeviceBuffer::split`] makes pieces that travel separately. [`Ring`] keeps
 //! slots in circulation. [`StreamPool`] and [`AnyStream`] are for programs that learn the number of
-//! streams at run time. A [`Graph`] is work that is captured once and enqueued by one call.
+//! streams at run time. A [`Graph`] is work that is captured once and enqueued by one call;
+//! its branches run side by side ([`Stream::fork`]).
 //! Forgetting a value of any of these types leaks it, and can never cause a race or a dangling
 //! pointer.
 //!
@@ -121,12 +122,15 @@ mod driver;
 mod error;
 mod event;
 mod foreign;
+mod fork;
 mod graph;
 mod host_function;
 mod kernel;
 mod lane;
 mod memory;
+mod occupancy;
 pub mod overlap;
+mod region;
 mod resource;
 mod ring;
 mod runtime;
@@ -142,9 +146,12 @@ pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 pub use event::Splitter;
 pub use event::{Event, EventFuture, Query, TimedEvent, Unzip};
 pub use foreign::{Foreign, ForeignStream};
+pub use fork::{Lend, Lent};
 pub use graph::{Capture, Graph};
 pub use lane::{AnyStream, Lane, PerThread, StreamPool};
 pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
+pub use occupancy::{Occupancy, OccupancyQuery};
+pub use region::Region;
 pub use resource::{Bundle, LeafResource, On, Resource};
 #[doc(hidden)]
 pub use resource::{Leaf, LeafInfo, Producer, Token};

@@ -10,9 +10,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUgraphNode, CUhostFn, CUjit_option, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUmodule, CUstream, CUstreamCaptureMode, culib,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUjit_option, CUmemAccessDesc,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream, CUstreamCaptureMode, culib,
 };
 
 use super::guard::{self, Forbidden};
@@ -204,6 +204,11 @@ functions! {
         bytes: usize,
         stream: CUstream,
     );
+    fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream);
+    fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream);
+    fn cuMemsetD2D8Async(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+    fn cuMemsetD2D16Async(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream);
+    fn cuMemsetD2D32Async(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream);
     fn cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream);
     fn cuMemsetD16Async(to: CUdeviceptr, value: u16, count: usize, stream: CUstream);
     fn cuMemsetD32Async(to: CUdeviceptr, value: u32, count: usize, stream: CUstream);
@@ -245,6 +250,12 @@ functions! {
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
     fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int,
+        function: CUfunction,
+        threads: c_int,
+        shared: usize,
+    );
     fn cuLaunchKernel(
         function: CUfunction,
         grid_x: c_uint,

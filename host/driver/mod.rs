@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use thalweg_simt::host::counted;
+use thalweg_simt::host::{LaunchShape, counted};
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
@@ -18,7 +18,7 @@ pub(crate) mod nvtx;
 mod stream;
 
 use cpu::CpuError;
-pub(crate) use cpu::Pattern;
+pub(crate) use cpu::{Pattern, Pitch, Rows};
 pub(crate) use cuda::{Cuda, Failure};
 
 use crate::error::Result;
@@ -345,6 +345,15 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => c.host_on_device(p)?,
             Self::Cpu(c) => c.enter().map(|_| p)?,
+        })
+    }
+
+    /// How many blocks of this shape run at once on a multiprocessor. On a GPU it needs the kernel's
+    /// `function`. A multiprocessor of the CPU device is a thread, which runs one block at a time.
+    pub(crate) fn occupancy(self, function: Option<NonNull<()>>, shape: LaunchShape) -> Result<u32, Fault> {
+        Ok(match self {
+            Self::Cuda(c) => c.occupancy(function, shape)?,
+            Self::Cpu(c) => c.enter().map(|_| 1)?,
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 use super::cpu::Work;
-use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, StreamHandle};
+use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, Rows, StreamHandle};
 use crate::lock;
 
 impl StreamHandle {
@@ -69,6 +69,35 @@ impl StreamHandle {
         Ok(())
     }
 
+    /// Starts a branch of a capture on `branch`, another [capture stream](Driver::new_capture_stream),
+    /// with what was captured so far before it. Returns the number that [`join`](Self::join) takes.
+    pub(crate) fn fork(self, event: &EventHandle, branch: Self) -> Result<usize, Fault> {
+        match (self, branch) {
+            (Self::Cpu(q), Self::Cpu(_)) => Ok(q.enter()?.recorded()),
+            _ => self.hand(event, branch).map(|()| 0),
+        }
+    }
+
+    /// Ends a branch of a capture. What is captured later comes after it. `event` is that of the
+    /// branch, and `forked` the number that [`fork`](Self::fork) returned.
+    pub(crate) fn join(self, forked: usize, branch: Self, event: &EventHandle) -> Result<(), Fault> {
+        match (self, branch) {
+            (Self::Cpu(q), Self::Cpu(branch)) => {
+                q.enter()?.join(forked, branch.enter()?);
+                Ok(())
+            }
+            _ => branch.hand(event, self),
+        }
+    }
+
+    /// Whether a capture stream is still in a capture, so that it cannot be used for another one.
+    pub(crate) fn is_capturing(self) -> bool {
+        match self {
+            Self::Cuda(c, s) => c.is_capturing(s),
+            Self::Cpu(_) => false,
+        }
+    }
+
     /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can
     /// be used again.
     pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
@@ -79,9 +108,11 @@ impl StreamHandle {
             }
             Self::Cpu(q) => match q.enter() {
                 Ok(q) => {
-                    let recording = q.take_recording();
-                    let nodes = recording.len();
-                    (Ok((GraphHandle::Cpu(recording), nodes)), true)
+                    let graph = q.take_recording().map(|recording| {
+                        let nodes = recording.len();
+                        (GraphHandle::Cpu(recording), nodes)
+                    });
+                    (graph.map_err(Fault::Cpu), true)
                 }
                 Err(why) => (Err(why.into()), false),
             },
@@ -100,7 +131,7 @@ impl StreamHandle {
         unsafe {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
-                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording),
+                (Self::Cpu(q), GraphHandle::Cpu(recording)) => q.enter()?.replay(recording)?,
                 _ => return Err(Fault::Unrelated),
             }
         }
@@ -223,18 +254,37 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Writes the pattern `count` times.
+    /// Copies planes of rows. `host` says which side is host memory: the source and the target.
     ///
     /// # Safety
-    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. The
-    /// stream orders every other access of this memory before or after the fill.
-    pub(crate) unsafe fn fill(self, to: u64, pattern: Pattern, count: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses the stream
+    /// Both sides have all rows, valid until the copy is done. The rows of the target do not
+    /// overlap, neither one another nor the source. The stream orders every other access that
+    /// conflicts with the copy before or after it.
+    pub(crate) unsafe fn copy_rows(self, copy: Rows, host: [bool; 2]) -> Result<(), Fault> {
+        // SAFETY: The caller passes valid rows whose other uses the stream orders with the copy.
+        // The method of either machine requires the same.
+        unsafe {
+            match self {
+                Self::Cuda(c, s) => c.copy_rows(s, copy, host)?,
+                Self::Cpu(q) => q.enter()?.submit(Work::CopyRows { copy, start: 0 }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the pattern `count` times, every `stride` bytes.
+    ///
+    /// # Safety
+    /// `to` and `stride` are aligned for the pattern, which is not larger than `stride`. The memory
+    /// is valid for `count` strides until the fill is done. The stream orders every other access of
+    /// this memory before or after the fill.
+    pub(crate) unsafe fn fill(self, to: u64, stride: usize, pattern: Pattern, count: usize) -> Result<(), Fault> {
+        // SAFETY: The caller passes aligned memory for `count` strides whose other uses the stream
         // orders with the fill. The method of either machine requires the same.
         unsafe {
             match self {
-                Self::Cuda(c, s) => c.fill(s, to, pattern, count)?,
-                Self::Cpu(q) => q.enter()?.submit(Work::Fill { dst: to, pattern, count }),
+                Self::Cuda(c, s) => c.fill(s, to, stride, pattern, count)?,
+                Self::Cpu(q) => q.enter()?.submit(Work::Fill { dst: to, stride, pattern, count }),
             }
         }
         Ok(())

@@ -36,18 +36,34 @@ pub(crate) struct StreamInner {
     events: &'static EventPool,
     /// Whether it is for captures only.
     captures: bool,
+    /// The streams of the branches of the capture in progress.
+    branches: Mutex<Vec<&'static StreamInner>>,
 }
 
 impl StreamInner {
     fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell, captures: bool) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self { device, handle, serial, priority, hand, events: EventPool::of(device), captures }
+        Self {
+            device,
+            handle,
+            serial,
+            priority,
+            hand,
+            events: EventPool::of(device),
+            captures,
+            branches: Mutex::default(),
+        }
     }
 
     /// Whether the stream is for captures only: it keeps its work for a graph.
     pub(crate) fn captures(&self) -> bool {
         self.captures
+    }
+
+    /// Notes the stream of a branch, which is in this stream's capture until that ends.
+    pub(crate) fn add_branch(&self, branch: &'static Self) {
+        lock(&self.branches).push(branch);
     }
 
     #[inline]
@@ -197,8 +213,11 @@ impl Device {
         }
     }
 
-    /// Parks a stream for [`take_capture_stream`](Self::take_capture_stream).
+    /// Parks a stream for [`take_capture_stream`](Self::take_capture_stream), after its capture
+    /// ended, with the streams of its branches. One that is still capturing cannot be used again.
     pub(crate) fn park_capture_stream(self, stream: &'static StreamInner) {
+        let branches = std::mem::take(&mut *lock(&stream.branches));
+        branches.into_iter().filter(|branch| !branch.handle.is_capturing()).for_each(|b| self.park_capture_stream(b));
         lock(&Parked::of(self).capture).push(stream);
     }
 }

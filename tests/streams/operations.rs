@@ -1,6 +1,6 @@
 //! What a step does to the buffers: fills, kernels, copies, the host's reads and writes, frames and host functions.
 
-use thalweg::{DeviceKind, LiveBrand, kernel};
+use thalweg::{DeviceKind, LiveBrand, Region, kernel};
 
 use crate::failure::{Outcome, equal};
 use crate::program::{FRAME, spans};
@@ -31,6 +31,18 @@ kernel! {
             y.set(cx, i, y.get(cx, i).wrapping_mul(3).wrapping_add(x.get(cx, i)));
         }
     }
+}
+
+/// Copies a range by rows of four elements, two columns at a time, and then what is left over.
+macro_rules! by_rows {
+    ($s:ident, $copy_region:ident, $copy:ident, ($x:ident, $from:ident), ($y:ident, $to:ident)) => {{
+        let rows = $from.len() / 4;
+        for columns in [0..2, 2..4] {
+            let part = Region::new(rows, 4).crop(.., columns)?;
+            $s.$copy_region($x, part.offset($from.start), $y, part.offset($to.start))?;
+        }
+        $s.$copy($x.slice($from.start + 4 * rows..$from.end)?, $y.slice_mut($to.start + 4 * rows..$to.end)?)?
+    }};
 }
 
 impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
@@ -98,7 +110,10 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
         let (from, to) = spans(self.buffers[i].len(), self.buffers[j].len(), how);
         let mut y = self.buffers[j].take_on();
         if let Some(x) = self.buffers[i].source(t) {
-            both!(self.on, x, &mut y, |s, x, y| s.copy(x.slice(from.clone())?, y.slice_mut(to.clone())?)?);
+            both!(self.on, x, &mut y, |s, x, y| match how % 5 {
+                0 => by_rows!(s, copy_region, copy, (x, from), (y, to)),
+                _ => s.copy(x.slice(from.clone())?, y.slice_mut(to.clone())?)?,
+            });
         }
         self.buffers[j].state = State::On(y);
         self.buffers[i].used(t, how);
@@ -149,7 +164,10 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
         let (from, to) = spans(self.pinned[i].len(), self.buffers[j].len(), how);
         let mut y = self.buffers[j].take_on();
         if let Some(x) = self.pinned[i].source(t) {
-            both!(self.on, x, &mut y, |s, x, y| s.copy_to_device(x.slice(from.clone())?, y.slice_mut(to.clone())?)?);
+            both!(self.on, x, &mut y, |s, x, y| match how % 5 {
+                0 => by_rows!(s, copy_region_to_device, copy_to_device, (x, from), (y, to)),
+                _ => s.copy_to_device(x.slice(from.clone())?, y.slice_mut(to.clone())?)?,
+            });
         }
         self.buffers[j].state = State::On(y);
         self.pinned[i].used(t, how);
@@ -165,7 +183,10 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
         let (from, to) = spans(self.buffers[i].len(), self.pinned[j].len(), how);
         let mut y = self.pinned[j].take_on();
         if let Some(x) = self.buffers[i].source(t) {
-            both!(self.on, x, &mut y, |s, x, y| s.copy_to_host(x.slice(from.clone())?, y.slice_mut(to.clone())?)?);
+            both!(self.on, x, &mut y, |s, x, y| match how % 5 {
+                0 => by_rows!(s, copy_region_to_host, copy_to_host, (x, from), (y, to)),
+                _ => s.copy_to_host(x.slice(from.clone())?, y.slice_mut(to.clone())?)?,
+            });
         }
         self.pinned[j].state = State::On(y);
         self.buffers[i].used(t, how);

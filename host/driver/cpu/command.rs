@@ -1,5 +1,6 @@
 //! The commands of a queue, and how they run.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -20,13 +21,37 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             Self::U8(_) => 1,
             Self::U16(_) => 2,
             Self::U32(_) => 4,
         }
     }
+}
+
+/// Where rows of bytes lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pitch {
+    /// The address of the first row.
+    pub(crate) addr: u64,
+    /// The bytes from the start of a row to that of the next.
+    pub(crate) row: usize,
+    /// The rows from the start of a plane to that of the next.
+    pub(crate) plane: usize,
+}
+
+/// A copy of planes of rows. The rows of the target do not overlap, neither one another nor the
+/// source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub(crate) to: Pitch,
+    pub(crate) from: Pitch,
+    /// The bytes of a row.
+    pub(crate) bytes: usize,
+    /// The rows of a plane.
+    pub(crate) rows: usize,
+    pub(crate) planes: usize,
 }
 
 /// A command that accesses buffers only. It can be recorded and run any number of times.
@@ -38,8 +63,10 @@ impl Pattern {
 pub(crate) enum Work {
     /// Copies bytes between device or host memory. The ranges are disjoint.
     Copy { dst: u64, src: u64, bytes: usize },
-    /// Repeats a pattern `count` times. `dst` is aligned for it.
-    Fill { dst: u64, pattern: Pattern, count: usize },
+    /// Copies rows, from row `start` on.
+    CopyRows { copy: Rows, start: usize },
+    /// Repeats a pattern `count` times, every `stride` bytes. `dst` and `stride` are aligned for it.
+    Fill { dst: u64, stride: usize, pattern: Pattern, count: usize },
     /// Runs a kernel, which [`launch`](Self::launch) made.
     Launch { kernel: &'static Kernel, shape: LaunchShape, slots: Slots, start: usize },
 }
@@ -85,6 +112,8 @@ pub(super) enum Command {
     Record(Event, u64),
     Wait(Event, u64),
     WaitValue(Flag, u32),
+    /// Two branches of a capture. Only a recorder has this command.
+    Fork([VecDeque<Command>; 2]),
     /// A `Host` whose callback has been taken out to run.
     Spent,
 }
@@ -154,7 +183,7 @@ impl Command {
                 }
                 Step::Done
             }
-            Self::WaitValue(..) | Self::Spent => Step::Done,
+            Self::WaitValue(..) | Self::Fork(_) | Self::Spent => Step::Done,
             Self::Host(_) => {
                 let Self::Host(f) = std::mem::replace(self, Self::Spent) else { return Step::Done };
                 let run = !cpu.is_poisoned();
@@ -186,6 +215,7 @@ impl Work {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Copy { bytes, .. } => *bytes == 0,
+            Self::CopyRows { copy, .. } => copy.bytes * copy.rows * copy.planes == 0,
             Self::Fill { count, .. } => *count == 0,
             Self::Launch { shape, .. } => grid::blocks(*shape) == 0,
         }
@@ -212,7 +242,28 @@ impl Work {
                 (*dst, *src, *bytes) = (*dst + part as u64, *src + part as u64, *bytes - part);
                 if *bytes == 0 { Step::Done } else { Step::Part }
             }
-            Self::Fill { dst, pattern, count } => {
+            Self::CopyRows { copy, start } => {
+                let all = copy.rows * copy.planes;
+                let end = *start + portion(all - *start, rng);
+                for i in *start..end {
+                    let at = |p: &Pitch| (p.addr as usize) + (i / copy.rows * p.plane + i % copy.rows) * p.row;
+                    // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded
+                    // copy, guarantees that all rows are valid and disjoint, that their provenance
+                    // is exposed, and that queues and events order every other conflicting access
+                    // before or after this command.
+                    unsafe {
+                        ptr::copy_nonoverlapping(
+                            ptr::with_exposed_provenance::<u8>(at(&copy.from)),
+                            ptr::with_exposed_provenance_mut::<u8>(at(&copy.to)),
+                            copy.bytes,
+                        );
+                    }
+                    cpu.noted_copy(at(&copy.to) as u64, at(&copy.from) as u64, copy.bytes);
+                }
+                *start = end;
+                if end == all { Step::Done } else { Step::Part }
+            }
+            Self::Fill { dst, stride, pattern, count } => {
                 let part = portion(*count, rng);
                 let p = ptr::with_exposed_provenance_mut::<u8>(*dst as usize);
                 // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded fill,
@@ -221,13 +272,18 @@ impl Work {
                 // before or after this command.
                 unsafe {
                     match *pattern {
-                        Pattern::U8(v) => p.write_bytes(v, part),
-                        Pattern::U16(v) => (0..part).for_each(|i| p.cast::<u16>().add(i).write(v)),
-                        Pattern::U32(v) => (0..part).for_each(|i| p.cast::<u32>().add(i).write(v)),
+                        Pattern::U8(v) if *stride == 1 => p.write_bytes(v, part),
+                        Pattern::U8(v) => (0..part).for_each(|i| p.add(i * *stride).write(v)),
+                        Pattern::U16(v) => (0..part).for_each(|i| p.add(i * *stride).cast::<u16>().write(v)),
+                        Pattern::U32(v) => (0..part).for_each(|i| p.add(i * *stride).cast::<u32>().write(v)),
                     }
                 }
-                cpu.noted_write(*dst, part * pattern.size());
-                (*dst, *count) = (*dst + (part * pattern.size()) as u64, *count - part);
+                if *stride == pattern.size() {
+                    cpu.noted_write(*dst, part * *stride);
+                } else {
+                    (0..part).for_each(|i| cpu.noted_write(*dst + (i * *stride) as u64, pattern.size()));
+                }
+                (*dst, *count) = (*dst + (part * *stride) as u64, *count - part);
                 if *count == 0 { Step::Done } else { Step::Part }
             }
             Self::Launch { kernel, shape, slots, start } => {
@@ -266,6 +322,7 @@ impl fmt::Debug for Command {
             Self::Free { bytes, .. } => write!(f, "free of {}", counted(*bytes, "byte")),
             Self::Record(..) => f.write_str("record"),
             Self::Wait(..) => f.write_str("wait for an event"),
+            Self::Fork(_) => f.write_str("branches"),
             Self::WaitValue(_, value) => write!(f, "wait for a flag to reach {value}"),
         }
     }
@@ -275,6 +332,9 @@ impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Copy { bytes, .. } => write!(f, "copy of {}", counted(*bytes, "byte")),
+            Self::CopyRows { copy, .. } => {
+                write!(f, "copy of {} of {}", counted(copy.rows * copy.planes, "row"), counted(copy.bytes, "byte"))
+            }
             Self::Fill { count, pattern, .. } => write!(f, "fill of {}", counted(count * pattern.size(), "byte")),
             Self::Launch { kernel, .. } => write!(f, "launch of `{}`", kernel.name()),
         }

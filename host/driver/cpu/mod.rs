@@ -58,6 +58,7 @@ mod grid;
 mod loom_tests;
 mod memory;
 mod queue;
+mod recording;
 mod rng;
 mod scheduler;
 mod sync;
@@ -74,9 +75,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use thalweg_simt::cpu::{BlockError, SEED};
 use thalweg_simt::host::counted;
 
-pub(crate) use command::{Pattern, Work};
+pub(crate) use command::{Pattern, Pitch, Rows, Work};
 pub(crate) use event::Event;
-pub(crate) use queue::{Queue, Recording};
+pub(crate) use queue::Queue;
+pub(crate) use recording::Recording;
 
 use memory::Ledger;
 use scheduler::Scheduler;
@@ -108,6 +110,8 @@ pub(crate) struct Cpu {
     pool: OnceLock<Option<ThreadPool>>,
     ledger: Ledger,
     poisoned: AtomicBool,
+    /// Queues for branches of recordings that no recording has now.
+    helpers: Mutex<Vec<&'static Queue>>,
     /// The first error that poisoned the device.
     cause: Mutex<Option<CpuError>>,
 }
@@ -133,6 +137,7 @@ impl Cpu {
             pool: OnceLock::new(),
             ledger: Ledger::new(),
             poisoned: AtomicBool::new(false),
+            helpers: Mutex::default(),
             cause: Mutex::default(),
         })
     }

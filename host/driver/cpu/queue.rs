@@ -25,16 +25,6 @@ pub(crate) struct Queue {
     progress: Condvar,
 }
 
-/// Commands that can be enqueued any number of times.
-#[derive(Debug)]
-pub(crate) struct Recording(Box<[Work]>);
-
-impl Recording {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
 struct State {
     commands: VecDeque<Command>,
     enqueued: u64,
@@ -87,24 +77,15 @@ impl Queue {
         self.push(Command::Free { addr, bytes });
     }
 
-    /// Takes the commands that a [recorder](super::Cpu::recorder) was given since the last call.
-    pub(crate) fn take_recording(&self) -> Recording {
-        let commands = std::mem::take(&mut lock(&self.state).commands);
-        let work = |command| match command {
-            Command::Work(work) => Some(work),
-            _ => None, // a capture takes no other commands
-        };
-        Recording(commands.into_iter().filter_map(work).collect())
+    /// Takes the commands from number `from` on. Only a [recorder](super::Cpu::recorder), which runs
+    /// nothing, keeps its commands.
+    pub(super) fn take_commands(&self, from: usize) -> VecDeque<Command> {
+        lock(&self.state).commands.split_off(from)
     }
 
-    /// Enqueues the whole recording, with no other command in between.
-    ///
-    /// # Safety
-    /// What each recorded command required holds again, as if it were enqueued here now.
-    pub(crate) unsafe fn replay(&self, recording: &Recording) {
-        if recording.len() > 0 {
-            self.enqueue(recording.len(), |commands| commands.extend(recording.0.iter().cloned().map(Command::Work)));
-        }
+    /// The number of commands that a [recorder](super::Cpu::recorder) has.
+    pub(crate) fn recorded(&self) -> usize {
+        lock(&self.state).commands.len()
     }
 
     /// Records the event here.
@@ -182,7 +163,7 @@ impl Queue {
         if done { self.cpu.check().map(|()| true) } else { Ok(false) }
     }
 
-    fn push(&self, command: Command) {
+    pub(super) fn push(&self, command: Command) {
         self.push_with(|| command);
     }
 
@@ -193,7 +174,7 @@ impl Queue {
 
     /// Enqueues the `count` commands that `add` adds.
     #[inline]
-    fn enqueue(&self, count: usize, add: impl FnOnce(&mut VecDeque<Command>)) {
+    pub(super) fn enqueue(&self, count: usize, add: impl FnOnce(&mut VecDeque<Command>)) {
         let mut state = lock(&self.state);
         add(&mut state.commands);
         state.enqueued += count as u64;

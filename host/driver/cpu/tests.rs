@@ -38,7 +38,7 @@ impl Words {
     }
 
     fn fill(self, queue: &Queue, v: u32) {
-        unsafe { queue.submit(Work::Fill { dst: self.addr, pattern: Pattern::U32(v), count: self.len }) }
+        unsafe { queue.submit(Work::Fill { dst: self.addr, stride: 4, pattern: Pattern::U32(v), count: self.len }) }
     }
 
     fn copy(self, queue: &Queue, to: Self) {
@@ -473,7 +473,8 @@ fn fills_repeat_their_pattern() {
         let queue = cpu.queue(0).unwrap();
         let x = Words::new(cpu, 8);
         unsafe {
-            let fill = |dst, pattern, count| queue.submit(Work::Fill { dst, pattern, count });
+            let fill =
+                |dst, pattern: Pattern, count| queue.submit(Work::Fill { dst, stride: pattern.size(), pattern, count });
             fill(x.addr, Pattern::U8(1), 8);
             fill(x.addr + 8, Pattern::U16(0x0203), 4);
             fill(x.addr + 16, Pattern::U32(0x0405_0607), 2);

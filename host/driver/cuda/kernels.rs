@@ -83,6 +83,26 @@ impl Cuda {
         }
     }
 
+    /// How many blocks of this shape run at once on a multiprocessor. The driver refuses the
+    /// question without a function.
+    pub(crate) fn occupancy(&self, function: Option<NonNull<()>>, shape: LaunchShape) -> Result<u32, Failure> {
+        let _current = self.enter()?;
+        let function = function.map_or(null_mut(), |f| f.as_ptr().cast());
+        let threads: u32 = shape.block.iter().product(); // at most 1024, as every `LaunchShape`
+        let mut blocks: c_int = 0;
+        // SAFETY: `enter` made the context current, and `function` is a function of this device or
+        // null, which the driver refuses. The call stores one integer in `blocks`.
+        unsafe {
+            ffi::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                function,
+                threads as c_int,
+                shape.shared as usize,
+            )?;
+        }
+        Ok(blocks.max(0) as u32)
+    }
+
     /// Launches a kernel. The driver refuses a launch without a function.
     ///
     /// # Safety

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use cudarc::driver::sys;
 
 use super::{Cuda, Failure, Stream};
-use crate::driver::{Pattern, ffi};
+use crate::driver::{Pattern, Rows, ffi};
 
 impl Cuda {
     /// The free and the total bytes of the device. Spare memory of the pool counts as free.
@@ -205,17 +205,97 @@ impl Cuda {
         unsafe { ffi::cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0) }
     }
 
-    /// Writes the pattern `count` times.
+    /// Copies planes of rows. `host` says which side is host memory: the source and the target.
     ///
     /// # Safety
-    /// `to` is aligned for the pattern and is valid for `count` of it until the fill is done. `s`
-    /// orders every other access of this memory before or after the fill.
+    /// Both sides have all rows, valid until the copy is done. The rows of the target do not
+    /// overlap, neither one another nor the source. `s` orders every other access that conflicts
+    /// with the copy before or after it.
+    pub(crate) unsafe fn copy_rows(&self, s: Stream, copy: Rows, host: [bool; 2]) -> Result<(), Failure> {
+        use sys::CUmemorytype_enum::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
+        let Rows { from, to, bytes, rows, planes } = copy;
+        let [from_type, to_type] = host.map(|host| if host { CU_MEMORYTYPE_HOST } else { CU_MEMORYTYPE_DEVICE });
+        if planes == 1 {
+            let copy = sys::CUDA_MEMCPY2D {
+                srcXInBytes: 0,
+                srcY: 0,
+                srcMemoryType: from_type,
+                srcHost: from.addr as usize as *const _,
+                srcDevice: from.addr,
+                srcArray: null_mut(),
+                srcPitch: from.row,
+                dstXInBytes: 0,
+                dstY: 0,
+                dstMemoryType: to_type,
+                dstHost: to.addr as usize as *mut _,
+                dstDevice: to.addr,
+                dstArray: null_mut(),
+                dstPitch: to.row,
+                WidthInBytes: bytes,
+                Height: rows,
+            };
+            // SAFETY: The caller passes valid rows whose other uses `s` orders with the copy. The
+            // driver reads `copy` during the call.
+            return unsafe { call_on!(self, s, cuMemcpy2DAsync_v2(&copy, s.0)) };
+        }
+        let copy = sys::CUDA_MEMCPY3D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: from_type,
+            srcHost: from.addr as usize as *const _,
+            srcDevice: from.addr,
+            srcArray: null_mut(),
+            reserved0: null_mut(),
+            srcPitch: from.row,
+            srcHeight: from.plane,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: to_type,
+            dstHost: to.addr as usize as *mut _,
+            dstDevice: to.addr,
+            dstArray: null_mut(),
+            reserved1: null_mut(),
+            dstPitch: to.row,
+            dstHeight: to.plane,
+            WidthInBytes: bytes,
+            Height: rows,
+            Depth: planes,
+        };
+        // SAFETY: The caller passes valid rows whose other uses `s` orders with the copy. The
+        // driver reads `copy` during the call.
+        unsafe { call_on!(self, s, cuMemcpy3DAsync_v2(&copy, s.0)) }
+    }
+
+    /// Writes the pattern `count` times, every `stride` bytes.
+    ///
+    /// # Safety
+    /// `to` and `stride` are aligned for the pattern, which is not larger than `stride`. The memory
+    /// is valid for `count` strides until the fill is done. `s` orders every other access of this
+    /// memory before or after the fill.
     #[inline]
-    pub(crate) unsafe fn fill(&self, s: Stream, to: u64, pattern: Pattern, count: usize) -> Result<(), Failure> {
+    pub(crate) unsafe fn fill(
+        &self,
+        s: Stream,
+        to: u64,
+        stride: usize,
+        pattern: Pattern,
+        count: usize,
+    ) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller passes aligned memory for `count` patterns whose other uses `s` orders
-        // with the fill.
+        // SAFETY: The caller passes aligned memory for `count` strides whose other uses `s` orders
+        // with the fill. The strided functions write rows of one pattern, `stride` bytes apart.
         unsafe {
+            if stride != pattern.size() {
+                return match pattern {
+                    Pattern::U8(v) => ffi::cuMemsetD2D8Async(to, stride, v, 1, count, s.0),
+                    Pattern::U16(v) => ffi::cuMemsetD2D16Async(to, stride, v, 1, count, s.0),
+                    Pattern::U32(v) => ffi::cuMemsetD2D32Async(to, stride, v, 1, count, s.0),
+                };
+            }
             match pattern {
                 Pattern::U8(v) => ffi::cuMemsetD8Async(to, v, count, s.0),
                 Pattern::U16(v) => ffi::cuMemsetD16Async(to, v, count, s.0),

@@ -432,10 +432,7 @@ impl Cuda {
         // stores one handle in `graph`, which is null if the capture is not valid.
         let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
         self.capturing.fetch_sub(1, Ordering::Relaxed);
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
-        // SAFETY: `new_stream` made the stream. The call stores one number in `status`.
-        let asked = unsafe { ffi::cuStreamIsCapturing(s.0, &mut status) };
-        let usable = asked.is_ok() && status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
+        let usable = !self.is_capturing(s);
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {
             // SAFETY: `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores into
@@ -451,6 +448,14 @@ impl Cuda {
             let _ = unsafe { ffi::cuGraphDestroy(graph) };
         }
         (made.map(|()| (Graph(executable), nodes)), usable)
+    }
+
+    /// Whether the stream is in a capture, or that is not known.
+    pub(crate) fn is_capturing(&self, s: Stream) -> bool {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
+        // SAFETY: `new_stream` made the stream. The call stores one number in `status`.
+        let asked = self.enter().and_then(|_current| unsafe { ffi::cuStreamIsCapturing(s.0, &mut status) });
+        asked.is_err() || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint
     }
 
     /// Enqueues a whole graph. It runs after its own earlier launches, whichever stream they are
