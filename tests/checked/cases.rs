@@ -246,6 +246,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
             (Race, "all threads store the result"),
             (Shared, "the last loop goes one part too far"),
             (Race, "all blocks store to one element"),
+            (Diverged, "the threads wait at two barriers"),
         ],
     },
     Family {
@@ -264,6 +265,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
             (Race, "the offset of the row is dropped"),
             (Bounds, "the index of the result is one too large"),
             (Race, "the bins are cleared while other warps load them"),
+            (Unwritten, "one block does not clear the bins"),
         ],
     },
     Family {
@@ -332,6 +334,7 @@ pub(crate) const FAMILIES: [Family; 13] = [
             (Shared, "a vector in shared memory is one vector too far"),
             (Race, "a byte is stored while another thread loads the word"),
             (Race, "a vector is stored while other threads load its words"),
+            (Race, "a warp loads what another one stored before its own barrier"),
         ],
     },
 ];

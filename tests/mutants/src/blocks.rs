@@ -65,6 +65,15 @@ kernel! {
                     cx.barrier();
                 }
             }
+            // The threads wait at two barriers.
+            14 => {
+                if cx.warp() == 0 {
+                    cx.barrier();
+                    _ = cx.lane();
+                } else {
+                    cx.barrier();
+                }
+            }
             _ => cx.barrier(),
         }
         // Every thread stores the result, or the blocks store it to one element.
@@ -92,6 +101,8 @@ kernel! {
             1 => 0,
             2 => BINS - 1,
             3 => BINS + 1,
+            // One block relies on what another one left.
+            13 if row == 1 => 0,
             _ => BINS,
         };
         if rank < zeroed {
@@ -361,7 +372,18 @@ kernel! {
             cx.shared_set4(behind, at, [cx.rank(); 4]);
         }
         cx.barrier();
-        let v = cx.shared_get(words, (cx.rank() + 1) % BLOCK) + cx.shared_get(behind, cx.rank());
+        let mut v = cx.shared_get(words, (cx.rank() + 1) % BLOCK) + cx.shared_get(behind, cx.rank());
+        if m == 7 {
+            cx.barrier();
+            if cx.warp() == 1 {
+                cx.shared_set(words, cx.rank(), 1);
+            }
+            // Each warp waits for itself only.
+            cx.warp_barrier();
+            if cx.warp() == 0 {
+                v += cx.shared_get(words, cx.rank() + 32);
+            }
+        }
         let bytes = cx.shared::<u8>(0);
         // A byte of a word, or a vector, is stored while other threads still read there.
         if m == 5 {
