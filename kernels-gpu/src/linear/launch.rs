@@ -152,7 +152,7 @@ pub(super) enum Form {
     Tt,
 }
 
-/// The arguments of a kernel. They are those of the declarations in [`kernels`].
+/// The arguments of a kernel. They are those of the declarations in the module `kernels`.
 #[derive(Debug)]
 pub struct Arguments<'a, S, T> {
     pub(super) form: Form,
@@ -201,7 +201,7 @@ mod sealed {
     impl Sealed for super::bf16 {}
 }
 
-/// The type of the elements of a product's operands: `f32`, [`f16`] or [`bf16`].
+/// The type of the elements of a product's operands: `f32`, [`f16`](struct@f16) or [`bf16`].
 pub trait Operand: Element + sealed::Sealed {
     #[doc(hidden)]
     fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error>;

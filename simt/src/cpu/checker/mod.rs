@@ -1,6 +1,6 @@
 //! The checked device: shadow memory for the accesses of a launch.
 //!
-//! A launch gets a [`Checker`], which sees each access before it happens. The blocks of the launch
+//! A launch gets a `Checker`, which sees each access before it happens. The blocks of the launch
 //! run one after another on one OS thread. So the checker needs no locks, and a seed repeats what
 //! happened.
 //!
@@ -11,10 +11,10 @@
 //! **Written or not.** Each byte of an allocation has a flag, which copies, fills and kernels set
 //! (see [`memory`]). Shared memory counts as not written when a block starts.
 //!
-//! **Races.** Each granule of memory keeps its latest accesses ([`record::Cell`]). A record holds
+//! **Races.** Each granule of memory keeps its latest accesses (`record::Cell`). A record holds
 //! the block, the thread and a *tick*, which counts the barriers of the block. An access is ordered
 //! after a recorded one if the thread is the same, or if a barrier of the block or of the warp lies
-//! between them, or if the thread acquired what the other one released ([`clock`]). A pair that is
+//! between them, or if the thread acquired what the other one released (`clock`). A pair that is
 //! not ordered is a race, unless both only load or both are atomic. Buffers that are `In` need no
 //! records: the types of the launcher say that nobody writes them. Which accesses race does not
 //! depend on the order in which threads happen to run, except for atomic operations and branches
