@@ -21,7 +21,7 @@ kernel! {
     require {
         (1..=16384).contains(&height),
         (4..=16384).contains(&width),
-        width % 4 == 0,
+        width.is_multiple_of(4),
         rgb.len() == 3 * height * width,
         planes.len() == 6 * height * width,
     }
@@ -58,7 +58,7 @@ kernel! {
     require {
         (1..=16384).contains(&height),
         (4..=16384).contains(&width),
-        width % 4 == 0,
+        width.is_multiple_of(4),
         linear.len() == 256,
         rgb.len() == 3 * height * width,
         planes.len() == 3 * height * width,
@@ -87,7 +87,7 @@ kernel! {
     require {
         (1..=16384).contains(&height),
         (4..=16384).contains(&width),
-        width % 4 == 0,
+        width.is_multiple_of(4),
         rgb.len() == 3 * height * width,
         planes.len() == 4 * height * width,
     }
