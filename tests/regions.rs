@@ -7,7 +7,9 @@ use bytemuck::{Pod, Zeroable};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::devices::{everywhere, everywhere_and_seeded};
-use thalweg::{AnyStream, Brand, DeviceBuffer, DeviceKind, Error, PinnedBuffer, Plain, Region, Resource, Stream};
+use thalweg::{
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, PinnedBuffer, Plain, Region, Resource, Stream,
+};
 use thalweg::{kernel, ptx};
 
 ptx! {}
@@ -181,6 +183,41 @@ fn elements_of_any_size_fill_a_buffer() {
         filled([1u16, 2, 3], len);
         filled(Odd { a: 1, b: [2, 3] }, len);
         filled(u128::MAX / 3 + 1, len);
+    }
+}
+
+kernel! {
+    unsafe fn duplicate(cx: impl Simt, n: u32, x: In<u64>, y: Out<u64>)
+    require { x.len() == n, y.len() == n }
+    grid(n.div_ceil(64)) block(64)
+    {
+        let i = cx.global_x();
+        if i < n {
+            y.set(cx, i, x.get(cx, i));
+        }
+    }
+}
+
+/// A checked device knows which bytes a copy of a region and a fill with large elements have
+/// written, and so which not.
+#[test]
+fn a_checked_device_knows_what_was_written() {
+    let run = |filled: usize, columns: usize| -> Result<(), Error> {
+        let device = Device::checked_cpu()?;
+        AnyStream::new(device)?.enter(|s| {
+            let mut x = s.alloc::<u64>(60)?;
+            s.fill(x.slice_mut(..filled)?, 0x1234_5678_9abc_def0)?;
+            let (mut y, mut z) = (s.alloc::<u64>(60)?, s.alloc::<u64>(60)?);
+            let part = Region::new(6, columns).pitch(10);
+            s.copy_region(&x, part, &mut y, part)?;
+            duplicate(s, 60, &y, &mut z)?;
+            s.synchronize()
+        })
+    };
+    run(60, 10).unwrap();
+    for (filled, columns) in [(59, 10), (60, 9)] {
+        let found = run(filled, columns).unwrap_err().to_string();
+        assert!(found.contains("written"), "{filled}, {columns}: {found}");
     }
 }
 
