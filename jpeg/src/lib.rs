@@ -10,7 +10,7 @@
 //! # Trust
 //!
 //! Files may come from strangers. The parser has no unsafe code. The memory that a file asks for is
-//! bounded by its length: at most 2 KiB for each byte of coded data. The kernels bound every index,
+//! bounded by its length: at most 4 KiB for each byte of coded data. The kernels bound every index,
 //! and their time is bounded by the length of the data. A broken file is an error of its own and
 //! leaves the other files of its batch alone.
 //!
