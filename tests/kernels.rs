@@ -319,6 +319,23 @@ proptest! {
     }
 }
 
+/// Patches past the end of an image share a tile with the last ones, which their threads write. The
+/// checked device reports a thread that reads a patch of another one.
+#[test]
+fn relevance_of_images_that_end_within_a_tile() {
+    for n in [8193, 9001, 9216, 10239, 10241] {
+        let features = draw(PLANES * n, n as u64, |random| random.unit() as f32);
+        let entropy = draw(n, 1, |random| random.unit() as f32);
+        let salience = oracle::salience(&wide(&features), 0.5);
+        let (want, spread) = oracle::relevance(&[&wide(&entropy), &salience], &[0.25, 0.75]);
+        on_each_device(|stream| {
+            let (got_salience, got) = run_relevance(stream, 0.5, [0.25, 0.75], &features, &entropy, 0);
+            assert_close("salience", &got_salience, &salience, 2e-6);
+            assert_close("relevance", &got, &want, relevance_error(spread));
+        });
+    }
+}
+
 // --- allocate --------------------------------------------------------------------------------------------
 
 /// An allocation to make: relevances, sides, budget, focus, and what room there is beside what is needed.

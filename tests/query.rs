@@ -403,6 +403,22 @@ proptest! {
     }
 }
 
+/// Patches past the end of an image share a tile with the last ones, which their threads write. The
+/// checked device reports a thread that reads a patch of another one.
+#[test]
+fn scores_of_images_that_end_within_a_tile() {
+    let weights = Weights::random(64, 0.0, 3);
+    let (head, query) = weights.build(true);
+    let (coupling, predictor) = (head.coupling(&query).unwrap(), head.predictor(&query).unwrap().unwrap());
+    for n in [8193, 9001, 10241] {
+        let mut random = SplitMix(n as u64);
+        let features = (0..n * PLANES).map(|_| random.unit() as f32).collect();
+        let entropy = (0..n).map(|_| random.unit() as f32).collect();
+        let inputs = Inputs { counts: vec![n], edge: 8, least_peak: 0.0, bias: 0.5, features, entropy, shift: 0 };
+        on_each_device(|stream| check_scores(&inputs, &weights, &run_scores(stream, &inputs, &coupling, &predictor)));
+    }
+}
+
 #[track_caller]
 fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
     let &Inputs { edge, least_peak, bias, .. } = inputs;

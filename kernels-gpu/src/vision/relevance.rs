@@ -114,10 +114,7 @@ kernel! {
         }
         let [peak] = maxima(cx, cx.shared::<f32>(0), [peak]);
 
-        let load = |i: u32| {
-            let i = part.inside(i) as usize;
-            [salience.get(cx, i), 0.0, entropy.get(cx, i)]
-        };
+        let load = |i: u32| [salience.get(cx, i as usize), 0.0, entropy.get(cx, i as usize)];
         part.normalise(cx, held, load, salience, relevance, |[salience, _, entropy]| {
             let score = if peak > 0.0 { salience / peak } else { 0.0 };
             (score, cx.fma(mix_entropy, entropy, mix_salience * score))
@@ -153,10 +150,10 @@ kernel! {
         }
         let part = Part::new(cx, span);
         let load = |i: u32| {
-            let i = part.inside(i) as usize;
+            let i = i as usize;
             [salience.get(cx, i), entropy.get(cx, i), participatory.get(cx, i)]
         };
-        let held = part.tile(part.first, load);
+        let held = part.tile(part.first, |i| load(part.inside(i)));
         let mix = [0, 1, 2].map(|k| mix.get(cx, (image * 3 + k) as usize));
 
         let pieces = span.len().div_ceil(PIECE);
@@ -220,7 +217,8 @@ impl Part {
     }
 
     /// Writes salience and relevance of an image's patches. `raw` makes the salience and the
-    /// weighted sum of what `load` returns for a patch; `held` is that for the first patches.
+    /// weighted sum of what `load` returns for a patch; `held` is that for the first patches, or
+    /// for any others of the image in the place of those past the end.
     ///
     /// # Safety
     /// All threads of the block call it. The maps have these patches, which no other block writes,
@@ -236,8 +234,11 @@ impl Part {
         raw: impl Fn([f32; 3]) -> (f32, f32),
     ) {
         let (mut least, mut most) = (f32::INFINITY, f32::NEG_INFINITY);
+        // In the place of a patch past the end, a thread loads the first one of the tile, which is
+        // its own: any other may be written at that time by the thread that has it.
+        let own = |i: u32, at: u32| if i < self.end { i } else { at };
         // SAFETY: Every store is to a patch from `first` on and below `end`, so it is a patch of
-        // the image, and in both passes the same thread has it. `inside` keeps the load inside.
+        // the image, and in both passes the same thread has it. `own` returns such patches too.
         // `maxima` gets the windows that the caller promises.
         unsafe {
             let held = held.map(|v| {
@@ -247,11 +248,9 @@ impl Part {
             });
             let mut at = self.rest();
             while at < self.end {
-                let next: [_; FEW] = self.tile(at, &load);
+                let next: [_; FEW] = self.tile(at, |i| load(own(i, at)));
                 for v in next {
                     let (score, v) = raw(v);
-                    // A patch past the end was loaded as the last one, whose thread may have
-                    // divided it already.
                     if at < self.end {
                         salience.set(cx, at as usize, score);
                         relevance.set(cx, at as usize, v);
@@ -273,7 +272,7 @@ impl Part {
                 at += self.threads;
             }
             while at < self.end {
-                let next: [_; FEW] = self.tile(at, |i| relevance.get(cx, self.inside(i) as usize));
+                let next: [_; FEW] = self.tile(at, |i| relevance.get(cx, own(i, at) as usize));
                 for v in next {
                     if at < self.end {
                         relevance.set(cx, at as usize, scaled(v));
