@@ -2,21 +2,25 @@
 //! `cargo bench -p thalweg-jpeg --bench decode -- BATCH FILE...`
 //!
 //! The batch has the given files in turn. Each time is the median of 15 runs by the host's clock:
-//! reading the headers and copying the coded data, and then everything on the device, the upload
-//! included. Without arguments, it decodes the golden files once and says so: CI runs it like this.
+//! reading the headers and copying the coded data into page-locked memory, then everything on the
+//! device, the upload included, and then both, where the host reads a batch while the device decodes
+//! the one before. `RAYON_NUM_THREADS` sets the threads that read. With `--read` before BATCH, it only
+//! reads. Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use thalweg::{Device, Error, stream_tags};
-use thalweg_jpeg::{Batch, Decoder};
+use thalweg::{Device, Error, Event, stream_tags};
+use thalweg_jpeg::{Decoder, Images};
 
 stream_tags!(Decode);
 
 const RUNS: usize = 15;
 
 fn main() -> Result<(), Error> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let read_only = arguments.first().is_some_and(|a| a == "--read");
+    arguments.drain(..usize::from(read_only));
     let (size, paths) = match arguments.split_first() {
         Some((size, paths)) if !paths.is_empty() => (size.parse().expect("BATCH is a number"), paths.to_vec()),
         _ => {
@@ -26,42 +30,76 @@ fn main() -> Result<(), Error> {
         }
     };
     let files: Vec<Vec<u8>> = paths.iter().map(|path| std::fs::read(path).expect("the file can be read")).collect();
-    let batch: Vec<&[u8]> = (0..size).map(|i| &files[i % files.len()][..]).collect();
+    // Each image has bytes of its own, which are not in the caches because another one had them.
+    let copies: Vec<Vec<u8>> = (0..size).map(|i| files[i % files.len()].clone()).collect();
+    let batch: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
+    let bytes: usize = batch.iter().map(|file| file.len()).sum();
 
     let device = Device::best()?;
     let stream = device.stream::<Decode>()?;
-    let decoder = Decoder::new(&stream);
-    let (mut host, mut on_device) = (Vec::new(), Vec::new());
+    let mut decoder = Decoder::new(device);
+    let (mut host, mut on_device, mut together) = (Vec::new(), Vec::new(), Vec::new());
     let mut pixels = 0.0;
     for run in 0..RUNS + 3 {
         let start = Instant::now();
-        let read = Batch::new(&batch);
+        let read = decoder.read(&batch)?;
         let after = Instant::now();
-        let images = decoder.decode(&read)?.synchronize()?;
-        let end = Instant::now();
         if run >= 3 {
             host.push(after - start);
-            on_device.push(end - after);
+        }
+        if read_only {
+            continue;
+        }
+        let images = decoder.decode(&stream, read)?.synchronize()?;
+        if run >= 3 {
+            on_device.push(after.elapsed());
         }
         let size = |i| images.image(i).map(|image| f64::from(image.height) * f64::from(image.width));
         pixels = (0..images.len()).map(|i| size(i).expect("the file is decoded")).sum();
+        decoder.recycle(Event::ready(images));
+    }
+    // The host reads the next batch while the device decodes.
+    let mut before = None;
+    for run in 0..RUNS + 4 {
+        if read_only {
+            break;
+        }
+        let start = Instant::now();
+        let read = decoder.read(&batch)?;
+        let images = decoder.decode(&stream, read)?;
+        if let Some(before) = before.replace(images) {
+            let done: Images = Event::synchronize(before)?;
+            decoder.recycle(Event::ready(done));
+        }
+        if run >= 4 {
+            together.push(start.elapsed());
+        }
     }
     let median = |mut times: Vec<Duration>| {
         times.sort();
         times[times.len() / 2].as_secs_f64()
     };
-    let (host, on_device) = (median(host), median(on_device));
-    let bytes: usize = batch.iter().map(|file| file.len()).sum();
+    let threads = rayon::current_num_threads();
+    let host = median(host);
     println!(
-        "{}: {size} images, {:.1} MPix, {:.3} bytes a pixel: host {:.2} ms, device with upload {:.2} ms: {:.0} images/s, {:.2} GPix/s, {:.2} GB/s compressed",
+        "{}: {size} images, {bytes} bytes: read in {:.2} ms by {threads} threads, {:.2} GB/s",
         device.name(),
-        pixels / 1e6,
-        bytes as f64 / pixels,
         1e3 * host,
-        1e3 * on_device,
-        size as f64 / on_device,
-        pixels / on_device / 1e9,
-        bytes as f64 / on_device / 1e9,
+        bytes as f64 / host / 1e9
     );
+    if read_only {
+        return Ok(());
+    }
+    let (on_device, together) = (median(on_device), median(together));
+    println!("{:.1} MPix, {:.3} bytes a pixel", pixels / 1e6, bytes as f64 / pixels);
+    for (what, time) in [("device with upload", on_device), ("reading and device at once", together)] {
+        println!(
+            "{what} {:.2} ms: {:.0} images/s, {:.2} GPix/s, {:.2} GB/s compressed",
+            1e3 * time,
+            size as f64 / time,
+            pixels / time / 1e9,
+            bytes as f64 / time / 1e9,
+        );
+    }
     Ok(())
 }

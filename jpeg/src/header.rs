@@ -1,7 +1,5 @@
 //! The parser of a file's segments. It allocates nothing that grows with what a file claims.
 
-use std::ops::Range;
-
 use crate::error::{JpegError, Unsupported};
 use crate::huffman::Huffman;
 
@@ -33,7 +31,7 @@ pub(crate) struct Component {
     pub(crate) tables: [usize; 2],
 }
 
-/// What a file says before its coded data, and where that is.
+/// What a file says before its coded data, and where that starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) height: u32,
@@ -41,7 +39,7 @@ pub(crate) struct Header {
     /// The EXIF orientation, 1 to 8.
     pub(crate) orientation: u32,
     pub(crate) color: Color,
-    /// 1 or 3.
+    /// 1 or 3 of them.
     pub(crate) components: Vec<Component>,
     /// In the order of the file, which is zigzag.
     pub(crate) quantisation: [[u16; 64]; 4],
@@ -49,8 +47,8 @@ pub(crate) struct Header {
     pub(crate) huffman: [[Option<Huffman>; 4]; 2],
     /// The number of units of the scan between two restarts. 0 means that there are no restarts.
     pub(crate) restart: u32,
-    /// Where the coded data of the scan lies in the file.
-    pub(crate) scan: Range<usize>,
+    /// Where the coded data of the scan starts in the file.
+    pub(crate) scan: usize,
 }
 
 impl Header {
@@ -77,7 +75,13 @@ impl Header {
         if self.orientation >= 5 { [self.width, self.height] } else { [self.height, self.width] }
     }
 
-    /// Parses a file.
+    /// Returns the number of segments of the coded data: one more than restarts.
+    pub(crate) fn segments(&self) -> u32 {
+        let [across, down] = self.units();
+        if self.restart == 0 { 1 } else { (across * down).div_ceil(self.restart) }
+    }
+
+    /// Parses a file up to its coded data.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, JpegError> {
         let mut parser = Parser { file, at: 0 };
         if parser.file.get(..2) != Some(&[0xFF, 0xD8]) {
@@ -187,7 +191,7 @@ impl<'a> Parser<'a> {
         let ([height, width], declared) = frame.ok_or(self.broken("the scan stands before the frame"))?;
         let selected = self.scan(&declared)?;
         let color = color(&declared, jfif, adobe);
-        let scan = self.coded()?;
+        let scan = self.at;
         let mut tables = [[0; 64]; 4];
         let single = declared.len() == 1;
         let mut components = Vec::with_capacity(declared.len());
@@ -282,32 +286,19 @@ impl<'a> Parser<'a> {
         });
         selected.collect()
     }
+}
 
-    /// Finds the coded data, which ends at the first marker that is not a restart. The image must
-    /// end there, too.
-    fn coded(&mut self) -> Result<Range<usize>, JpegError> {
-        let start = self.at;
-        loop {
-            let rest = self.file.get(self.at..).ok_or(JpegError::Truncated)?;
-            let found = memchr::memchr(0xFF, rest).ok_or(JpegError::Truncated)?;
-            self.at += found;
-            let next = *self.file.get(self.at + 1).ok_or(JpegError::Truncated)?;
-            match next {
-                0 | 0xD0..=0xD7 => self.at += 2,
-                0xFF => self.at += 1,
-                _ => break,
-            }
-        }
-        let end = self.at;
-        loop {
-            match self.marker()? {
-                0xD9 => return Ok(start..end),
-                0xDA | 0xC4 | 0xDB => return Err(JpegError::Unsupported(Unsupported::Scans)),
-                0xDC => return Err(JpegError::Unsupported(Unsupported::LateHeight)),
-                0x01 | 0xD0..=0xD8 => {}
-                _ => {
-                    self.segment()?;
-                }
+/// Checks what follows the coded data, from its last marker on: the image must end there.
+pub(crate) fn check_end(file: &[u8], at: usize) -> Result<(), JpegError> {
+    let mut parser = Parser { file, at };
+    loop {
+        match parser.marker()? {
+            0xD9 => return Ok(()),
+            0xDA | 0xC4 | 0xDB => return Err(JpegError::Unsupported(Unsupported::Scans)),
+            0xDC => return Err(JpegError::Unsupported(Unsupported::LateHeight)),
+            0x01 | 0xD0..=0xD8 => {}
+            _ => {
+                parser.segment()?;
             }
         }
     }

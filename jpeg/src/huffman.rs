@@ -45,11 +45,10 @@ impl Huffman {
         })
     }
 
-    /// Writes the table in the form of [`thalweg_kernels::jpeg::TABLE_WORDS`] words.
-    pub(crate) fn pack(&self, words: &mut Vec<u32>) {
-        let start = words.len();
-        words.resize(start + thalweg_kernels::jpeg::TABLE_WORDS as usize, 0);
-        let (fast, rest) = words[start..].split_at_mut(1 << (FAST - 1));
+    /// Writes the table to [`thalweg_kernels::jpeg::TABLE_WORDS`] words.
+    pub(crate) fn pack(&self, words: &mut [u32]) {
+        words.fill(0);
+        let (fast, rest) = words.split_at_mut(1 << (FAST - 1));
         let (limits, rest) = rest.split_at_mut(16);
         let (offsets, values) = rest.split_at_mut(16);
         for (i, symbol) in self.symbols.iter().enumerate() {

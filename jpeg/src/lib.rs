@@ -4,13 +4,17 @@
 //! at once: [`thalweg_kernels::jpeg`] says how. The pixels equal those of libjpeg-turbo bit by bit.
 //! Each kernel also runs on the CPU device.
 //!
-//! A [`Batch`] is what the host reads of some files. [`Decoder`] decodes it and returns an [`Event`](thalweg::Event), so the images cannot be
-//! used before they are decoded.
+//! A [`Batch`] is what the host reads of some files. [`Decoder`] decodes it and returns an
+//! [`Event`](thalweg::Event), so the images cannot be used before they are decoded.
+//!
+//! The work is not captured as a graph. A graph repeats launches of one shape, and the shapes of
+//! these follow from the number of coded bytes, which differs from batch to batch even where the
+//! images have one size.
 //!
 //! # Trust
 //!
 //! Files may come from strangers. The parser has no unsafe code. The memory that a file asks for is
-//! bounded by its length: at most 4 KiB for each byte of coded data. The kernels bound every index,
+//! bounded by its length: at most 4 KiB for each byte of the file. The kernels bound every index,
 //! and their time is bounded by the length of the data. A broken file is an error of its own and
 //! leaves the other files of its batch alone.
 //!
@@ -22,7 +26,7 @@
 //! | `huffman` | Huffman tables, as files have them and as kernels take them |
 //! | `header` | the parser of a file's segments |
 //! | `plan` | a batch as the kernels take it |
-//! | `decoder` | [`Batch`], [`Decoder`] and [`Images`] |
+//! | `decoder` | [`Batch`], [`Decoder`], [`Images`] and [`Report`] |
 
 #![forbid(unsafe_code)]
 
@@ -32,5 +36,5 @@ mod header;
 mod huffman;
 mod plan;
 
-pub use decoder::{Batch, Decoder, Image, Images, ImagesOn};
+pub use decoder::{Batch, Decoder, Image, Images, ImagesEvents, ImagesOn, Report, ReportOn};
 pub use error::{JpegError, Unsupported};

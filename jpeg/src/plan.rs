@@ -1,37 +1,67 @@
 //! What the kernels need to know of a batch: its files' data without stuffing, and their tables.
+//!
+//! Everything lies in one block of page-locked memory, which goes to the device in one copy. The
+//! headers say how much of it each file takes at most, so the files get disjoint parts of it, and
+//! many threads write them at once. A part is not always full: only the data itself says how many
+//! bytes of it are stuffing. What is not used stays as it is, and no record names it.
 
+use std::ops::Range;
+
+use rayon::prelude::*;
+use thalweg::{Device, PinnedBuffer};
 use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
 
 use crate::error::JpegError;
-use crate::header::{Color, Header};
+use crate::header::{Color, Header, check_end};
+
+/// A file, and the bytes to leave free before its pixels.
+pub(crate) type File<'a> = (usize, &'a [u8]);
 
 /// A batch of files as the kernels take it. Files that cannot be decoded take no part in it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Plan {
-    /// One record for each image that takes part.
-    pub(crate) images: Vec<u32>,
-    pub(crate) segments: Vec<u32>,
-    /// The segment of each piece.
-    pub(crate) pieces: Vec<u32>,
-    pub(crate) huffman: Vec<u32>,
-    /// Row by row.
-    pub(crate) quantisation: Vec<u16>,
-    /// Coded data as little-endian words of the bytes. Each segment starts with a word.
-    pub(crate) data: Vec<u32>,
-    pub(crate) blocks: u32,
-    pub(crate) plane_bytes: u64,
+    /// All tables and data, each part from a multiple of [`ALIGNED`] words on.
+    pub(crate) words: PinnedBuffer<u32>,
+    pub(crate) parts: Parts,
+    pub(crate) totals: Room,
     pub(crate) rgb_bytes: usize,
-    /// The largest number of pieces, blocks and pixels of an image.
+    /// The largest number of pieces, blocks and pixels of an image. Images that turn out to be
+    /// broken count.
     pub(crate) most_pieces: u32,
     pub(crate) most_blocks: u32,
     pub(crate) most_pixels: u32,
 }
+
+/// Where the parts of a plan lie in its words.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    /// A record for each image.
+    pub(crate) images: Range<usize>,
+    pub(crate) segments: Range<usize>,
+    pub(crate) huffman: Range<usize>,
+    /// Row by row, two numbers in a word.
+    pub(crate) quantisation: Range<usize>,
+    /// The segment of each piece.
+    pub(crate) pieces: Range<usize>,
+    /// Coded data as little-endian words of the bytes. Each segment starts with a word.
+    pub(crate) data: Range<usize>,
+}
+
+/// Parts start at multiples of this many words, which are 64 bytes.
+pub(crate) const ALIGNED: usize = 16;
 
 /// The words after each segment that a decoder may look at.
 const MARGIN: usize = 2;
 
 /// The largest number of blocks of a batch: their coefficients are counted in 32 bits.
 const MAX_BLOCKS: u64 = (1 << 31) / 64;
+
+/// The largest number of words of coded data of a batch.
+const MAX_WORDS: usize = 1 << 30;
+
+/// The bytes of a batch from which several threads read it. One thread reads 1 MiB in about 0.1 ms
+/// (`benches/decode.rs`), which leaves little to gain below that.
+const PARALLEL: usize = 1 << 20;
 
 /// Where an image lies in the pixels of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,190 +72,394 @@ pub(crate) struct Place {
     pub(crate) start: usize,
 }
 
-impl Plan {
-    /// Returns the number of images that take part.
-    pub(crate) fn count(&self) -> u32 {
-        (self.images.len() / IMAGE_WORDS as usize) as u32
-    }
+/// How much of each part a file takes at most, or where its part begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) images: usize,
+    pub(crate) segments: usize,
+    pub(crate) tables: usize,
+    pub(crate) quantisations: usize,
+    pub(crate) pieces: usize,
+    pub(crate) words: usize,
+    pub(crate) blocks: u32,
+    pub(crate) plane_bytes: u64,
+}
 
-    /// Adds a file. If it cannot be decoded, the plan stays as it is.
-    pub(crate) fn add(&mut self, file: &[u8]) -> Result<Place, JpegError> {
-        let header = Header::parse(file)?;
-        let coded = &file[header.scan.clone()];
+impl Room {
+    /// What a file needs.
+    fn of(header: &Header, file: &[u8]) -> Result<Self, JpegError> {
+        let bytes = file.len() - header.scan;
         let [across, down] = header.units();
-        let units = across * down; // below 2^22
-        let of_unit = header.blocks_of_unit();
-        let blocks = units * of_unit;
-        // A block has a code for its DC coefficient and one for its end, of at least one bit each. So
-        // memory is in proportion to the file, whatever size the file claims.
-        if u64::from(blocks) * 2 > coded.len() as u64 * 8 {
+        let blocks = across * down * header.blocks_of_unit(); // below 10 * 2^22
+        let segments = header.segments() as usize;
+        // A block has a code for its DC coefficient and one for its end, of at least one bit each,
+        // and a restart takes two bytes. So memory is in proportion to the file, whatever size the
+        // file claims.
+        if u64::from(blocks) * 2 > bytes as u64 * 8 || 2 * (segments - 1) > bytes {
             return Err(JpegError::Truncated);
         }
-        if u64::from(self.blocks) + u64::from(blocks) > MAX_BLOCKS {
-            return Err(JpegError::Broken { at: 0, what: "the batch has too many pixels for one call" });
+        Ok(Self {
+            images: 1,
+            segments,
+            tables: distinct_tables(header).len(),
+            quantisations: header.components.len(),
+            // Each segment rounds up once.
+            pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
+            words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
+            blocks,
+            plane_bytes: 64 * u64::from(blocks),
+        })
+    }
+
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            images: self.images + other.images,
+            segments: self.segments + other.segments,
+            tables: self.tables + other.tables,
+            quantisations: self.quantisations + other.quantisations,
+            pieces: self.pieces + other.pieces,
+            words: self.words + other.words,
+            blocks: self.blocks + other.blocks,
+            plane_bytes: self.plane_bytes + other.plane_bytes,
+        }
+    }
+
+    /// The words of each part.
+    fn lengths(&self) -> [usize; 6] {
+        [
+            self.images * IMAGE_WORDS as usize,
+            self.segments * SEGMENT_WORDS as usize,
+            self.tables * TABLE_WORDS as usize,
+            self.quantisations * 32,
+            self.pieces,
+            self.words,
+        ]
+    }
+}
+
+/// The Huffman tables that the components of an image name, each once: class and number.
+fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
+    let mut tables = Vec::with_capacity(6);
+    for component in &header.components {
+        for table in [[0, component.tables[0]], [1, component.tables[1]]] {
+            if !tables.contains(&table) {
+                tables.push(table);
+            }
+        }
+    }
+    tables
+}
+
+/// What reading a batch keeps for the next one, so that its memory serves again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    headers: Vec<Result<(Header, Room), JpegError>>,
+}
+
+impl Plan {
+    /// Reads files. Also returns where each image lies, or why it is not decoded.
+    pub(crate) fn read(
+        device: Device,
+        files: &[File<'_>],
+        scratch: &mut Scratch,
+    ) -> thalweg::Result<(Self, Vec<Result<Place, JpegError>>)> {
+        let bytes: usize = files.iter().map(|(_, file)| file.len()).sum();
+        let parallel = files.len() > 1 && bytes >= PARALLEL && rayon::current_num_threads() > 1;
+        let parse = |(_, file): &File<'_>| {
+            let header = Header::parse(file)?;
+            let room = Room::of(&header, file)?;
+            Ok((header, room))
+        };
+        let headers = &mut scratch.headers;
+        headers.clear();
+        if parallel {
+            files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers);
+        } else {
+            headers.extend(files.iter().map(parse));
         }
 
-        let restarts = if header.restart == 0 { units } else { header.restart.min(units) };
-        let segments = units.div_ceil(restarts);
-        let undo = (self.data.len(), self.segments.len(), self.pieces.len());
-        let first_piece = undo.2;
-        if let Err(error) = self.add_data(&header, file, segments, restarts * of_unit, blocks) {
-            self.data.truncate(undo.0);
-            self.segments.truncate(undo.1);
-            self.pieces.truncate(undo.2);
-            return Err(error);
+        let (mut totals, mut rgb_bytes) = (Room::default(), 0);
+        let [mut most_pieces, mut most_blocks, mut most_pixels] = [0; 3];
+        let mut places = Vec::with_capacity(files.len());
+        for ((gap, _), parsed) in files.iter().zip(headers.iter_mut()) {
+            rgb_bytes = usize::next_multiple_of(rgb_bytes + gap, 16);
+            let (header, room) = match parsed {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    places.push(Err(*error));
+                    continue;
+                }
+            };
+            let fits = u64::from(totals.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
+                && totals.words.saturating_add(room.words) <= MAX_WORDS;
+            if !fits {
+                let error = JpegError::Broken { at: 0, what: "the batch is too large for one call" };
+                *parsed = Err(error);
+                places.push(Err(error));
+                continue;
+            }
+            let [height, width] = header.upright();
+            places.push(Ok(Place { number: totals.images, height, width, start: rgb_bytes }));
+            most_pieces = most_pieces.max(room.pieces as u32);
+            most_blocks = most_blocks.max(room.blocks);
+            most_pixels = most_pixels.max(height * width);
+            rgb_bytes = (rgb_bytes + 3 * height as usize * width as usize).next_multiple_of(16);
+            // From here on, the room says where the parts of this file begin.
+            (totals, *room) = (totals.plus(room), totals);
         }
-        let own_pieces = (self.pieces.len() - first_piece) as u32;
 
-        let number = self.count() as usize;
-        let [height, width] = header.upright();
-        let start = self.rgb_bytes;
-        let mut record = Vec::with_capacity(IMAGE_WORDS as usize);
+        let lengths = totals.lengths();
+        let mut end = 0;
+        let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
+            let start = usize::next_multiple_of(end, ALIGNED);
+            end = start + length;
+            start..end
+        });
+        let parts = Parts { images, segments, huffman, quantisation, pieces, data };
+        // With sizes in steps, the pool finds a block for nearly every batch.
+        let mut words = device.pinned::<u32>(if totals.images == 0 { 0 } else { step(end) })?;
+        let mut rest = &mut words[..];
+        let mut at = 0;
+        let mut cut = |range: &Range<usize>| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(range.end - at);
+            let own = &mut own[range.start - at..];
+            (rest, at) = (others, range.end);
+            own
+        };
+        let mut images = cut(&parts.images);
+        let mut segments = cut(&parts.segments);
+        let mut huffman = cut(&parts.huffman);
+        let mut quantisation = cut(&parts.quantisation);
+        let mut pieces = cut(&parts.pieces);
+        let mut data = cut(&parts.data);
+
+        let mut starts = headers.iter().flatten().map(|(_, start)| *start).skip(1).collect::<Vec<_>>();
+        starts.push(totals);
+        let found = files.iter().zip(headers.iter()).zip(places.iter_mut());
+        let found = found.filter_map(|(((_, file), parsed), place)| Some((*file, parsed.as_ref().ok()?, place)));
+        let jobs = found.zip(&starts).map(|((file, (header, start), place), end)| {
+            let [from, to] = [start.lengths(), end.lengths()];
+            let own = |part: usize| to[part] - from[part];
+            Job {
+                file,
+                header,
+                start,
+                place,
+                image: split(&mut images, own(0)),
+                segments: split(&mut segments, own(1)),
+                huffman: split(&mut huffman, own(2)),
+                quantisation: split(&mut quantisation, own(3)),
+                pieces: split(&mut pieces, own(4)),
+                data: split(&mut data, own(5)),
+            }
+        });
+        if parallel {
+            jobs.collect::<Vec<_>>().into_par_iter().for_each(Job::run);
+        } else {
+            jobs.for_each(Job::run);
+        }
+        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_pixels }, places))
+    }
+
+    /// The words of all parts together.
+    pub(crate) fn used(&self) -> usize {
+        self.parts.data.end
+    }
+}
+
+/// The next size of memory that is at least `len`: four steps for each power of two.
+pub(crate) fn step(len: usize) -> usize {
+    let unit = (len.max(4096) / 4 + 1).next_power_of_two() / 2;
+    len.max(4096).next_multiple_of(unit)
+}
+
+/// Takes the first `len` words off a slice.
+fn split<'a>(rest: &mut &'a mut [u32], len: usize) -> &'a mut [u32] {
+    let (own, others) = std::mem::take(rest).split_at_mut(len);
+    *rest = others;
+    own
+}
+
+/// A file, and its parts of the plan.
+struct Job<'a> {
+    file: &'a [u8],
+    header: &'a Header,
+    start: &'a Room,
+    place: &'a mut Result<Place, JpegError>,
+    image: &'a mut [u32],
+    segments: &'a mut [u32],
+    huffman: &'a mut [u32],
+    quantisation: &'a mut [u32],
+    pieces: &'a mut [u32],
+    data: &'a mut [u32],
+}
+
+impl Job<'_> {
+    /// Fills the parts. A file that turns out to be broken leaves a record of an image without
+    /// pixels.
+    fn run(mut self) {
+        // No kernel finds anything to do in such a record.
+        self.image.fill(0);
+        let Ok(place) = *self.place else { return };
+        match self.copy_data() {
+            Ok(pieces) => self.record(place, pieces),
+            Err(error) => *self.place = Err(error),
+        }
+    }
+
+    /// Copies the coded data without stuffing, cut at the restart markers. Returns the number of
+    /// pieces.
+    fn copy_data(&mut self) -> Result<usize, JpegError> {
+        let (file, header) = (self.file, self.header);
+        let blocks = header.units().iter().product::<u32>() * header.blocks_of_unit();
+        let of_segment = if header.restart == 0 { blocks } else { header.restart * header.blocks_of_unit() };
+        let count = header.segments();
+        let (mut at, mut words, mut pieces, mut total) = (header.scan, 0, 0, 0);
+        for number in 0..count {
+            let to = &mut self.data[words..];
+            let (end, bytes) = unstuff(file, at, bytemuck::cast_slice_mut(to));
+            let length = bytes.div_ceil(4);
+            bytemuck::cast_slice_mut::<u32, u8>(to)[bytes..4 * (length + MARGIN)].fill(0);
+            if cfg!(target_endian = "big") {
+                to[..length].iter_mut().for_each(|word| *word = word.swap_bytes());
+            }
+            let bits = u32::try_from(bytes as u64 * 8);
+            let bits = bits.map_err(|_| JpegError::Broken { at, what: "a segment of more than 512 MiB" })?;
+            at = end;
+            let marker = *file.get(at + 1).ok_or(JpegError::Truncated)?;
+            if number + 1 < count {
+                if marker != 0xD0 + (number % 8) as u8 {
+                    if !(0xD0..=0xD7).contains(&marker) {
+                        check_end(file, at)?;
+                    }
+                    return Err(JpegError::Broken { at, what: "a restart marker is missing" });
+                }
+                at += 2;
+            } else if (0xD0..=0xD7).contains(&marker) {
+                return Err(JpegError::Broken { at, what: "there is a restart marker too many" });
+            }
+            let first_block = number * of_segment;
+            let segment = self.start.segments as u32 + number;
+            let record = [
+                (self.start.words + words) as u32,
+                bits,
+                (self.start.pieces + pieces) as u32,
+                first_block,
+                of_segment.min(blocks - first_block),
+            ];
+            let place = number as usize * record.len();
+            self.segments[place..place + record.len()].copy_from_slice(&record);
+            // A segment without data has one piece, which reports that.
+            let own = bits.div_ceil(PIECE_BITS).max(1) as usize;
+            self.pieces[pieces..pieces + own].fill(segment);
+            pieces += own;
+            words += length + MARGIN;
+            total += u64::from(bits);
+        }
+        check_end(file, at)?;
+        // As for the whole file, now that the end of the data is known.
+        if u64::from(blocks) * 2 > total { Err(JpegError::Truncated) } else { Ok(pieces) }
+    }
+
+    /// Writes the record of the image, and its tables.
+    fn record(self, place: Place, pieces: usize) {
+        let Self { header, start, image, huffman, quantisation, .. } = self;
         let color = match header.color {
             Color::Gray => 0,
             Color::YCbCr => 1,
             Color::Rgb => 2,
         };
-        let kinds =
-            header.components.iter().zip(0u32..).flat_map(|(c, i)| vec![i; (c.blocks[0] * c.blocks[1]) as usize]);
+        let [across, down] = header.units();
+        let kinds = header.components.iter().zip(0u32..);
+        let kinds = kinds.flat_map(|(c, i)| std::iter::repeat_n(i, (c.blocks[0] * c.blocks[1]) as usize));
         let kinds = kinds.zip(0..).fold(0, |word, (kind, place)| word | kind << (2 * place));
-        let first_table = (self.huffman.len() / TABLE_WORDS as usize) as u32;
-        let first_quantisation = (self.quantisation.len() / 64) as u32;
-        record.extend([header.height, header.width, header.orientation, color, header.components.len() as u32]);
-        record.extend([across, down, of_unit, kinds, self.blocks, first_piece as u32, own_pieces]);
-        record.extend([first_table, first_quantisation, start as u32, (start as u64 >> 32) as u32]);
+        let (rgb, count) = (place.start as u64, header.components.len() as u32);
+        image[..16].copy_from_slice(&[
+            header.height,
+            header.width,
+            header.orientation,
+            color,
+            count,
+            across,
+            down,
+            header.blocks_of_unit(),
+            kinds,
+            start.blocks,
+            start.pieces as u32,
+            pieces as u32,
+            start.tables as u32,
+            start.quantisations as u32,
+            rgb as u32,
+            (rgb >> 32) as u32,
+        ]);
 
-        let factors = header.factors();
-        let mut packed: Vec<(usize, usize)> = Vec::new();
-        let mut first_block = 0;
-        for component in &header.components {
-            let tables = [0, 1].map(|class| {
-                let table = (class, component.tables[class]);
-                packed.iter().position(|t| *t == table).unwrap_or_else(|| {
-                    packed.push(table);
-                    if let Some(table) = &header.huffman[class][component.tables[class]] {
-                        table.pack(&mut self.huffman);
-                    }
-                    packed.len() - 1
-                }) as u32
-            });
+        let tables = distinct_tables(header);
+        for ([class, number], words) in tables.iter().zip(huffman.chunks_exact_mut(TABLE_WORDS as usize)) {
+            if let Some(table) = &header.huffman[*class][*number] {
+                table.pack(words);
+            }
+        }
+        let [factor_across, factor_down] = header.factors();
+        let (mut first_block, mut plane) = (0, start.plane_bytes);
+        let quantisation: &mut [u16] = bytemuck::cast_slice_mut(quantisation);
+        let records = image[16..].chunks_exact_mut(8).zip(quantisation.chunks_exact_mut(64));
+        for (component, (record, table)) in header.components.iter().zip(records) {
+            let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;
-            record.extend([wide, high, first_block, tables[0] | tables[1] << 16]);
-            record.extend([
-                self.plane_bytes as u32,
-                (self.plane_bytes >> 32) as u32,
-                factors[0] / wide,
-                factors[1] / high,
+            record.copy_from_slice(&[
+                wide,
+                high,
+                first_block,
+                packed(0) as u32 | (packed(1) as u32) << 16,
+                plane as u32,
+                (plane >> 32) as u32,
+                factor_across / wide,
+                factor_down / high,
             ]);
             first_block += wide * high;
-            self.plane_bytes += 64 * u64::from(units) * u64::from(wide * high);
-            let mut table = [0; 64];
+            plane += 64 * u64::from(across * down) * u64::from(wide * high);
             for (value, place) in header.quantisation[component.quantisation].iter().zip(ZIGZAG) {
                 table[usize::from(place)] = *value;
             }
-            self.quantisation.extend(table);
         }
-        record.resize(IMAGE_WORDS as usize, 0);
-        self.images.extend(record);
-
-        self.blocks += blocks;
-        self.rgb_bytes = (start + 3 * height as usize * width as usize).next_multiple_of(16);
-        self.most_pieces = self.most_pieces.max(own_pieces);
-        self.most_blocks = self.most_blocks.max(blocks);
-        self.most_pixels = self.most_pixels.max(height * width);
-        Ok(Place { number, height, width, start })
     }
+}
 
-    /// Adds the coded data of a file: without stuffing, and cut at the restart markers.
-    fn add_data(
-        &mut self,
-        header: &Header,
-        file: &[u8],
-        segments: u32,
-        blocks_of_segment: u32,
-        blocks: u32,
-    ) -> Result<(), JpegError> {
-        let end = header.scan.end;
-        let mut at = header.scan.start;
-        for number in 0..segments {
-            let start = self.data.len();
-            let mut bytes = Writer::new(&mut self.data);
-            loop {
-                let found = memchr::memchr(0xFF, &file[at..end]).map_or(end, |i| at + i);
-                bytes.extend(&file[at..found]);
-                at = found;
-                match file.get(at + 1) {
-                    Some(0) if at < end => {
-                        bytes.extend(&[0xFF]);
-                        at += 2;
-                    }
-                    Some(0xFF) if at < end => at += 1, // a fill byte
-                    _ => break,
-                }
-            }
-            let bits = bytes.finish() as u64 * 8;
-            let bits =
-                u32::try_from(bits).map_err(|_| JpegError::Broken { at, what: "a segment of more than 512 MiB" })?;
-            if number + 1 < segments {
-                let expected = 0xD0 + (number % 8) as u8;
-                if at >= end || file.get(at + 1) != Some(&expected) {
-                    return Err(JpegError::Broken { at, what: "a restart marker is missing" });
-                }
+/// Copies the bytes from `at` up to the next marker, without stuffing. Returns where that marker
+/// is, or where the file ends, and the number of bytes.
+fn unstuff(file: &[u8], mut at: usize, to: &mut [u8]) -> (usize, usize) {
+    let mut filled = 0;
+    loop {
+        let rest = &file[at..];
+        let run = memchr::memchr(0xFF, rest).unwrap_or(rest.len());
+        to[filled..filled + run].copy_from_slice(&rest[..run]);
+        filled += run;
+        at += run;
+        match file.get(at + 1) {
+            Some(0) => {
+                to[filled] = 0xFF;
+                filled += 1;
                 at += 2;
-            } else if at < end {
-                return Err(JpegError::Broken { at, what: "there is a restart marker too many" });
             }
-            let first_block = number * blocks_of_segment;
-            let segment = (self.segments.len() / SEGMENT_WORDS as usize) as u32;
-            let own = blocks_of_segment.min(blocks - first_block);
-            self.segments.extend([start as u32, bits, self.pieces.len() as u32, first_block, own]);
-            // A segment without data has one piece, which reports that.
-            let pieces = bits.div_ceil(PIECE_BITS).max(1) as usize;
-            self.pieces.resize(self.pieces.len() + pieces, segment);
-            self.data.resize(self.data.len() + MARGIN, 0);
+            Some(0xFF) => at += 1, // a fill byte
+            _ => return (at, filled),
         }
-        Ok(())
     }
 }
 
-/// Appends bytes to words.
-struct Writer<'a> {
-    words: &'a mut Vec<u32>,
-    partial: [u8; 4],
-    filled: usize,
-    total: usize,
-}
+#[cfg(test)]
+mod tests {
+    use super::step;
 
-impl<'a> Writer<'a> {
-    fn new(words: &'a mut Vec<u32>) -> Self {
-        Self { words, partial: [0; 4], filled: 0, total: 0 }
-    }
-
-    fn extend(&mut self, mut bytes: &[u8]) {
-        self.total += bytes.len();
-        while self.filled > 0 && !bytes.is_empty() {
-            self.push(bytes[0]);
-            bytes = &bytes[1..];
+    #[test]
+    fn sizes_of_memory_come_in_steps() {
+        assert_eq!([0, 1, 4096].map(step), [4096; 3]);
+        for len in [4097usize, 5000, 65_536, 65_537, 1_000_003] {
+            assert!((len..len + len / 4 + 1).contains(&step(len)), "{len}: {}", step(len));
+            assert_eq!(step(step(len)), step(len));
         }
-        let (whole, rest) = bytes.as_chunks::<4>();
-        self.words.extend(whole.iter().map(|b| u32::from_le_bytes(*b)));
-        rest.iter().for_each(|b| self.push(*b));
-    }
-
-    fn push(&mut self, byte: u8) {
-        self.partial[self.filled] = byte;
-        self.filled += 1;
-        if self.filled == 4 {
-            self.words.push(u32::from_le_bytes(self.partial));
-            (self.partial, self.filled) = ([0; 4], 0);
-        }
-    }
-
-    /// Completes the last word with zeros. Returns the number of bytes.
-    fn finish(self) -> usize {
-        if self.filled > 0 {
-            self.words.push(u32::from_le_bytes(self.partial));
-        }
-        self.total
+        let mut sizes: Vec<_> = (1 << 20..1 << 21).step_by(999).map(step).collect();
+        sizes.dedup();
+        assert!(sizes.len() <= 5, "{sizes:?}");
     }
 }

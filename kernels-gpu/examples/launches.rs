@@ -107,36 +107,20 @@ fn main() -> Result<(), LaunchError> {
     probe(&on, 1, out(32))?;
     {
         use thalweg_kernels::jpeg::{
-            IMAGE_WORDS, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets, settle, synchronize,
+            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets, settle,
+            synchronize,
         };
         // One image with one component, one segment, one piece and one block of coefficients.
-        let (image, segment, table) = (IMAGE_WORDS as usize, SEGMENT_WORDS as usize, TABLE_WORDS as usize);
-        synchronize(&on, 1, 1, 1, 1, 1, 1, of(image), of(segment), of(1), of(table), of(1), out(2), out(4))?;
-        settle(&on, 1, 1, 1, 1, 1, of(image), of(segment), of(1), of(table), of(1), out(2), out(4))?;
-        offsets(&on, 1, 1, of(image), of(4), out(4))?;
-        let (states, counts, places) = (of(2), of(4), of(4));
-        coefficients(
-            &on,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            of(image),
-            of(segment),
-            of(1),
-            of(table),
-            of(1),
-            states,
-            counts,
-            places,
-            out(64),
-            out(1),
-        )?;
-        inverse_dct(&on, 1, 1, 1, 1, 64, of(image), of(64), of(64), out(64))?;
-        colors(&on, 1, 64, 64, 192, of(image), of(64), out(192))?;
+        let images = of(IMAGE_WORDS as usize);
+        let (segments, huffman) = (of(SEGMENT_WORDS as usize), of(TABLE_WORDS as usize));
+        let coded = Coded { most_pieces: 1, images, segments, pieces: of(1), huffman, data: of(1) };
+        synchronize(&on, &coded, out(2), out(4))?;
+        settle(&on, &coded, out(2), out(4))?;
+        offsets(&on, &coded, of(4), out(4))?;
+        let known = Pieces { states: of(2), counts: of(4), places: of(4) };
+        coefficients(&on, &coded, &known, out(64), out(1))?;
+        inverse_dct(&on, images, 1, of(64), of(64), out(64))?;
+        colors(&on, images, 64, of(64), out(192))?;
     }
     products::<f32>(&on)?;
     products::<f16>(&on)?;

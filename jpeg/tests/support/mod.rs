@@ -1,11 +1,13 @@
 //! Decoding on every device, and reading the images back.
 
 use thalweg::{Device, DeviceBuffer, On, PerThread, Stream};
-use thalweg_jpeg::{Batch, Decoder, Image, JpegError};
+use thalweg_jpeg::{Decoder, Image, JpegError};
 
 /// Decodes a batch and reads all images back.
 pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec<Result<(Image, Vec<u8>), JpegError>> {
-    let images = Decoder::new(stream).decode(&Batch::new(files)).unwrap().synchronize().unwrap();
+    let mut decoder = Decoder::new(stream.device());
+    let batch = decoder.read(files).unwrap();
+    let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
     let found: Vec<_> = (0..images.len()).map(|i| images.image(i)).collect();
     let on: On<PerThread<'l>, DeviceBuffer<u8>> = stream.bind(images.rgb).unwrap();
     let bytes = stream.read_blocking(&on).unwrap();

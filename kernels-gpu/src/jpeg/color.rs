@@ -160,7 +160,7 @@ fn rgb(y: u32, cb: u32, cr: u32) -> [u32; 3] {
 kernel! {
     /// Turns `planes` into `rgb`, the upright images one after another. `most` is the largest number
     /// of pixels of an image.
-    pub unsafe fn colors(
+    pub(super) unsafe fn colors(
         cx: impl Simt, image_count: u32, most: u32, bytes: u64, rgb_bytes: u64,
         images: In<u32>, planes: In<u8>, rgb: Out<u8>,
     )

@@ -61,7 +61,7 @@ fn inverse(v: [i32; 8]) -> [i32; 8] {
 kernel! {
     /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
     /// coefficients, which is row by row. `most` is the largest number of blocks of an image.
-    pub unsafe fn inverse_dct(
+    pub(super) unsafe fn inverse_dct(
         cx: impl Cooperative, image_count: u32, table_count: u32, blocks: u32, most: u32, bytes: u64,
         images: In<u32>, quantisation: In<u16>, coefficients: In<i16>, planes: Out<u8>,
     )

@@ -91,7 +91,7 @@ kernel! {
     /// ended. `pieces` [P] is the segment of each piece, `most` the largest number of pieces of an
     /// image. `states` [P, 2] and `counts` [P, 4] are written.
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn synchronize(
+    pub(super) unsafe fn synchronize(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
         images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
         states: InOut<u32>, counts: InOut<u32>,
@@ -166,7 +166,7 @@ kernel! {
     /// Decodes pieces again where the first piece of a block does not start where the piece before
     /// it ended, until every piece of the image starts where its predecessor ended.
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn settle(
+    pub(super) unsafe fn settle(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, table_count: u32,
         images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
         states: InOut<u32>, counts: InOut<u32>,
@@ -245,7 +245,7 @@ kernel! {
 kernel! {
     /// Computes, for each piece, the sums of `counts` over the pieces of its image before it.
     /// `places` [P, 4] is written.
-    pub unsafe fn offsets(
+    pub(super) unsafe fn offsets(
         cx: impl Cooperative, image_count: u32, piece_count: u32, images: In<u32>, counts: In<u32>, places: InOut<u32>,
     )
     require {
@@ -321,7 +321,7 @@ kernel! {
     /// as their values. `coefficients` [B, 64] is 0 before. `status` [I] gets bit 0 for an image with
     /// data that does not fit its tables, and bit 1 for one whose data ends too early.
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn coefficients(
+    pub(super) unsafe fn coefficients(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
         blocks: u32,
         images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,

@@ -33,11 +33,13 @@ mod color;
 mod dct;
 mod decode;
 mod huffman;
+#[cfg(not(target_arch = "nvptx64"))]
+mod launch;
 mod record;
 
-pub use color::colors;
-pub use dct::inverse_dct;
-pub use huffman::{ZIGZAG, coefficients, offsets, settle, synchronize};
+pub use huffman::ZIGZAG;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::{Coded, Pieces, coefficients, colors, inverse_dct, offsets, settle, synchronize};
 pub use record::{COMPONENT_WORDS, IMAGE_WORDS, SEGMENT_WORDS};
 
 /// The bits of a piece of coded data.

@@ -1,0 +1,140 @@
+//! Memory in the steady state, and pixels between images that come from elsewhere.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use thalweg::{Device, DeviceKind, Event, Stall, stream_tags};
+use thalweg_jpeg::{Batch, Decoder, JpegError};
+
+mod encoder;
+mod reference;
+
+use encoder::{Kind, encode};
+
+stream_tags!(Decode);
+
+/// Counts allocations on the heap that are as large as what a batch needs.
+struct Counting;
+
+/// The bytes from which an allocation counts. Queues and lists of files are far smaller.
+const LARGE: usize = 64 << 10;
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: Every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: The caller keeps the promises of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: The caller keeps the promises of `dealloc`, and `alloc` took the memory from there.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Gives a test the devices and the counter to itself.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kind(height: u16, width: u16, seed: u64) -> Kind {
+    let factors = vec![[2, 2], [1, 1], [1, 1]];
+    Kind { height, width, factors, restart: 0, coefficients: 30, rgb: false, seed }
+}
+
+/// Batches of other contents and other lengths of data use the memory of those before.
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let _alone = alone();
+    let batches: Vec<Vec<Vec<u8>>> =
+        (0..3).map(|b| (0..6).map(|i| encode(&kind(1200, 750, 10 * b + i + 1))).collect()).collect();
+    let bytes: usize = batches[0].iter().map(Vec::len).sum();
+    assert!(bytes > 1 << 20, "{bytes} bytes are read by one thread");
+    for device in Device::all() {
+        eprintln!("covered: {device} ({})", device.name());
+        let stream = device.stream::<Decode>().unwrap();
+        let mut decoder = Decoder::new(device);
+        let mut go_round = |batch: &[Vec<u8>]| {
+            let files: [&[u8]; 6] = std::array::from_fn(|i| &batch[i][..]);
+            let read = decoder.read(&files).unwrap();
+            let images = decoder.decode(&stream, read).unwrap().synchronize().unwrap();
+            assert!((0..6).all(|i| images.image(i).is_ok()));
+            decoder.recycle(Event::ready(images));
+        };
+        batches.iter().for_each(|batch| go_round(batch));
+        if device.kind() == DeviceKind::Cpu {
+            device.limit_memory(Some(1)); // nothing more can be allocated
+        }
+        device.tally().enable();
+        let before = COUNT.load(Ordering::Relaxed);
+        (0..2).for_each(|_| batches.iter().for_each(|batch| go_round(batch)));
+        let large = COUNT.load(Ordering::Relaxed) - before;
+        device.tally().disable();
+        device.limit_memory(None);
+        let report = device.tally().report();
+        let pinned = report.stalls().iter().filter(|stall| stall.kind != Stall::Synchronize).count();
+        assert_eq!((pinned, large), (0, 0), "{device}: {report}");
+    }
+}
+
+/// A batch leaves room for images that come from elsewhere, and does not touch it.
+#[test]
+fn gaps_stay_as_they_are() {
+    let _alone = alone();
+    let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec()];
+    let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
+    for device in Device::all() {
+        let stream = device.stream::<Decode>().unwrap();
+        let gaps = [(100, &files[0][..]), (5, &files[2]), (33, &files[1])];
+        let batch = Batch::with_gaps(device, &gaps).unwrap();
+        let first = 112..112 + 6000;
+        let second = 6176..6176_usize + 189;
+        assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
+        let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
+        stream.fill(&mut rgb, 77).unwrap();
+        let report = Decoder::new(device).decode_into(&stream, batch, &mut rgb).unwrap().synchronize().unwrap();
+        assert_eq!(report.image(0).unwrap().bytes, first);
+        assert_eq!(report.image(1), Err(JpegError::NotJpeg));
+        assert_eq!(report.image(2).unwrap().bytes, second);
+        let bytes = stream.read_blocking(&rgb).unwrap();
+        assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
+        let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
+        assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
+    }
+}
+
+/// Many threads read a large batch as one thread reads its files one by one.
+#[test]
+fn files_of_a_large_batch_are_read_as_alone() {
+    let _alone = alone();
+    let mut files: Vec<Vec<u8>> = (0..20).map(|i| encode(&kind(150 + 16 * i, 960, u64::from(i) + 1))).collect();
+    assert!(files.iter().map(Vec::len).sum::<usize>() > 1 << 20, "one thread reads them");
+    files[3].truncate(5000);
+    files[7] = vec![0xFF; 100_000];
+    files[12][3] = 0xC2;
+    let views: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+    let device = Device::cpu().unwrap();
+    let stream = device.stream::<Decode>().unwrap();
+    let mut decoder = Decoder::new(device);
+    let mut decode = |files: &[&[u8]]| {
+        let batch = decoder.read(files).unwrap();
+        let images = decoder.decode(&stream, batch).unwrap().synchronize().unwrap();
+        let found: Vec<_> = (0..files.len()).map(|i| images.image(i)).collect();
+        let bytes = stream.read_blocking(&stream.bind(images.rgb).unwrap()).unwrap();
+        found.into_iter().map(|image| image.map(|image| bytes[image.bytes].to_vec())).collect::<Vec<_>>()
+    };
+    let together = decode(&views);
+    assert!(together[3].is_err() && together[7].is_err() && together[12].is_err());
+    assert_eq!(together.iter().filter(|image| image.is_ok()).count(), 17);
+    for (i, view) in views.iter().enumerate() {
+        assert!(decode(&[view])[0] == together[i], "file {i}");
+    }
+}

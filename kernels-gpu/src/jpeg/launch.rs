@@ -1,0 +1,180 @@
+//! The launchers: safe functions over those that the declarations make. They take what the kernels
+//! share as one group, and read all counts from the lengths of the slices.
+//!
+//! # Errors
+//! Each returns what the launch fails with. That includes every argument that the declaration of
+//! the kernel rules out, such as a slice of another length.
+
+use thalweg_simt::Element;
+use thalweg_simt::host::{DeviceSlice, Launch};
+
+use super::record::{IMAGE_WORDS, SEGMENT_WORDS};
+use super::{TABLE_WORDS, color, dct, huffman};
+
+/// The coded data of a batch of images, and how to decode it. It only borrows, and nothing in it is
+/// checked when it is made: the declarations check each launch.
+#[derive(Debug)]
+pub struct Coded<'a, S> {
+    /// The largest number of pieces of an image.
+    pub most_pieces: u32,
+    /// The images, [`IMAGE_WORDS`] words each.
+    pub images: &'a DeviceSlice<S, u32>,
+    /// The segments, [`SEGMENT_WORDS`] words each.
+    pub segments: &'a DeviceSlice<S, u32>,
+    /// The segment of each piece \[P\].
+    pub pieces: &'a DeviceSlice<S, u32>,
+    /// The Huffman tables, [`TABLE_WORDS`] words each.
+    pub huffman: &'a DeviceSlice<S, u32>,
+    /// The data without stuffing, as little-endian words of its bytes.
+    pub data: &'a DeviceSlice<S, u32>,
+}
+
+/// The number of items of `size` elements in a slice. If a part of an item is left over, or if there
+/// are too many, then the declaration refuses the slice.
+fn items<S, T: Element>(slice: &DeviceSlice<S, T>, size: u32) -> u32 {
+    u32::try_from(slice.len() / size as usize).unwrap_or(u32::MAX)
+}
+
+impl<S> Coded<'_, S> {
+    /// Images, segments, pieces, words of data and Huffman tables.
+    fn counts(&self) -> [u32; 5] {
+        let Self { images, segments, pieces, huffman, data, .. } = self;
+        [
+            items(images, IMAGE_WORDS),
+            items(segments, SEGMENT_WORDS),
+            items(pieces, 1),
+            items(data, 1),
+            items(huffman, TABLE_WORDS),
+        ]
+    }
+}
+
+/// Decodes every piece, and each again until it starts where the piece before it in its block
+/// ended. Writes `states` [P, 2] and `counts` [P, 4].
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn synchronize<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    coded: &Coded<'_, S>,
+    states: &mut DeviceSlice<S, u32>,
+    counts: &mut DeviceSlice<S, u32>,
+) -> Result<(), L::Error> {
+    let &Coded { most_pieces, images, segments, pieces, huffman, data } = coded;
+    let [n, s, p, w, t] = coded.counts();
+    huffman::synchronize(on, n, s, p, w, most_pieces, t, images, segments, pieces, huffman, data, states, counts)
+}
+
+/// Decodes pieces again where the first piece of a block does not start where the piece before it
+/// ended. Changes `states` [P, 2] and `counts` [P, 4].
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn settle<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    coded: &Coded<'_, S>,
+    states: &mut DeviceSlice<S, u32>,
+    counts: &mut DeviceSlice<S, u32>,
+) -> Result<(), L::Error> {
+    let &Coded { images, segments, pieces, huffman, data, .. } = coded;
+    let [n, s, p, w, t] = coded.counts();
+    huffman::settle(on, n, s, p, w, t, images, segments, pieces, huffman, data, states, counts)
+}
+
+/// Computes, for each piece, the sums of `counts` [P, 4] over the pieces of its image before it.
+/// Writes `places` [P, 4].
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn offsets<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    coded: &Coded<'_, S>,
+    counts: &DeviceSlice<S, u32>,
+    places: &mut DeviceSlice<S, u32>,
+) -> Result<(), L::Error> {
+    huffman::offsets(on, items(coded.images, IMAGE_WORDS), items(coded.pieces, 1), coded.images, counts, places)
+}
+
+/// What [`synchronize`], [`settle`] and [`offsets`] know of each piece.
+#[derive(Debug)]
+pub struct Pieces<'a, S> {
+    /// The states at which it starts and ends [P, 2].
+    pub states: &'a DeviceSlice<S, u32>,
+    /// Its number of coefficients and its sums of DC differences [P, 4].
+    pub counts: &'a DeviceSlice<S, u32>,
+    /// The sums of `counts` over the pieces before it [P, 4].
+    pub places: &'a DeviceSlice<S, u32>,
+}
+
+/// Decodes every piece and writes `coefficients` [B, 64], row by row in each block, which are 0
+/// before. `status` \[I\] gets bit 0 for an image with data that does not fit its tables, and bit 1
+/// for one whose data ends too early.
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn coefficients<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    coded: &Coded<'_, S>,
+    known: &Pieces<'_, S>,
+    coefficients: &mut DeviceSlice<S, i16>,
+    status: &mut DeviceSlice<S, u32>,
+) -> Result<(), L::Error> {
+    let &Coded { most_pieces, images, segments, pieces, huffman, data } = coded;
+    let &Pieces { states, counts, places } = known;
+    let [n, s, p, w, t] = coded.counts();
+    let blocks = items(coefficients, 64);
+    huffman::coefficients(
+        on,
+        n,
+        s,
+        p,
+        w,
+        most_pieces,
+        t,
+        blocks,
+        images,
+        segments,
+        pieces,
+        huffman,
+        data,
+        states,
+        counts,
+        places,
+        coefficients,
+        status,
+    )
+}
+
+/// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
+/// coefficients, which is row by row. `most` is the largest number of blocks of an image.
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    images: &DeviceSlice<S, u32>,
+    most: u32,
+    quantisation: &DeviceSlice<S, u16>,
+    coefficients: &DeviceSlice<S, i16>,
+    planes: &mut DeviceSlice<S, u8>,
+) -> Result<(), L::Error> {
+    let (count, tables, blocks) = (items(images, IMAGE_WORDS), items(quantisation, 64), items(coefficients, 64));
+    let bytes = planes.len() as u64;
+    dct::inverse_dct(on, count, tables, blocks, most, bytes, images, quantisation, coefficients, planes)
+}
+
+/// Turns `planes` into `rgb`, the upright images. `most` is the largest number of pixels of an
+/// image.
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn colors<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    images: &DeviceSlice<S, u32>,
+    most: u32,
+    planes: &DeviceSlice<S, u8>,
+    rgb: &mut DeviceSlice<S, u8>,
+) -> Result<(), L::Error> {
+    let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
+    color::colors(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, planes, rgb)
+}
