@@ -12,7 +12,7 @@ use proptest::sample::select;
 use support::cases;
 use support::devices::{on_each_device, report};
 use support::fence::{Fence, Fenced, same};
-use thalweg::{Error, LaunchError, LiveBrand, Stream};
+use thalweg::{Device, Error, LaunchError, LiveBrand, Stream};
 use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_simt::{bf16, f16};
 
@@ -277,29 +277,72 @@ fn each_kernel_computes_more_than_one_tile_and_step() {
     for types in 0..5 {
         for transposed in [[false, true], [false, false], [true, false], [true, true]] {
             on_each_device(|s| check_types(s, &Case { types, transposed, ..case.clone() }));
+            // The CPU device converts 256 values of k at once.
+            let extents = [16, 24, 600];
+            on_each_device(|s| check_types(s, &Case { types, transposed, extents, ..case.clone() }));
         }
     }
+}
+
+/// The ordinary CPU device computes a product by a library, and the checked device by the kernels.
+#[test]
+fn the_checked_device_runs_each_kernel() {
+    let case = Case {
+        types: 0,
+        batch: 2,
+        extents: [40, 136, 24],
+        transposed: [false; 2],
+        gaps: [8, 0, 8, 0],
+        shift: 0,
+        shared: false,
+        bias: true,
+        activation: Activation::GeluTanh,
+        residual: true,
+        accumulate: true,
+        seed: 2,
+    };
+    let device = Device::checked_cpu().unwrap();
+    for types in 0..5 {
+        for transposed in [[false, true], [false, false], [true, false], [true, true]] {
+            device.per_thread(|s| check_types(s, &Case { types, transposed, ..case.clone() })).unwrap();
+        }
+    }
+}
+
+/// Multiplies a matrix by its transpose.
+fn square<S: LiveBrand, T: Number + Operand>(s: &Stream<S>) -> Vec<T> {
+    let mut random = SplitMix(9);
+    let x: Vec<T> = (0..200 * 600).map(|_| T::of(random.unit())).collect();
+    let x = s.upload_blocking(&x).unwrap();
+    let mut c = s.alloc::<T>(200 * 200).unwrap();
+    let a = Matrix::new(&x, 200, 600);
+    matmul(s, 1, a, a.transposed(), &Epilogue::default(), MatrixMut::new(&mut c, 200, 200)).unwrap();
+    s.read_blocking(&c).unwrap()
+}
+
+fn same_bits<T: Number>(a: &[T], b: &[T]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
 }
 
 #[test]
 fn the_same_product_has_the_same_bits() {
     on_each_device(|s| {
-        let mut random = SplitMix(9);
-        let x: Vec<f32> = (0..200 * 200).map(|_| random.unit() as f32).collect();
-        let x = s.upload_blocking(&x).unwrap();
-        let product = || {
-            let mut c = s.alloc::<f32>(200 * 200).unwrap();
-            let a = Matrix::new(&x, 200, 200);
-            matmul(s, 1, a, a.transposed(), &Epilogue::default(), MatrixMut::new(&mut c, 200, 200)).unwrap();
-            s.read_blocking(&c).unwrap()
-        };
-        let first = product();
-        assert!((0..3).all(|_| product().iter().zip(&first).all(same_pair)));
+        let first = square::<_, f32>(s);
+        assert!((0..3).all(|_| same_bits(&square(s), &first)));
     });
 }
 
-fn same_pair((a, b): (&f32, &f32)) -> bool {
-    same(a, b)
+#[test]
+fn the_number_of_threads_does_not_change_the_bits_on_the_cpu_device() {
+    // A seeded device runs the blocks on one thread, in another order and in parts.
+    let (many, one) = (Device::new_cpu().unwrap(), Device::seeded_cpu(3).unwrap());
+    let bits = |device: Device| device.per_thread(|s| (square::<_, f32>(s), square::<_, bf16>(s))).unwrap();
+    let (wide, narrow) = bits(many);
+    for seed in 0..4 {
+        one.reseed(seed);
+        let (other_wide, other_narrow) = bits(one);
+        assert!(same_bits(&wide, &other_wide) && same_bits(&narrow, &other_narrow), "seed {seed}");
+    }
 }
 
 #[test]

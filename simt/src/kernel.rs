@@ -10,14 +10,14 @@
 ///     /// Documentation of the launcher.
 ///     pub unsafe fn NAME(cx: impl Simt, n: u32, x: In<f32>, y: Out<f32>)
 ///     require { PREDICATE, ... }
-///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES)
+///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES) cpu { CPU BODY }
 ///     { BODY }
 /// }
 /// ```
 ///
 /// - The context `cx` is `impl Simt`, or `impl Cooperative` if the threads of a block wait for each
 ///   other.
-/// - `require` and `shared` are optional. `grid` and `block` have one to three extents.
+/// - `require`, `shared` and [`cpu`](#cpu) are optional. `grid` and `block` have one to three extents.
 /// - A declaration without a context and without a body describes an entry of PTX that was made
 ///   elsewhere. The name of the entry must be [as below](#what-it-makes).
 /// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
@@ -84,6 +84,45 @@
 ///   GPU grants 48 KiB, and an H200 and the CPU device grant 227 KiB. The launcher needs no option
 ///   for more than 48 KiB.
 ///
+/// # `cpu`
+///
+/// With `cpu { CPU BODY }` an `unsafe fn` kernel has a second body, which computes the same in the way
+/// that suits a CPU, for example with a library. On the ordinary CPU device, one call of it does the
+/// work of all threads of a block. Its context is that of the block's first thread. It has the
+/// positions, the accesses and the arithmetic of [`Simt`](crate::Simt), and no barriers. The checked
+/// device and a GPU run the body of the kernel. A launch is the same on every device: its place in the
+/// stream, its grid, its graph and what a timeline shows.
+///
+/// ```
+/// # thalweg_simt::ptx! {}
+/// thalweg_simt::kernel! {
+///     /// Adds the 256 numbers of each row.
+///     pub unsafe fn row_sums(cx: impl Cooperative, rows: u32, x: In<f32>, sums: Out<f32>)
+///     require { x.len() >= rows * 256, sums.len() >= rows }
+///     grid(rows) block(32)
+///     cpu {
+///         let row = cx.block_idx().x;
+///         let mut sum = 0.0;
+///         for i in 0..256 {
+///             sum += x.get(cx, row * 256 + i);
+///         }
+///         sums.set(cx, row, sum);
+///     }
+///     {
+///         let (row, lane) = (cx.block_idx().x, cx.lane());
+///         let mut sum = 0.0;
+///         for i in 0..8 {
+///             sum += x.get(cx, row * 256 + i * 32 + lane);
+///         }
+///         let sum = cx.warp_sum(sum);
+///         if lane == 0 {
+///             sums.set(cx, row, sum);
+///         }
+///     }
+/// }
+/// # fn main() {}
+/// ```
+///
 /// # What it makes
 ///
 /// On the host, the declaration above makes this function:
@@ -111,13 +150,16 @@
 /// The keyword `unsafe` is at the declaration and not at the call. With it, the author of the
 /// kernel promises the following for **every** list of arguments that passes `require`:
 ///
-/// - The body accesses only elements of its buffers and bytes of its shared memory.
+/// - The body, and that of `cpu` if there is one, accesses only elements of its buffers and bytes of its
+///   shared memory.
 /// - If a thread stores to an element, no other thread accesses the same element, unless both use
 ///   atomic operations or a barrier separates the accesses.
 /// - All threads of the block reach each barrier, and all threads of the warp reach each warp
 ///   operation.
 /// - At a barrier or a warp operation, the body holds no value with a destructor and has lent no
 ///   part of its stack to others. If the threads diverge, the CPU device abandons the body there.
+/// - The body of `cpu` stores only to elements to which a thread of the same block stores in the body of
+///   the kernel, and loads no element to which a thread of another block stores.
 ///
 /// # What `#![forbid(unsafe_code)]` does not see
 ///
@@ -136,7 +178,7 @@ macro_rules! kernel {
             $(, $arg:ident: $kind:tt $(<$element:tt>)?)* $(,)?
         )
         $(require { $($require:expr),* $(,)? })?
-        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
+        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))? $(cpu $host:block)?
         $body:block
     ) => {
         #[cfg(target_arch = "nvptx64")]
@@ -196,7 +238,7 @@ macro_rules! kernel {
                         };
                     }
                     $crate::__core::option::Option::Some($crate::host::CpuEntry {
-                        block: __thalweg_block::<$crate::cpu::Unchecked>,
+                        block: $crate::__cpu_entry!([$($host)?] __thalweg_block $cx $($arg: $kind $(<$element>)?,)*),
                         checked: __thalweg_block::<$crate::cpu::Checked>,
                     })
                 }
@@ -409,6 +451,37 @@ macro_rules! __cooperative {
     (Cooperative) => {
         true
     };
+}
+
+/// Names the function that runs a block on the ordinary CPU device. It makes one of the clause `cpu`,
+/// if there is one.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cpu_entry {
+    ([] $threads:ident $($rest:tt)*) => {
+        $threads::<$crate::cpu::Unchecked>
+    };
+    ([$body:block] $threads:ident $cx:ident $($arg:ident: $kind:tt $(<$element:tt>)?,)*) => {{
+        #[inline(always)]
+        #[allow(unused_variables, clippy::too_many_arguments)]
+        unsafe fn __thalweg_body($cx: impl $crate::Simt, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+            // SAFETY: The author of the declaration promises that this body is sound for every list of
+            // arguments that passes `require` (see `kernel!`).
+            unsafe { $body }
+        }
+        #[allow(unused_variables)]
+        unsafe fn __thalweg_whole(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
+            let mut slots = slots;
+            // SAFETY: The launcher put the arguments into the slots in this order, with `Given::put`.
+            // The value of a buffer is its address and its length, and the CPU device exposed the
+            // memory's provenance when it allocated it.
+            $(let $arg = unsafe { $crate::__parameter!(take (&mut slots) $kind $(<$element>)?) };)*
+            // SAFETY: The author of the declaration promises that this body is sound for every list of
+            // arguments that passes `require`.
+            block.run_whole(|cx| unsafe { __thalweg_body(cx, $($arg),*) });
+        }
+        __thalweg_whole
+    }};
 }
 
 /// Runs a block on the CPU device.

@@ -37,6 +37,14 @@ pub(super) struct Operand<E> {
 }
 
 impl<E: Number> Operand<E> {
+    /// Makes an operand whose rows, as they are stored, begin `ld` elements apart. `along_k` says that
+    /// a row is a line.
+    #[inline(always)]
+    pub(super) fn new(first: *const E, ld: u32, along_k: bool, lines: u32) -> Self {
+        let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
+        Self { first, line, k, lines }
+    }
+
     /// Loads a tile to shared memory. What is outside the operand becomes zero.
     ///
     /// # Safety

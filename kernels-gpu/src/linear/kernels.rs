@@ -16,6 +16,8 @@ use super::epilogue::{A_ALONG_K, B_ALONG_K};
 use super::epilogue::{ALIGNED, BIAS, RESIDUAL, WIDE};
 use super::general::Operand;
 use super::output::Output;
+#[cfg(not(target_arch = "nvptx64"))]
+use super::whole;
 use super::{fma, general, mma};
 
 /// The largest extent of a matrix.
@@ -67,7 +69,7 @@ macro_rules! products {
         $(
             $(#[$doc:meta])*
             $name:ident <$e:ident> ($tile:path, $threads:path, $shared:path)
-            a [$ar:expr, $ac:expr] b [$br:expr, $bc:expr] require [$($require:expr),*]
+            a [$ar:expr, $ac:expr] b [$br:expr, $bc:expr] along k [$aa:expr, $ba:expr] require [$($require:expr),*]
             $product:block
         )*
     ) => {$(
@@ -92,20 +94,16 @@ macro_rules! products {
             }
             grid($m.div_ceil($tile) * $n.div_ceil($tile), 1, batch)
             block($threads) shared($shared)
+            cpu {
+                let z = $cx.block_idx().z as usize;
+                let out = Output::new(z, [$m, $n], $flags, (c, ldc, sc), (residual, ldr, sr), bias);
+                let a = Operand::new($a.as_ptr().wrapping_add(z * $sa as usize), $lda, $aa, $m);
+                let b = Operand::new($b.as_ptr().wrapping_add(z * $sb as usize), $ldb, $ba, $n);
+                whole::product($cx, $tile, $k, a, b, out);
+            }
             {
                 let z = $cx.block_idx().z as usize;
-                let $out = Output {
-                    m: $m,
-                    n: $n,
-                    flags: $flags,
-                    start: z * sc as usize,
-                    ld: ldc,
-                    residual_start: z * sr as usize,
-                    residual_ld: ldr,
-                    bias,
-                    residual,
-                    c,
-                };
+                let $out = Output::new(z, [$m, $n], $flags, (c, ldc, sc), (residual, ldr, sr), bias);
                 let ($a, $b) = ($a.as_ptr().wrapping_add(z * $sa as usize), $b.as_ptr().wrapping_add(z * $sb as usize));
                 $product
             }
@@ -118,47 +116,56 @@ products! {
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
     nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
-    a [m, k] b [n, k] require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
     { fma::product::<true, true>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
     nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
-    a [m, k] b [k, n] require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
+    a [m, k] b [k, n] along k [true, false]
+    require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
     { fma::product::<true, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
     tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
-    a [k, m] b [k, n] require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
+    a [k, m] b [k, n] along k [false, false]
+    require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
     { fma::product::<false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
     nt_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
-    a [m, k] b [n, k] require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { mma::product::<f16, true, true>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
     nn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
-    a [m, k] b [k, n] require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
+    a [m, k] b [k, n] along k [true, false]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<f16, true, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
     tn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
-    a [k, m] b [k, n] require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
+    a [k, m] b [k, n] along k [false, false]
+    require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<f16, false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
     nt_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
-    a [m, k] b [n, k] require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { mma::product::<bf16, true, true>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
     nn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
-    a [m, k] b [k, n] require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
+    a [m, k] b [k, n] along k [true, false]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<bf16, true, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
     tn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
-    a [k, m] b [k, n] require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
+    a [k, m] b [k, n] along k [false, false]
+    require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<bf16, false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
@@ -166,14 +173,11 @@ products! {
     general_f32 <f32> (general::TILE, general::THREADS, general::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
     require []
     {
-        let operand = |first, ld, along_k, lines| {
-            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
-            Operand { first, line, k, lines }
-        };
-        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
-        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
+        let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
         general::product(cx, k, a, b, out);
     }
 
@@ -182,14 +186,11 @@ products! {
     general_f16 <f16> (general::TILE, general::THREADS, general::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
     require []
     {
-        let operand = |first, ld, along_k, lines| {
-            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
-            Operand { first, line, k, lines }
-        };
-        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
-        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
+        let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
         general::product(cx, k, a, b, out);
     }
 
@@ -198,14 +199,11 @@ products! {
     general_bf16 <bf16> (general::TILE, general::THREADS, general::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
+    along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
     require []
     {
-        let operand = |first, ld, along_k, lines| {
-            let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
-            Operand { first, line, k, lines }
-        };
-        let a = operand(a, lda, flags & A_ALONG_K != 0, m);
-        let b = operand(b, ldb, flags & B_ALONG_K != 0, n);
+        let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
+        let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
         general::product(cx, k, a, b, out);
     }
 }

@@ -9,6 +9,11 @@
 //! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
 //!
+//! On the ordinary CPU device, the crate `matrixmultiply` computes the tile of a block, with the vector
+//! instructions that the CPU has. It runs in place of each kernel, with the same grid and epilogue. So
+//! the sums have the same bits each time on the same CPU, for any number of threads. The checked device
+//! runs the kernels themselves.
+//!
 //! In the names, `n` and `t` say whether A and B are transposed. The launchers check that all
 //! matrices are inside their buffers, and that no element of C has two places in the product. No
 //! kernel reads or writes anything between the rows of a matrix.
@@ -24,6 +29,8 @@ mod mma;
 mod number;
 mod order;
 mod output;
+#[cfg(not(target_arch = "nvptx64"))]
+mod whole;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use launch::{Activation, Arguments, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};

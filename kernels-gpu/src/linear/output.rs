@@ -34,6 +34,20 @@ unsafe fn read<E: Number>(cx: impl Simt, flags: u32, p: *const E, i: usize) -> f
 }
 
 impl<E: Number> Output<E> {
+    /// Makes C of product `z` of a batch.
+    #[inline(always)]
+    pub(super) fn new(
+        z: usize,
+        [m, n]: [u32; 2],
+        flags: u32,
+        (c, ld, distance): (InOut<E>, u32, u64),
+        (residual, residual_ld, residual_distance): (In<E>, u32, u64),
+        bias: In<E>,
+    ) -> Self {
+        let (start, residual_start) = (z * distance as usize, z * residual_distance as usize);
+        Self { m, n, flags, start, ld, residual_start, residual_ld, bias, residual, c }
+    }
+
     #[inline(always)]
     fn at(&self, row: u32, column: u32) -> usize {
         self.start + row as usize * self.ld as usize + column as usize

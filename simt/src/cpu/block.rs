@@ -72,6 +72,14 @@ impl<'a, M: Monitor> CpuBlock<'a, M> {
         }
     }
 
+    /// Runs `body` once, with the context of the first thread. The entries of bodies that do the work
+    /// of a whole block call it.
+    #[inline(always)]
+    pub fn run_whole(&self, body: impl FnOnce(CpuThread<'_, M>)) {
+        let idx = Dim3 { x: 0, y: 0, z: 0 };
+        body(CpuThread { place: &self.place, idx, rank: 0, fiber: None, monitor: PhantomData });
+    }
+
     /// Runs the threads as coroutines that wait for each other. The entries of bodies over
     /// [`Cooperative`](crate::Cooperative) call it.
     ///

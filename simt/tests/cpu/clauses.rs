@@ -1,5 +1,6 @@
 //! Constants in the clauses of a declaration.
 
+use thalweg_simt::cpu::{CheckedLaunch, Workspace};
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
 
@@ -113,4 +114,48 @@ fn a_kernel_with_a_constant_block_runs() {
     assert_eq!(x, [BLOCK; 130]);
     let error = fill(&Here::default(), 131, slice_mut(&mut x)).unwrap_err();
     assert!(matches!(error, Failed::Launch(LaunchError::Requirement { .. })), "{error:?}");
+}
+
+kernel! {
+    /// Both bodies say which of them ran, so they differ here, and only here.
+    unsafe fn two_bodies(cx: impl Cooperative, n: u32, out: Out<u32>)
+    require { n <= 64, out.len() == n * 2 }
+    grid(2) block(64)
+    cpu {
+        let place = cx.block_idx().x * n;
+        assert_eq!((cx.thread_idx().x, cx.block_dim().x, cx.grid_dim().x), (0, 64, 2));
+        for i in 0..n {
+            out.set(cx, place + i, 100 + i);
+        }
+    }
+    {
+        let i = cx.rank();
+        cx.barrier();
+        if i < n {
+            out.set(cx, cx.block_idx().x * n + i, 200 + i);
+        }
+    }
+}
+
+/// Runs launches as the checked device does.
+struct WithChecks;
+
+impl Launch<()> for WithChecks {
+    type Error = Failed;
+    unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
+        // SAFETY: The caller of `launch` promises that `slots` and `shape` are the kernel's. The helpers
+        // expose the provenance of the vectors, and nothing else runs that could access them.
+        unsafe { CheckedLaunch::new(kernel, shape, slots, 1).run(&mut Workspace::default()) }.map_err(Failed::Block)
+    }
+}
+
+#[test]
+fn the_body_for_the_cpu_does_the_work_of_a_block_and_the_checked_device_runs_the_kernel() {
+    for n in [0, 1, 5, 64] {
+        let mut out = vec![0; 2 * n];
+        two_bodies(&Here::default(), n as u32, slice_mut(&mut out)).unwrap();
+        assert!(out.iter().enumerate().all(|(i, v)| *v == 100 + (i % n) as u32), "{out:?}");
+        two_bodies(&WithChecks, n as u32, slice_mut(&mut out)).unwrap();
+        assert!(out.iter().enumerate().all(|(i, v)| *v == 200 + (i % n) as u32), "{out:?}");
+    }
 }
