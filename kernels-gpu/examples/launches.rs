@@ -122,6 +122,21 @@ fn main() -> Result<(), LaunchError> {
         inverse_dct(&on, images, 1, of(64), of(64), out(64))?;
         colors(&on, images, 64, of(64), out(192))?;
     }
+    {
+        use thalweg_kernels::augment::{RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};
+        let (size, record) = (224u32, RECORD_WORDS as usize);
+        let tiles = (size.div_ceil(SUM_COLUMNS) * size.div_ceil(ROWS)) as usize;
+        let (elements, numbers) = ((3 * size * size) as usize, [1.0; 3]);
+        measure(&on, 1, size, 3, numbers, of(record), of(3), out(tiles))?;
+        macro_rules! augment {
+            ($($kernel:ident)*) => {$(
+                $kernel(
+                    &on, 1, size, 3, true, true, numbers, numbers, numbers, of(record), of(3), of(tiles), out(elements),
+                )?;
+            )*};
+        }
+        augment!(augment_f32 augment_bf16);
+    }
     products::<f32>(&on)?;
     products::<f16>(&on)?;
     products::<bf16>(&on)?;

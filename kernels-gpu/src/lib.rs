@@ -3,6 +3,7 @@
 //!
 //! | feature | module | launched by |
 //! |---|---|---|
+//! | `augment` | `augment`: from images of any sizes to a batch of one size, changed at random | `thalweg-vision` |
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `linear` | `linear`: products of matrices | programs |
 //! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
@@ -15,6 +16,8 @@
 
 thalweg_simt::ptx! {
     unsafe
+    #[cfg(feature = "augment")]
+    "augment",
     #[cfg(feature = "jpeg")]
     "jpeg",
     #[cfg(feature = "linear")]
@@ -25,11 +28,17 @@ thalweg_simt::ptx! {
     "vision",
 }
 
+#[cfg(feature = "augment")]
+pub mod augment;
 #[cfg(feature = "jpeg")]
 pub mod jpeg;
 #[cfg(feature = "linear")]
 pub mod linear;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "augment", feature = "vision"))]
+#[cfg_attr(
+    not(all(feature = "augment", feature = "vision")),
+    allow(dead_code, reason = "each family uses its own part")
+)]
 mod parts;
 #[cfg(feature = "stream")]
 pub mod stream;

@@ -17,11 +17,12 @@ pub struct Tensor<T> {
     pub data: Vec<T>,
 }
 
-/// The `f32` and `i32` tensors of one safetensors file, by name.
+/// The `f32`, `f64` and `i32` tensors of one safetensors file, by name.
 #[derive(Debug)]
 pub struct Tensors {
     path: PathBuf,
     f32: BTreeMap<String, Tensor<f32>>,
+    f64: BTreeMap<String, Tensor<f64>>,
     i32: BTreeMap<String, Tensor<i32>>,
 }
 
@@ -35,7 +36,7 @@ impl Tensors {
         let bytes = read(path);
         let file = SafeTensors::deserialize(&bytes)
             .unwrap_or_else(|e| panic!("{} is no safetensors file: {e}", path.display()));
-        let mut all = Self { path: path.to_owned(), f32: BTreeMap::new(), i32: BTreeMap::new() };
+        let mut all = Self { path: path.to_owned(), f32: BTreeMap::new(), f64: BTreeMap::new(), i32: BTreeMap::new() };
         for (name, view) in file.tensors() {
             let shape = view.shape().to_vec();
             let words = view.data().as_chunks::<4>().0.iter().copied();
@@ -48,7 +49,11 @@ impl Tensors {
                     let data = words.map(i32::from_le_bytes).collect();
                     all.i32.insert(name, Tensor { shape, data });
                 }
-                other => panic!("{}: `{name}` holds {other:?}, not F32 or I32", path.display()),
+                Dtype::F64 => {
+                    let data = view.data().as_chunks::<8>().0.iter().copied().map(f64::from_le_bytes).collect();
+                    all.f64.insert(name, Tensor { shape, data });
+                }
+                other => panic!("{}: `{name}` holds {other:?}, not F32, F64 or I32", path.display()),
             }
         }
         all
@@ -63,6 +68,12 @@ impl Tensors {
     pub fn f32(&self, name: &str) -> &Tensor<f32> {
         let tensor = self.f32.get(name);
         tensor.unwrap_or_else(|| panic!("{} has no f32 tensor `{name}`", self.path.display()))
+    }
+
+    #[track_caller]
+    pub fn f64(&self, name: &str) -> &Tensor<f64> {
+        let tensor = self.f64.get(name);
+        tensor.unwrap_or_else(|| panic!("{} has no f64 tensor `{name}`", self.path.display()))
     }
 
     #[track_caller]

@@ -14,7 +14,7 @@
 //! graph, and goes straight from RGB to tokens without storing a plane. [`Workspace`] does it for
 //! images that are on the device, on your stream. [`kernels`] has the launchers that these two use,
 //! and those that write the planes. [`arr_coc_0_1`] computes what the published PyTorch project of
-//! that version computes. `docs/spec.md` of the repository defines the numbers, exactly enough that
+//! that version computes. With the feature `augment`, the module of that name changes images at random, for training. `docs/spec.md` of the repository defines the numbers, exactly enough that
 //! another implementation agrees.
 //!
 //! ```
@@ -32,6 +32,8 @@
 
 mod allocate;
 pub mod arr_coc_0_1;
+#[cfg(feature = "augment")]
+pub mod augment;
 mod block_on;
 mod frame;
 mod options;

@@ -47,6 +47,30 @@ pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Share
     }
 }
 
+/// Computes the sum of a value over all threads of the block, and returns it in every thread. The
+/// order of the additions is fixed.
+///
+/// # Safety
+/// As for [`maxima`], with one window.
+#[inline(always)]
+pub(crate) unsafe fn sum<C: Cooperative>(cx: C, window: Shared<f32>, v: f32) -> f32 {
+    let v = cx.warp_sum(v);
+    // SAFETY: A warp's index is at most 31, so it is inside the window that the caller promises. One
+    // lane writes each word; others read it after a barrier, which all threads reach.
+    unsafe {
+        if cx.lane() == 0 {
+            cx.shared_set(window, cx.warp(), v);
+        }
+        cx.barrier();
+        let warps = cx.block_dim().x * cx.block_dim().y / 32;
+        let mut total = 0.0;
+        for warp in 0..warps {
+            total += cx.shared_get(window, warp);
+        }
+        total
+    }
+}
+
 /// Computes two sums of each of `K` values: over the threads of the block before this one, and over
 /// all of them. A sum that is too large stays at the largest word and does not wrap.
 ///

@@ -10,6 +10,7 @@
 //! the reference.
 
 mod allocate;
+mod augment;
 mod close;
 mod compress;
 mod images;
@@ -19,6 +20,7 @@ mod scores;
 mod textures;
 
 pub use allocate::{allocate, gains, quantise};
+pub use augment::{Augmented, augment};
 pub use close::{
     PLANE_ERROR, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, max_error, relevance_error, wide,
 };
