@@ -1,6 +1,7 @@
 //! The command line. This module checks everything that needs no file and no device; a violation is
 //! a usage error (exit code 2).
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -41,6 +42,9 @@ Examples:
 
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
       runs on the second GPU and prints a report for programs
+
+  thalweg augment photos/*.jpg --out sheet.png
+      draws what random crops, colours and blurs make of photographs
 
   thalweg devices
       lists the devices
@@ -111,6 +115,40 @@ Exit code:
   128 plus a signal's number, such as 130 after Ctrl-C and 143 after SIGTERM:
      the signal ended the run; the files that it wrote are whole";
 
+const AUGMENT_NOTES: &str = "\
+Examples:
+  thalweg augment photo.jpg --out sheet.png
+      draws photo.jpg and eight results of it, as eight epochs would see it
+
+  thalweg augment photo.jpg --seed 7 --epoch 3 --index 41 --size 96 \\
+      --out photo.safetensors
+      writes one result for programs
+
+What happens to a photograph depends on the seed, the epoch and the index of the
+photograph in its data set, and on nothing else. docs/spec.md, section 9, defines
+every number.
+
+Results:
+  FILE.png, a contact sheet: a row for each photograph, first the whole photograph
+  (squeezed into a square), then its results in this epoch and the next ones. The
+  second photograph has the next index, and so on. Colours are not normalised.
+
+  FILE.safetensors, for one photograph and N = --size:
+  image    f32 [3, N, N]  the result, normalised
+  crop     i32 [4]        top, left, height and width of the crop
+  factors  f64 [6]        flip (0 or 1), brightness, contrast, saturation,
+                          grayscale (0 or 1), sigma of the blur or 0
+
+The options in FILE.json replace defaults: {\"flip\": 0, \"brightness\": 0.2,
+\"blur\": null}. These are all defaults:
+  {\"crop\": {\"area\": {\"start\": 0.08, \"end\": 1}, \"ratio\": {\"start\": 0.75,
+  \"end\": 1.3333333333333333}, \"attempts\": 10}, \"flip\": 0.5, \"brightness\": 0.4,
+  \"contrast\": 0.4, \"saturation\": 0.4, \"grayscale\": 0.1, \"blur\": {\"probability\":
+  0.5, \"sigma\": {\"start\": 0.1, \"end\": 2}, \"taps\": 7}, \"luma\": [0.299, 0.587,
+  0.114], \"normalize\": {\"mean\": [0.485, 0.456, 0.406], \"std\": [0.229, 0.224,
+  0.225]}}
+A result replaces an existing file in one step, but never one of the photographs.";
+
 /// Turn photographs into adaptive visual tokens
 ///
 /// Cuts a photograph into patches, scores each one, and spends a budget of tokens on the patches
@@ -133,6 +171,9 @@ pub(crate) enum Command {
         override_usage = "thalweg tokens [OPTIONS] --out <DIR> <image|folder|->..."
     )]
     Tokens(TokensArgs),
+    /// Show what random augmentation makes of photographs, or write one result
+    #[command(after_long_help = AUGMENT_NOTES)]
+    Augment(AugmentArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
     /// Print a script that lets a shell complete commands and flags
@@ -305,6 +346,44 @@ pub(crate) enum Profile {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AugmentArgs {
+    /// PNG, JPEG or WebP files, or - for an image on standard input
+    #[arg(required = true, value_name = "image|-")]
+    pub(crate) images: Vec<PathBuf>,
+
+    /// Where the result goes: FILE.png for a contact sheet, FILE.safetensors for one result
+    #[arg(long, value_name = "FILE", default_value = "augment.png", value_parser = augment_out)]
+    pub(crate) out: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
+
+    /// Seed of the random numbers
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub(crate) seed: u64,
+
+    /// The epoch; for a contact sheet, the first one
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub(crate) epoch: u32,
+
+    /// Index of the first photograph in its data set
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub(crate) index: u64,
+
+    /// Side of a result in pixels
+    #[arg(long, value_name = "PIXELS", default_value = "224", allow_hyphen_values = true, value_parser = size)]
+    pub(crate) size: u32,
+
+    /// How many results of each photograph a contact sheet shows
+    #[arg(long, default_value = "8", allow_hyphen_values = true, value_parser = count)]
+    pub(crate) count: u32,
+
+    /// Options of the augmentation, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) options: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArg,
@@ -374,6 +453,22 @@ fn device(text: &str) -> Result<String, String> {
         return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn augment_out(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(OsStr::to_str) {
+        Some("png" | "safetensors") => Ok(path),
+        _ => Err("expected a name that ends with .png or .safetensors".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    number(text, "a whole number of pixels, 1 to 4096", |n| (1..=4096).contains(n))
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    number(text, "a whole number, 1 to 64", |n| (1..=64).contains(n))
 }
 
 fn patch(text: &str) -> Result<u32, String> {

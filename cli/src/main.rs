@@ -1,16 +1,18 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens` and `devices` are subcommands. `tokens` finds the
-//! photographs (`inputs`), decodes them with `thalweg_loader`, computes the results (`engine`),
+//! `args` parses the command line. `tokens`, `augment` and `devices` are subcommands. `tokens` finds the
+//! photographs (`inputs`), decodes them (`photos`), computes the results (`engine`),
 //! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
 //! (`output`) and reports what it did (`report`). `devices` lists the devices.
 
 mod args;
+mod augment;
 mod devices;
 mod engine;
 mod heatmap;
 mod inputs;
 mod output;
+mod photos;
 mod report;
 mod tokens;
 
@@ -21,6 +23,7 @@ use args::Command;
 fn main() -> ExitCode {
     let done = match args::parse() {
         Command::Tokens(run) => tokens::run(&run),
+        Command::Augment(args) => augment::run(&args),
         Command::Devices(list) => devices::run(&list),
         Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
     };

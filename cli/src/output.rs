@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
@@ -56,6 +56,12 @@ pub(crate) fn write(
     second.map_or(Ok(()), publish)
 }
 
+/// Writes one file.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let _whole = writing();
+    publish(stage(path, |file| file.write_all(bytes))?)
+}
+
 /// Prints to standard output. A full disk or a closed pipe is an error and does not panic.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
@@ -77,7 +83,7 @@ fn stage<'a>(
     path: &'a Path,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<Staged<'a>, String> {
-    let folder = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(".thalweg-").suffix(".tmp");
     // The umask decides who may read the file, as for any other new file. By default, only the
@@ -105,6 +111,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 /// The elements of a tensor.
 pub(crate) enum Data<'a> {
     F32(&'a [f32]),
+    F64(&'a [f64]),
     I32(&'a [i32]),
     /// The name of a 16-bit format, and the bits of its numbers.
     Half(&'static str, &'a [u16]),
@@ -117,13 +124,14 @@ pub(crate) type Tensor<'a> = (&'static str, Data<'a>, Vec<usize>);
 /// tensors without gaps, all in little-endian order. Keys are sorted, so equal inputs give equal
 /// bytes.
 fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String, Value>) -> io::Result<()> {
-    use Data::{F32, Half, I32};
+    use Data::{F32, F64, Half, I32};
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), Value::Object(metadata));
     let mut offset = 0;
     for (name, data, shape) in tensors {
         let (dtype, len, size) = match data {
             F32(values) => ("F32", values.len(), 4),
+            F64(values) => ("F64", values.len(), 8),
             I32(values) => ("I32", values.len(), 4),
             Half(dtype, values) => (*dtype, values.len(), 2),
         };
@@ -141,6 +149,7 @@ fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String
     to.write_all(header.as_bytes())?;
     for (_, data, _) in tensors {
         match data {
+            F64(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
             F32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
             I32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
             Half(_, values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,

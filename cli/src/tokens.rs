@@ -4,48 +4,23 @@
 //! chunk of photographs and writes the results.
 
 use std::fs;
-use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
 use thalweg::{Device, DeviceKind, Error};
-use thalweg_loader::{Canvas, DecodeError, Loader, Options, Source, Upload, decode_photo, read_photo};
 use thalweg_vision::{Head, Image, Query};
 
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
-use crate::inputs::{Gathered, Input, STDIN, gather};
+use crate::inputs::{Gathered, Input, gather};
 use crate::output::say;
+use crate::photos::Photos;
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters, summary};
 use crate::{heatmap, output};
-
-/// A chunk is closed once it holds this many images or bytes.
-const CHUNK_IMAGES: usize = 16;
-const CHUNK_BYTES: usize = 256 << 20;
-
-/// Memory for the photographs that wait for their turn. A photograph takes at most 768 MiB.
-const AHEAD_BYTES: usize = 1 << 30;
-
-/// The most page-locked memory of all photographs.
-///
-/// A chunk keeps the loader's memory until its results are written, so the memory must always
-/// suffice to complete a chunk. Without its last photograph, a chunk holds fewer than `CHUNK_BYTES`
-/// bytes, in blocks of up to twice that size. The last photograph takes at most 768 MiB.
-const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
-
-/// The most bytes to read from standard input.
-const STDIN_BYTES: u64 = 1 << 30;
-
-/// Decoded photographs, and their places in the list of inputs.
-#[derive(Default)]
-struct Chunk {
-    images: Vec<Image>,
-    inputs: Vec<usize>,
-    failures: Vec<(usize, String)>,
-}
 
 /// Runs the subcommand. An error stops the run. Failures of single images are listed, and give exit
 /// code 1.
@@ -103,19 +78,11 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             bar.set_style(style);
         }
     }
-    let options = Options {
-        batch: 1,
-        prefetch: CHUNK_IMAGES,
-        pinned_budget: PINNED_BYTES,
-        upload: Upload::Off, // the pipeline uploads the photographs
-        ..Options::default()
-    };
-    let photos = Source::files(inputs.iter().map(|input| &input.path), read);
-    let mut loader = Loader::new(runner.device, photos, options).map_err(|e| e.to_string())?;
+    let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path))?;
     let mut writing = Duration::ZERO;
     let mut fail =
         |index: usize, error| report.failures.push(Failure { path: inputs[index].source().to_path_buf(), error });
-    while let Some(chunk) = read_chunk(&mut loader, args.textures)? {
+    while let Some(chunk) = photos.next_chunk(if args.textures { 3 + 13 * 4 } else { 3 })? {
         bar.inc(chunk.failures.len() as u64);
         chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
         let outcomes = runner.engine.run(&chunk.images);
@@ -139,7 +106,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
         }
     }
     bar.finish_and_clear();
-    report.stages = vec![("decode", loader.stats().decode)];
+    report.stages = vec![("decode", photos.decoding())];
     report.stages.extend(runner.stages());
     report.stages.push(("write", writing));
     Ok(())
@@ -214,49 +181,6 @@ impl<'a> Runner<'a> {
         }
         stages
     }
-}
-
-/// Waits until the photographs of the next chunk are decoded, and returns them in order. `None`
-/// after the last chunk.
-fn read_chunk(loader: &mut Loader<PathBuf>, textures: bool) -> Result<Option<Chunk>, String> {
-    let bytes_per_pixel = if textures { 3 + 13 * 4 } else { 3 };
-    let (mut chunk, mut bytes) = (Chunk::default(), 0);
-    while chunk.images.len() < CHUNK_IMAGES
-        && bytes < CHUNK_BYTES
-        && let Some(item) = loader.next()
-    {
-        match item {
-            Ok(batch) => {
-                let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
-                let [height, width] = batch.sizes[0];
-                let image = if batch.images[0].is_empty() {
-                    // The loader could not page-lock the memory of this photograph.
-                    Image::new(height, width, batch.pixels(0).to_vec())
-                } else {
-                    Image::from_pinned(height, width, batch.images.swap_remove(0))
-                };
-                let image = image.map_err(|e| e.to_string())?;
-                bytes += image.rgb().len() / 3 * bytes_per_pixel;
-                chunk.images.push(image);
-                chunk.inputs.push(batch.indices[0] as usize);
-            }
-            Err(Error::Sample { index, cause, .. }) => chunk.failures.push((index as usize, cause.to_string())),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    let empty = chunk.images.is_empty() && chunk.failures.is_empty();
-    Ok((!empty).then_some(chunk))
-}
-
-/// Reads and decodes a photograph from a file or from standard input.
-fn read(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
-    if path.as_os_str() != STDIN {
-        return read_photo(path, canvas);
-    }
-    let mut bytes = Vec::new();
-    let read = std::io::stdin().lock().take(STDIN_BYTES).read_to_end(&mut bytes);
-    read.map_err(|e| format!("cannot read it: {e}"))?;
-    decode_photo(&bytes, canvas)
 }
 
 fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcome: &Outcome) -> Result<Done, String> {

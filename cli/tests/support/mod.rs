@@ -176,6 +176,13 @@ impl Tokens {
     }
 
     #[track_caller]
+    pub(crate) fn f64(&self, name: &str) -> (&[usize], Vec<f64>) {
+        let (dtype, shape, bytes) = &self.tensors[name];
+        assert_eq!(*dtype, Dtype::F64, "{name}");
+        (shape, bytes.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect())
+    }
+
+    #[track_caller]
     pub(crate) fn i32(&self, name: &str) -> (&[usize], Vec<i32>) {
         let (dtype, shape, bytes) = &self.tensors[name];
         assert_eq!(*dtype, Dtype::I32, "{name}");
