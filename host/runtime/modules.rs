@@ -171,6 +171,7 @@ mod tests {
                 parameters: &[],
                 cpu: None,
                 cooperative: false,
+                bounds: None,
             },
         );
         text_of(texts, &KERNEL, capability)
@@ -203,6 +204,7 @@ mod tests {
                 parameters: &[],
                 cpu: None,
                 cooperative: false,
+                bounds: None,
             },
         );
         let made = |layout: &str| -> &'static str {

@@ -1,5 +1,6 @@
 //! The command `thalweg-ptx`, which makes and checks PTX that is kept in a repository.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
@@ -27,6 +28,13 @@ the sources and the list of entries instead, and says so. The exit status is 1 i
 the sources make or if an error occurs, and 2 if the arguments are wrong.
 ";
 
+/// Writes a line to standard output. If nobody reads there any more, as with `| head`, that is no error.
+macro_rules! say {
+    ($($text:tt)*) => {
+        _ = writeln!(std::io::stdout(), $($text)*)
+    };
+}
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut positional = Vec::new();
@@ -35,7 +43,7 @@ fn main() -> ExitCode {
     while let Some(argument) = arguments.next() {
         let option = match &*argument {
             "-h" | "--help" => {
-                print!("{HELP}");
+                say!("{}", HELP.trim_end());
                 return ExitCode::SUCCESS;
             }
             "--target" => &mut target,
@@ -105,9 +113,9 @@ fn usage(problem: &str) -> ExitCode {
 fn build(builder: PtxBuilder, file: &str) -> Result<bool, Error> {
     let ptx = builder.build()?;
     ptx.write(file)?;
-    println!("{file}: {}", summary(&ptx));
+    say!("{file}: {}", summary(&ptx));
     for entry in &ptx.entries {
-        println!("  {entry}");
+        say!("  {entry}");
     }
     Ok(true)
 }
@@ -116,43 +124,43 @@ fn build(builder: PtxBuilder, file: &str) -> Result<bool, Error> {
 fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<bool, Error> {
     let new = builder.build()?;
     if old.text == new.text {
-        println!("{file}: up to date, {}", summary(&new));
+        say!("{file}: up to date, {}", summary(&new));
         return Ok(true);
     }
 
     let changes = builder.changes(old);
     let mut same = changes.is_empty() && old.entries == new.entries;
     for change in &changes {
-        println!("{file}: was not built from the present {change}");
+        say!("{file}: was not built from the present {change}");
     }
     for entry in old.entries.iter().filter(|e| !new.entries.contains(e)) {
-        println!("{file}: has {entry}, which the sources do not make");
+        say!("{file}: has {entry}, which the sources do not make");
     }
     for entry in new.entries.iter().filter(|e| !old.entries.contains(e)) {
-        println!("{file}: lacks {entry}");
+        say!("{file}: lacks {entry}");
     }
     if old.compiler == new.compiler {
         same = false;
         let mut lines = old.text.lines().zip(new.text.lines()).enumerate();
         let end = old.text.lines().count().min(new.text.lines().count());
         let at = lines.find(|(_, (a, b))| a != b).map_or(end, |(i, _)| i);
-        println!("{file}: differs from line {} on", at + 1);
+        say!("{file}: differs from line {} on", at + 1);
         for (whose, text) in [("is", &old.text), ("should be", &new.text)] {
-            println!("  {whose}: {}", text.lines().nth(at).unwrap_or("the end"));
+            say!("  {whose}: {}", text.lines().nth(at).unwrap_or("the end"));
         }
     } else {
-        println!("{file}: ANOTHER COMPILER built it, so the bytes cannot be compared");
-        println!("  built by  {}", old.compiler);
-        println!("  found     {}", new.compiler);
-        println!("  to compare them, install the first one, and name its rustc in THALWEG_RUSTC if there are others");
-        println!("  entries   {} and {}", old.entries.len(), new.entries.len());
-        println!("  bytes     {} and {}", old.text.len(), new.text.len());
+        say!("{file}: ANOTHER COMPILER built it, so the bytes cannot be compared");
+        say!("  built by  {}", old.compiler);
+        say!("  found     {}", new.compiler);
+        say!("  to compare them, install the first one, and name its rustc in THALWEG_RUSTC if there are others");
+        say!("  entries   {} and {}", old.entries.len(), new.entries.len());
+        say!("  bytes     {} and {}", old.text.len(), new.text.len());
         if same {
-            println!("  the sources and the entries are the same; build it again to use the present compiler");
+            say!("  the sources and the entries are the same; build it again to use the present compiler");
         }
     }
     if !same {
-        println!("to bring it up to date: {update}");
+        say!("to bring it up to date: {update}");
     }
     Ok(same)
 }

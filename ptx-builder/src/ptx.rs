@@ -77,10 +77,11 @@ impl Ptx {
         for Source { path, fingerprint } in &sources {
             text += &format!("// source: {fingerprint:032x} {path}\n");
         }
-        let (origins, body) = take_origins(body);
+        let (Marks { origins, bounds }, body) = take_marks(body);
         for (entry, origin) in origins {
             text += &format!("// entry: {entry} {origin}\n");
         }
+        let body = with_bounds(body, &bounds);
         text += &body;
         let ptx = Self::parse(text);
         let made = body.lines().find_map(|line| line.strip_prefix(".target "));
@@ -127,12 +128,8 @@ impl Ptx {
             let (entry, origin) = line.strip_prefix("entry: ")?.split_once(' ')?;
             Some((entry.to_string(), origin.to_string()))
         };
-        let entry = |line: &str| {
-            let name = line.strip_prefix(".visible .entry ")?;
-            Some(name.split('(').next()?.trim().to_string())
-        };
         Self {
-            entries: text.lines().filter_map(entry).collect(),
+            entries: text.lines().filter_map(entry).map(String::from).collect(),
             compiler: field("compiler: "),
             target: field("target: "),
             flags: field("flags: "),
@@ -174,32 +171,75 @@ impl Ptx {
     }
 }
 
-/// Removes from PTX what `kernel!` put there for the header, and returns it with the rest. For each
-/// entry it is a variable `ENTRY__thalweg_origin` whose bytes say where the kernel is declared. No
-/// kernel reads it.
-fn take_origins(body: &str) -> (Vec<(String, String)>, String) {
-    let mut origins = Vec::new();
+/// What `kernel!` says of its entries in the PTX: where each is declared, and the bounds of those that
+/// have some, threads and blocks.
+struct Marks {
+    origins: Vec<(String, String)>,
+    bounds: Vec<(String, [u32; 2])>,
+}
+
+/// Removes from PTX what `kernel!` put there for the builder, and returns it with the rest: the variables
+/// `ENTRY__thalweg_origin` and `ENTRY__thalweg_bounds`. No kernel reads them.
+fn take_marks(body: &str) -> (Marks, String) {
+    let mut marks = Marks { origins: Vec::new(), bounds: Vec::new() };
     let mut rest = String::with_capacity(body.len());
     for line in body.lines() {
-        if let Some(origin) = origin(line) {
-            origins.push(origin);
-        } else if !line.trim_end().ends_with("__thalweg_origin") {
+        let text = |(entry, bytes): (String, _)| Some((entry, String::from_utf8(bytes).ok()?));
+        if let Some(origin) = mark(line, ORIGIN).and_then(text) {
+            marks.origins.push(origin);
+        } else if let Some((entry, bytes)) = mark(line, BOUNDS) {
+            let number = |at: usize| bytes.iter().skip(at).take(4).rev().fold(0, |n, byte| n << 8 | u32::from(*byte));
+            marks.bounds.push((entry, [number(0), number(4)]));
+        } else if ![ORIGIN, BOUNDS].iter().any(|suffix| line.trim_end().ends_with(suffix)) {
             rest.push_str(line);
             rest.push('\n');
         }
     }
-    origins.sort();
-    (origins, rest)
+    marks.origins.sort();
+    (marks, rest)
 }
 
-/// Reads the entry and the text from a line such as
+const ORIGIN: &str = "__thalweg_origin";
+const BOUNDS: &str = "__thalweg_bounds";
+
+/// Reads the entry and the bytes from a line such as
 /// `.visible .global .align 1 .b8 ENTRY__thalweg_origin[3] = {97, 98, 99};`.
-fn origin(line: &str) -> Option<(String, String)> {
+fn mark(line: &str, suffix: &str) -> Option<(String, Vec<u8>)> {
     let (declared, bytes) = line.trim().strip_suffix("};")?.split_once(" = {")?;
     let name = declared.rsplit(' ').next()?.split('[').next()?;
-    let entry = name.strip_suffix("__thalweg_origin")?;
+    let entry = name.strip_suffix(suffix)?;
     let bytes = bytes.split(',').map(|byte| byte.trim().parse()).collect::<Result<_, _>>().ok()?;
-    Some((entry.into(), String::from_utf8(bytes).ok()?))
+    Some((entry.into(), bytes))
+}
+
+/// Returns the name of the entry that a line begins to define.
+fn entry(line: &str) -> Option<&str> {
+    line.strip_prefix(".visible .entry ")?.split('(').next().map(str::trim)
+}
+
+/// Gives entries the directives of their bounds, which stand between the parameters and the body.
+fn with_bounds(body: String, bounds: &[(String, [u32; 2])]) -> String {
+    if bounds.is_empty() {
+        return body;
+    }
+    let mut text = String::with_capacity(body.len());
+    let mut of_entry = None;
+    for line in body.lines() {
+        if let Some(name) = entry(line) {
+            of_entry = bounds.iter().find(|(entry, _)| entry == name);
+        }
+        if line.starts_with('{')
+            && let Some((_, [threads, blocks])) = of_entry.take()
+        {
+            text += &format!(".maxntid {threads}, 1, 1\n");
+            if *blocks > 0 {
+                text += &format!(".minnctapersm {blocks}\n");
+            }
+        }
+        text += line;
+        text.push('\n');
+    }
+    text
 }
 
 /// Computes the 128-bit FNV-1a of `bytes`, where `\r\n` counts as `\n`.
@@ -287,6 +327,22 @@ mod tests {
             ptx.text.lines().filter(|line| !line.starts_with("// ")).collect::<Vec<_>>(),
             BODY.lines().collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn bounds_go_from_the_text_to_directives_of_their_entries() {
+        let bounds = |entry: &str, bytes: &str| {
+            format!(
+                "\t// .globl\t{entry}__thalweg_bounds\n\
+                 .visible .global .align 1 .b8 {entry}__thalweg_bounds[8] = {{{bytes}}};\n"
+            )
+        };
+        let without = check("").unwrap().text;
+        let both = check(&(bounds("b", "0, 1, 0, 0, 3, 0, 0, 0") + &bounds("a", "96, 0, 0, 0, 0, 0, 0, 0"))).unwrap();
+        let expected = without
+            .replace("\t.param .u32 a_param_0\n)\n{", "\t.param .u32 a_param_0\n)\n.maxntid 96, 1, 1\n{")
+            .replace("b()\n{", "b()\n.maxntid 256, 1, 1\n.minnctapersm 3\n{");
+        assert_eq!(both.text, expected);
     }
 
     #[test]

@@ -179,3 +179,23 @@ fn a_compiler_that_will_not_do_is_named_with_what_to_install() {
         assert!(error.to_string().contains(text), "{error}");
     }
 }
+
+#[test]
+fn bounds_of_an_entry_become_directives() {
+    let fixture = Fixture::new("bounds");
+    fixture.edit("src/lib.rs", |text| {
+        text + "\n#[unsafe(export_name = \"sort__thalweg_bounds\")]\nstatic BOUNDS: [u8; 8] = [0, 1, 0, 0, 2, 0, 0, 0];\n"
+    });
+    let ptx = fixture.build().unwrap().text;
+    let sort = ptx.split_once(".visible .entry sort(").unwrap().1;
+    assert!(sort.split_once("\n{").unwrap().0.ends_with(")\n.maxntid 256, 1, 1\n.minnctapersm 2"), "{sort}");
+    assert!(ptx.matches(".maxntid").count() == 1 && !ptx.contains("thalweg_bounds"));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(env!("CARGO_BIN_EXE_thalweg-ptx")).arg("--help").stdout(writer).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}

@@ -1,5 +1,7 @@
 //! What a kernel takes by value: numbers, truth values, arrays of them and structs of them.
 
+use crate::{bf16, f16};
+
 /// A value that a launch passes to a kernel by value: a number, a `bool`, an array of such values, or
 /// a struct that [`by_value!`](crate::by_value) declares.
 ///
@@ -9,8 +11,8 @@
 #[diagnostic::on_unimplemented(
     message = "a kernel cannot have a parameter of type `{Self}`",
     label = "a parameter here is neither a value nor a buffer",
-    note = "a parameter is a number (`u8` to `u64`, `usize`, `i8` to `i64`, `f32`, `f64`), a `bool`, an array of them, a \
-            struct that `by_value!` declares, or a buffer of numbers (`In<f32>`, `Out<f32>`, `InOut<f32>`)"
+    note = "a parameter is a number (`u8` to `u64`, `usize`, `i8` to `i64`, `f16`, `bf16`, `f32`, `f64`), a `bool`, an \
+            array of them, a struct that `by_value!` declares, or a buffer of numbers (`In<f32>`, `Out<f32>`, `InOut<f32>`)"
 )]
 pub unsafe trait ByValue: Copy + Send + 'static {
     /// Describes the type, with the names and the types of all fields.
@@ -51,6 +53,22 @@ numbers! {
     f64: f64;
     bool: bool; // 0 or 1, in one byte
 }
+macro_rules! halves {
+    ($($t:ident)*) => {$(
+        // SAFETY: The type is transparent over a `u16`, which has neither padding nor pointers.
+        unsafe impl ByValue for $t {
+            const LAYOUT: Layout = Layout { size: size_of::<$t>(), align: align_of::<$t>(), kind: Kind::Number(stringify!($t)) };
+            #[cfg(not(target_arch = "nvptx64"))]
+            type Wide = f32;
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+        }
+    )*};
+}
+halves! { f16 bf16 }
 const _: () = assert!(
     size_of::<usize>() == 8 && cfg!(target_endian = "little"),
     "kernels need a little-endian host with a `usize` of 64 bits, as a GPU has"

@@ -10,14 +10,15 @@
 ///     /// Documentation of the launcher.
 ///     pub unsafe fn NAME(cx: impl Simt, n: u32, x: In<f32>, y: Out<f32>)
 ///     require { PREDICATE, ... }
-///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES) cpu { CPU BODY }
+///     grid(X, Y, Z) block(X, Y, Z) bounds(THREADS, BLOCKS) shared(BYTES) cpu { CPU BODY }
 ///     { BODY }
 /// }
 /// ```
 ///
 /// - The context `cx` is `impl Simt`, or `impl Cooperative` if the threads of a block wait for each
 ///   other.
-/// - `require`, `shared` and [`cpu`](#cpu) are optional. `grid` and `block` have one to three extents.
+/// - `require`, [`bounds`](#bounds), `shared` and [`cpu`](#cpu) are optional. `grid` and `block` have one
+///   to three extents.
 /// - A declaration without a context and without a body describes an entry of PTX that was made
 ///   elsewhere. The name of the entry must be [as below](#what-it-makes).
 /// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
@@ -30,7 +31,7 @@
 /// kernel! {
 ///     pub fn NAME(t: impl Simt, n: u32, x: In<f32>[n], y: Out<f32>[n] by [x])
 ///     require { PREDICATE, ... }
-///     grid(X, Y, Z) block(X, Y, Z) shared(BYTES)
+///     grid(X, Y, Z) block(X, Y, Z) bounds(THREADS, BLOCKS) shared(BYTES)
 ///     { BODY }
 /// }
 /// ```
@@ -52,7 +53,7 @@
 ///
 /// A kernel has at most 32 parameters, with at most 4096 bytes together. Each is one of these:
 ///
-/// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f32` or `f64`;
+/// - a number: `u8` to `u64`, `usize`, `i8` to `i64`, `f16`, `bf16`, `f32` or `f64`;
 /// - a `bool`;
 /// - an array of numbers or `bool`s, such as `[f32; 4]`;
 /// - a struct that [`by_value!`](crate::by_value) declares;
@@ -83,6 +84,15 @@
 ///   asks for returns [`LaunchError::SharedMemory`](crate::host::LaunchError::SharedMemory). Every
 ///   GPU grants 48 KiB, and an H200 and the CPU device grant 227 KiB. The launcher needs no option
 ///   for more than 48 KiB.
+///
+/// # `bounds`
+///
+/// `bounds(THREADS)` promises the compiler of the GPU's driver that no block has more than `THREADS`
+/// threads, so it can give each of them more registers (`.maxntid`). `bounds(THREADS, BLOCKS)` also asks
+/// for so few registers that `BLOCKS` blocks fit on a multiprocessor at once (`.minnctapersm`). Both are
+/// literals or constants of type `u32`, and `BLOCKS` is at most 32. The launcher refuses a larger block,
+/// on every device, with [`LaunchError::Bounds`](crate::host::LaunchError::Bounds). CUDA C++ calls this
+/// `__launch_bounds__`.
 ///
 /// # `cpu`
 ///
@@ -178,7 +188,8 @@ macro_rules! kernel {
             $(, $arg:ident: $kind:tt $(<$element:tt>)?)* $(,)?
         )
         $(require { $($require:expr),* $(,)? })?
-        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))? $(cpu $host:block)?
+        grid($($grid:expr),+) block($($block:expr),+) $(bounds($($bound:expr),+))? $(shared($shared:expr))?
+        $(cpu $host:block)?
         $body:block
     ) => {
         #[cfg(target_arch = "nvptx64")]
@@ -208,6 +219,10 @@ macro_rules! kernel {
             static ORIGIN: [u8; $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*))] =
                 $crate::__origin_bytes($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
         };
+
+        $crate::__bounds_static! {
+            [$($($bound),+)?] [$crate::__entry_name!($name $($kind $(<$element>)?,)*)]
+        }
 
         #[cfg(not(target_arch = "nvptx64"))]
         $crate::__launcher! {
@@ -242,7 +257,8 @@ macro_rules! kernel {
                         checked: __thalweg_block::<$crate::cpu::Checked>,
                     })
                 }
-                $crate::__cooperative!($context)
+                { $crate::__cooperative!($context) }
+                { $crate::__bounds!($($($bound),+)?) }
             ]
             $(#[$meta])*
             $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
@@ -254,10 +270,10 @@ macro_rules! kernel {
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident($($arg:ident: $kind:tt $(<$element:tt>)?),* $(,)?)
         $(require { $($require:expr),* $(,)? })?
-        grid($($grid:expr),+) block($($block:expr),+) $(shared($shared:expr))?
+        grid($($grid:expr),+) block($($block:expr),+) $(bounds($($bound:expr),+))? $(shared($shared:expr))?
     ) => {
         $crate::__launcher! {
-            [($crate::__core::option::Option::None) false]
+            [{ $crate::__core::option::Option::None } { false } { $crate::__bounds!($($($bound),+)?) }]
             $(#[$meta])*
             $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
             { $($($require),*)? }
@@ -272,7 +288,7 @@ macro_rules! kernel {
 #[macro_export]
 macro_rules! __launcher {
     (
-        [$cpu:tt $($cooperative:tt)*]
+        [$cpu:tt $cooperative:tt $bounds:tt]
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident($($arg:ident: $kind:tt $(<$element:tt>)?),*)
         { $($require:expr),* }
@@ -299,7 +315,8 @@ macro_rules! __launcher {
                     entry: $crate::__entry_name!($name $($kind $(<$element>)?,)*),
                     parameters: __PARAMETERS,
                     cpu: $cpu,
-                    cooperative: $($cooperative)*,
+                    cooperative: $cooperative,
+                    bounds: $bounds,
                 },
             );
             #[allow(unused_imports)]
@@ -482,6 +499,36 @@ macro_rules! __cpu_entry {
         }
         __thalweg_whole
     }};
+}
+
+/// Makes what the launcher knows of the clause `bounds`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __bounds {
+    () => {
+        $crate::__core::option::Option::None
+    };
+    ($threads:expr $(, $blocks:expr)?) => {
+        $crate::__core::option::Option::Some(const { $crate::__Bounds::new($threads, [$($blocks,)? 0][0]) })
+    };
+}
+
+/// Makes a variable with the clause `bounds` of an entry. thalweg-ptx-builder removes it from the PTX
+/// and gives the entry directives in its place.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __bounds_static {
+    ([] $entry:tt) => {};
+    ([$threads:expr $(, $blocks:expr)?] [$($entry:tt)*]) => {
+        #[cfg(target_arch = "nvptx64")]
+        const _: () = {
+            #[unsafe(export_name = $crate::__core::concat!($($entry)*, "__thalweg_bounds"))]
+            static BOUNDS: [$crate::__core::primitive::u8; 8] = $crate::__Bounds::new($threads, [$($blocks,)? 0][0]).bytes();
+        };
+    };
+    ($($other:tt)*) => {
+        $crate::__core::compile_error!("bounds are one or two numbers: `bounds(THREADS)` or `bounds(THREADS, BLOCKS)`");
+    };
 }
 
 /// Runs a block on the CPU device.

@@ -81,6 +81,7 @@ pub use core as __core;
 
 pub mod atomics;
 mod bits;
+mod bounds;
 mod buffer;
 mod by_value;
 mod context;
@@ -109,6 +110,8 @@ mod violation;
 
 pub use atomics::{Atomic, AtomicElement, order, scope};
 pub use bits::Bits;
+#[doc(hidden)]
+pub use bounds::Bounds as __Bounds;
 pub use buffer::{In, InOut, Out};
 pub use by_value::ByValue;
 #[doc(hidden)]

@@ -1,6 +1,8 @@
-//! Structs, arrays and truth values by value.
+//! Structs, arrays, numbers of 16 bits and truth values by value, and bounds of a launch.
 
-use vocabulary::values::{Paint, Size, Table, paint, tabulate};
+use thalweg::{Error, LaunchError};
+use thalweg_simt::{bf16, f16};
+use vocabulary::values::{MOST, Paint, Size, Table, bounded, bounded_positions, halves, halves_times, paint, tabulate};
 
 use super::on_each_device;
 
@@ -36,5 +38,48 @@ fn structs_and_arrays_arrive_as_they_were_given() {
         let given = Paint { offset: 0.0, size, weights: [0.0; 3], step: 0, scale: 0, upwards: true };
         let text = paint(s, 0, given, [0.0; 2], false, &mut short).unwrap_err().to_string();
         assert!(text.contains("size: Size { width: 2, height: 3 }"), "{text}");
+    });
+}
+
+#[test]
+fn numbers_of_16_bits_arrive_as_they_were_given() {
+    on_each_device(|s| {
+        let (a, b) = (f16::from_f32(0.5625), bf16::from_f32(-3e20));
+        let both = [bf16::from_f32(-1.0), bf16::from_f32(1.5)];
+        let mut out = s.alloc_zeroed::<f32>(5).unwrap();
+        halves(s, a, b, both, 200, &mut out).unwrap();
+        assert_eq!(s.read_blocking(&out).unwrap(), [0.5625, b.to_f32(), -1.0, 1.5, 200.0], "{}", s.device());
+        // Clauses see them as `f32`.
+        let text = halves(s, f16::from_f32(0.25), b, both, 0, &mut out).unwrap_err().to_string();
+        assert!(text.contains("requires `a > 0.5`") && text.contains("a = 0.25"), "{text}");
+
+        let x: Vec<f16> = (0..100).map(|i| f16::from_f32(i as f32)).collect();
+        let x = s.upload_blocking(&x).unwrap();
+        let mut y = s.alloc_zeroed::<f32>(100).unwrap();
+        halves_times(s, 100, bf16::from_f32(-0.5), &x, &mut y).unwrap();
+        let y = s.read_blocking(&y).unwrap();
+        assert!((0..100).all(|i| y[i] == i as f32 * -0.5), "{}: {y:?}", s.device());
+    });
+}
+
+#[test]
+fn a_block_beyond_its_bounds_is_refused() {
+    on_each_device(|s| {
+        let mut out = s.alloc_zeroed::<u32>(2).unwrap();
+        for threads in [32, 64, MOST] {
+            bounded(s, threads, &mut out).unwrap();
+            assert_eq!(s.read_blocking(&out).unwrap(), [threads; 2], "{}", s.device());
+        }
+        match bounded(s, MOST + 32, &mut out).unwrap_err() {
+            Error::Launch(LaunchError::Bounds { kernel: "bounded", block, most: MOST }) => assert_eq!(block, [128]),
+            other => panic!("{other}"),
+        }
+        let mut out = s.alloc_zeroed::<u32>(100).unwrap();
+        for threads in [1, 63, 64] {
+            bounded_positions(s, 100, threads, &mut out).unwrap();
+            assert!(s.read_blocking(&out).unwrap().iter().enumerate().all(|(i, v)| *v == i as u32));
+        }
+        let text = bounded_positions(s, 100, 65, &mut out).unwrap_err().to_string();
+        assert!(text.contains("`bounded_positions` declares bounds of 64 threads") && text.contains("[65]"), "{text}");
     });
 }

@@ -8,7 +8,7 @@ stream_tags!(Compute);
 
 static KERNEL: Kernel = Kernel::new(
     &PTX,
-    Declaration { origin: "mine", name: "mine", entry: "mine_", parameters: &[], cpu: None, cooperative: false },
+    Declaration { origin: "mine", name: "mine", entry: "mine_", parameters: &[], cpu: None, cooperative: false, bounds: None },
 );
 
 fn main() -> thalweg::Result<()> {

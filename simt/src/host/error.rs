@@ -34,6 +34,15 @@ pub enum LaunchError {
         /// The bytes of shared memory.
         shared: u128,
     },
+    /// A block has more threads than the declaration's `bounds` allow.
+    Bounds {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The extents of a block.
+        block: Vec<u128>,
+        /// The most threads of a block.
+        most: u32,
+    },
     /// The device grants less shared memory than the launch asks for.
     SharedMemory {
         /// The kernel's name.
@@ -87,6 +96,11 @@ impl fmt::Display for LaunchError {
                  its third extent, and a multiple of 32 if its threads cooperate; shared memory is at most \
                  {MAX_SHARED} bytes)",
                 counted(*shared, "byte")
+            ),
+            Self::Bounds { kernel, block, most } => write!(
+                f,
+                "kernel `{kernel}` declares bounds of {} for a block, but was launched with blocks of {block:?}",
+                counted(*most, "thread")
             ),
             Self::SharedMemory { kernel, shared, granted } => write!(
                 f,

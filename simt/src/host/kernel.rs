@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicPtr;
 
 use super::argument::Parameter;
+use crate::__Bounds as Bounds;
 use crate::cpu::{Checked, CpuBlock, Unchecked};
 
 /// What the CPU device has of a kernel. [`kernel!`](crate::kernel) makes it.
@@ -72,6 +73,8 @@ pub struct Declaration {
     pub cpu: Option<CpuEntry>,
     /// Whether the threads of a block may wait for each other.
     pub cooperative: bool,
+    /// The clause `bounds`.
+    pub bounds: Option<Bounds>,
 }
 
 /// A declared kernel.
@@ -129,6 +132,11 @@ impl Kernel {
     /// threads of a block may wait for each other.
     pub fn cooperative(&self) -> bool {
         self.declared.cooperative
+    }
+
+    /// Returns the most threads that a block of the kernel may have, if the declaration has `bounds`.
+    pub fn most_threads(&self) -> Option<u32> {
+        self.declared.bounds.map(|bounds| bounds.threads)
     }
 
     /// Returns the loaded functions that the host crate remembers, one slot for each device.

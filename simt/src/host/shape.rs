@@ -43,6 +43,9 @@ impl LaunchShape {
                 shared,
             });
         }
+        if let Some(most) = kernel.most_threads().filter(|most| threads > u128::from(*most)) {
+            return Err(LaunchError::Bounds { kernel: kernel.name(), block: block.to_vec(), most });
+        }
         let dims = |v: &[u128]| [at(v, 0) as u32, at(v, 1) as u32, at(v, 2) as u32];
         Ok(Self { grid: dims(grid), block: dims(block), shared: shared as u32 })
     }

@@ -69,7 +69,8 @@ macro_rules! __safe_kernel {
             )?)* $(,)?
         )
         $(require { $($require:expr),* $(,)? })?
-        grid($($grid:expr),+ $(,)?) block($($block:expr),+ $(,)?) $(shared($shared:expr))?
+        grid($($grid:expr),+ $(,)?) block($($block:expr),+ $(,)?) $(bounds($($bound:expr),+ $(,)?))?
+        $(shared($shared:expr))?
         $body:block
     ) => {
         #[cfg(target_arch = "nvptx64")]
@@ -114,6 +115,10 @@ macro_rules! __safe_kernel {
                 &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
             );
         };
+
+        $crate::__bounds_static! {
+            [$($($bound),+)?] [$crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*)]
+        }
 
         #[cfg(not(target_arch = "nvptx64"))]
         $(#[$meta])*
@@ -180,6 +185,7 @@ macro_rules! __safe_kernel {
                         checked: __thalweg_block::<$crate::cpu::Checked>,
                     }),
                     cooperative: $crate::__cooperative!($context),
+                    bounds: $crate::__bounds!($($($bound),+)?),
                 },
             );
             #[allow(unused_mut)]
@@ -389,6 +395,12 @@ macro_rules! __safe_number {
     (i64) => {
         $crate::__core::primitive::i64
     };
+    (f16) => {
+        $crate::f16
+    };
+    (bf16) => {
+        $crate::bf16
+    };
     (f32) => {
         $crate::__core::primitive::f32
     };
@@ -402,8 +414,8 @@ macro_rules! __safe_number {
         $crate::__core::compile_error!($crate::__core::concat!(
             "a kernel without `unsafe` cannot have a parameter of type `",
             $crate::__core::stringify!($other),
-            "`: it has numbers (`u8` to `u64`, `usize`, `i8` to `i64`, `f32`, `f64`), `bool`, and buffers of numbers \
-            (`In<f32>[n]`, `Out<f32>[n] by [x]`, `InOut<f32>[n] by [x]`, `Atomic<u32>[n]`)"
+            "`: it has numbers (`u8` to `u64`, `usize`, `i8` to `i64`, `f16`, `bf16`, `f32`, `f64`), `bool`, and buffers of \
+            numbers (`In<f32>[n]`, `Out<f32>[n] by [x]`, `InOut<f32>[n] by [x]`, `Atomic<u32>[n]`)"
         ))
     };
 }

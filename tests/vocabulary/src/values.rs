@@ -1,6 +1,6 @@
-//! Structs, arrays and truth values by value.
+//! Structs, arrays, numbers of 16 bits and truth values by value, and bounds of a launch.
 
-use thalweg_simt::{by_value, kernel};
+use thalweg_simt::{bf16, by_value, f16, kernel};
 
 by_value! {
     /// The size of an image.
@@ -66,5 +66,62 @@ kernel! {
     {
         let i = cx.global_x();
         out.set(cx, i, first + u64::from(table.values[i as usize]) + u64::from(last));
+    }
+}
+
+kernel! {
+    /// Writes numbers of 16 bits that are passed by value.
+    pub unsafe fn halves(cx: impl Simt, a: f16, b: bf16, both: [bf16; 2], last: u8, out: Out<f32>)
+    require { a > 0.5, both[0] < 0.0, out.len() == 5 }
+    grid(1) block(5)
+    {
+        let i = cx.thread_idx().x;
+        let v = match i {
+            0 => a.to_f32(),
+            1 => b.to_f32(),
+            2 => both[0].to_f32(),
+            3 => both[1].to_f32(),
+            _ => f32::from(last),
+        };
+        out.set(cx, i, v);
+    }
+}
+
+kernel! {
+    /// Multiplies numbers of 16 bits by one that is passed by value.
+    pub fn halves_times(t: impl Simt, n: u32, by: bf16, x: In<f16>[n], y: Out<f32>[n] by [x])
+    grid(n.div_ceil(64)) block(64)
+    {
+        if let Some(y) = y.cell(t) {
+            y.set(x.get(t, y.at()).to_f32() * by.to_f32());
+        }
+    }
+}
+
+/// The most threads of a block of [`bounded`].
+pub const MOST: u32 = 96;
+
+kernel! {
+    /// Counts the threads of a block of any size up to a bound.
+    pub unsafe fn bounded(cx: impl Cooperative, threads: u32, out: Out<u32>)
+    require { out.len() == 2 }
+    grid(2) block(threads) bounds(MOST, 4)
+    {
+        let count = cx.barrier_count(true);
+        if cx.rank() == 0 {
+            out.set(cx, cx.block_idx().x, count);
+        }
+    }
+}
+
+kernel! {
+    /// Writes the positions of threads, in blocks of any size up to a bound.
+    pub fn bounded_positions(t: impl Simt, n: u32, threads: u32, out: Out<u32>[n] by [x])
+    require { threads > 0 }
+    grid(n.div_ceil(threads)) block(threads) bounds(64)
+    {
+        if let Some(out) = out.cell(t) {
+            out.set(out.at()[0]);
+        }
     }
 }
