@@ -9,7 +9,8 @@
 //! ```
 //!
 //! ```text
-//! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: the decoders are the limit)
+//! cargo run --release --example disk_pipeline -- --timeline disk.svg      (JPEG: a GPU decodes it)
+//! cargo run --release --example disk_pipeline -- --decode host            (JPEG: the host's decoders are the limit)
 //! cargo run --release --example disk_pipeline -- --raw                    (no decoding: the disk or the bus is the limit)
 //! cargo run --release --example disk_pipeline -- --raw --keep             (the host keeps the frames as well)
 //! cargo run --release --example disk_pipeline -- --raw --direct           (reads from the disk, without the page cache)
@@ -28,7 +29,8 @@ use std::time::Instant;
 
 use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
-    BatchOn, Canvas, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm, upload_ppm,
+    BatchOn, Canvas, Decode, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm,
+    upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -38,14 +40,22 @@ const PATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
+    let (mut decode, mut expects_decode) = (Decode::Auto, false);
     let args = support::Arguments::parse_with(
         "Turns photographs on disk into scores of their patches.",
         "  --raw            use frames that need no decoder (binary PPM) instead of JPEG; they go from\n                   \
          the file to the device in pieces\n  \
          --keep           like --raw, but each frame is read into memory that its batch keeps\n  \
          --direct         like --raw, but with direct I/O (O_DIRECT); only for frames made for this run\n  \
+         --decode WHERE   auto, device or host: where JPEG files are decoded (default: THALWEG_DECODE, else auto,\n                   \
+         which is the device on a GPU)\n  \
          FOLDER           use your own photographs (default: files made from assets/photos)\n",
         |argument| match argument {
+            where_ if std::mem::take(&mut expects_decode) => where_.parse().map(|parsed| decode = parsed).is_ok(),
+            "--decode" => {
+                expects_decode = true;
+                true
+            }
             "--raw" | "--keep" | "--direct" => {
                 raw = true;
                 keep |= argument == "--keep";
@@ -85,7 +95,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Serial: one thread decodes a file, then the file is uploaded and scored, and its scores are
     // downloaded. Here and below the first epoch does not count, because it page-locks memory,
     // loads kernels, and brings files into the page cache.
-    let options = Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, ..Options::default() };
+    let options =
+        Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, decode, ..Options::default() };
     let mut loader = Loader::new(gpu, Source::files(&paths, read.clone()), options)?;
     score_all(gpu, &mut loader, &Timeline::off(), 0)?;
     let start = Instant::now();
@@ -94,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let serial_rate = paths.len() as f64 / start.elapsed().as_secs_f64();
 
     // Measure what the disk and the decoders can do alone, and what the bus can do alone.
-    let options = Options { batch, upload: Upload::Off, ..Options::default() };
+    let options = Options { batch, upload: Upload::Off, decode, ..Options::default() };
     let plain: fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
     let mut loader = Loader::new(gpu, Source::files(&all, plain), options.clone())?;
     loader.by_ref().try_for_each(|batch| batch.map(drop))?;
@@ -122,14 +133,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = loader.threads();
     let wall = trace.metrics().wall.as_secs_f64();
     let busy = |activity| {
-        let spans = trace.spans().iter().filter(|span| span.activity == activity);
+        let spans = trace.spans().iter().filter(|span| span.activity == activity && &*span.label != "decode");
         spans.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall
     };
-    let (first, alone) =
-        if raw { ("read", "reading alone, from the page cache") } else { ("decode", "decoding alone") };
+    let on_device = !raw && loader.decodes_on_device();
+    let decodes = trace.spans().iter().filter(|span| &*span.label == "decode");
+    let decoding = decodes.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall;
+    let (first, alone) = match (raw, on_device) {
+        (true, _) => ("read", "reading alone, from the page cache"),
+        (_, true) => ("read", "the host decoding alone"),
+        _ => ("decode", "decoding alone"),
+    };
     let stages = [
         (first, busy(Activity::Host) / threads as f64, format!("{alone}: {decode_rate:.0} images/s")),
-        ("upload", busy(Activity::Upload), format!("at the bus's rate: {upload_rate:.0} images/s")),
+        ("upload", busy(Activity::Upload), format!("of pixels at the bus's rate: {upload_rate:.0} images/s")),
+        ("device decode", decoding, if on_device { "with the upload of coded data".into() } else { String::new() }),
         ("kernels", busy(Activity::Compute), String::new()),
         ("download", busy(Activity::Download), String::new()),
     ];
@@ -145,15 +163,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
     println!("pipeline {rate:8.1} images/s, {:.2} GB/s, {threads} threads", rate * image_bytes / 1e9);
     for (stage, share, note) in &stages {
-        println!("  {stage:<8} busy {:3.0} %   {note}", 100.0 * share);
+        println!("  {stage:<13} busy {:3.0} %   {note}", 100.0 * share);
     }
     let (binds, share, _) = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).ok_or("no stages")?;
-    let limit = decode_rate.min(upload_rate);
-    println!(
-        "{binds} is the limit, {:.0} % busy; the pipeline reaches {:.0} % of the smaller rate of {alone} and uploading alone",
-        100.0 * share,
-        100.0 * rate / limit
-    );
+    print!("{binds} is the limit, {:.0} % busy; the pipeline reaches ", 100.0 * share);
+    if on_device {
+        println!("{:.1} times the rate of {alone}", rate / decode_rate);
+    } else {
+        let limit = decode_rate.min(upload_rate);
+        println!("{:.0} % of the smaller rate of {alone} and uploading alone", 100.0 * rate / limit);
+    }
     args.save(&trace)?;
     Ok(())
 }

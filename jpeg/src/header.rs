@@ -51,6 +51,21 @@ pub(crate) struct Header {
     pub(crate) scan: usize,
 }
 
+/// Returns height and width of the upright image that a file claims to have, from its header alone.
+///
+/// ```
+/// use thalweg_jpeg::{JpegError, size};
+///
+/// assert_eq!(size(b"no photograph"), Err(JpegError::NotJpeg));
+/// ```
+///
+/// # Errors
+/// The header is broken, or the file is of a kind that the device does not decode. What follows the
+/// header may be broken even if this succeeds.
+pub fn size(file: &[u8]) -> Result<[u32; 2], JpegError> {
+    Header::parse(file).map(|header| header.upright())
+}
+
 impl Header {
     /// Returns the largest sampling factors, across and down. They are also the size of a unit of
     /// the scan in blocks of the full resolution.

@@ -38,3 +38,4 @@ mod plan;
 
 pub use decoder::{Batch, Decoder, Image, Images, ImagesEvents, ImagesOn, Report, ReportOn};
 pub use error::{JpegError, Unsupported};
+pub use header::size;

@@ -38,6 +38,11 @@ pub(crate) struct Assembly<M> {
     pub(crate) refused: u32,
 }
 
+/// The index of the sample that an error is about.
+pub(crate) fn sample(error: &Error) -> Option<u64> {
+    if let Error::Sample { index, .. } = error { Some(*index) } else { None }
+}
+
 impl<M> Assembly<M> {
     pub(crate) fn new(round: u64, number: u64, through: u64, samples: usize, whole: bool) -> Self {
         let slots = (0..samples).map(|_| None).collect();
@@ -55,6 +60,11 @@ impl<M> Assembly<M> {
         self.slots.iter().flatten().flatten()
     }
 
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) fn images_mut(&mut self) -> impl Iterator<Item = &mut Decoded<M>> {
+        self.slots.iter_mut().flatten().flatten()
+    }
+
     /// The number of images, and their bytes together.
     pub(crate) fn amount(&self) -> (usize, usize) {
         self.images().fold((0, 0), |(n, bytes), image| (n + 1, usize::saturating_add(bytes, image.pixels.len())))
@@ -64,9 +74,18 @@ impl<M> Assembly<M> {
     pub(crate) fn errors(&mut self) -> Vec<Error> {
         let errors: Vec<_> =
             self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
-        let index = |error: &Error| if let Error::Sample { index, .. } = error { Some(*index) } else { None };
-        self.failed.extend(errors.iter().filter_map(index));
+        self.failed.extend(errors.iter().filter_map(sample));
         errors
+    }
+
+    /// The indices of its samples, in their order.
+    pub(crate) fn order(&self) -> Vec<Option<u64>> {
+        let index = |slot: &Option<Result<Decoded<M>>>| match slot {
+            Some(Ok(image)) => Some(image.index),
+            Some(Err(error)) => sample(error),
+            None => None,
+        };
+        self.slots.iter().map(index).collect()
     }
 
     /// Turns an image into an error. Returns both.

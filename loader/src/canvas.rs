@@ -14,6 +14,9 @@ pub struct Canvas<'c> {
     image: Option<([u32; 2], Pixels)>,
     /// Nothing is uploaded, so the pixels must be on the host.
     on_host: bool,
+    /// The device decodes JPEG files.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) takes_jpeg: bool,
 }
 
 /// The pixels of an image.
@@ -22,6 +25,9 @@ pub(crate) enum Pixels {
     Pageable(Vec<u8>),
     /// Not yet in memory.
     File(InFile),
+    /// A JPEG file in memory, which the device decodes, and the bytes of its pixels.
+    #[cfg(feature = "jpeg-device")]
+    Jpeg(Box<Pixels>, usize),
 }
 
 impl Pixels {
@@ -30,13 +36,41 @@ impl Pixels {
             Self::Pinned(buffer) => buffer.len(),
             Self::Pageable(vec) => vec.len(),
             Self::File(file) => file.bytes,
+            #[cfg(feature = "jpeg-device")]
+            Self::Jpeg(_, pixels) => *pixels,
+        }
+    }
+
+    /// What is in memory.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Pinned(buffer) => buffer,
+            Self::Pageable(vec) => vec,
+            Self::File(_) | Self::Jpeg(..) => &[],
+        }
+    }
+
+    /// What is in memory, to write it.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Pinned(buffer) => buffer,
+            Self::Pageable(vec) => vec,
+            Self::File(_) | Self::Jpeg(..) => &mut [],
         }
     }
 }
 
 impl<'c> Canvas<'c> {
     pub(crate) fn new(on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
-        Self { memory: Box::new(memory), image: None, on_host }
+        Self {
+            memory: Box::new(memory),
+            image: None,
+            on_host,
+            #[cfg(feature = "jpeg-device")]
+            takes_jpeg: false,
+        }
     }
 
     /// Says how large the image is, and returns the memory for its pixels: `[height, width, 3]`.
@@ -55,7 +89,7 @@ impl<'c> Canvas<'c> {
         Ok(match pixels {
             Pixels::Pinned(buffer) => buffer,
             Pixels::Pageable(vec) => vec,
-            Pixels::File(_) => unreachable!("`memory` returns memory"),
+            _ => unreachable!("`memory` returns memory"),
         })
     }
 
@@ -87,6 +121,18 @@ impl<'c> Canvas<'c> {
         }
         self.image = Some(([height, width], Pixels::File(InFile { file, at, bytes })));
         Ok(())
+    }
+
+    /// Takes memory that is not for pixels.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) fn memory(&mut self, bytes: usize) -> Result<Pixels> {
+        self.image = None;
+        (self.memory)(bytes)
+    }
+
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) fn set(&mut self, size: [u32; 2], pixels: Pixels) {
+        self.image = Some((size, pixels));
     }
 
     pub(crate) fn bytes(height: u32, width: u32) -> Result<usize> {

@@ -50,7 +50,8 @@ impl<M: Clone + Send + 'static> Flight<M> {
 pub(crate) enum Refused<M> {
     /// There is no device memory. The images are unchanged.
     NoMemory(Error, Assembly<M>),
-    /// The files of some images cannot be read. These images have become errors.
+    /// The files of some images cannot be read, or not decoded on the device. These images have
+    /// become errors, or the host has decoded them.
     Unread(Assembly<M>),
     /// The device has failed.
     Failed(Error),

@@ -45,7 +45,8 @@
 //! not affected. **Ranks** that take a step together for each batch set
 //! [`drop_last`](Options::drop_last): then all of them get the same number of batches, whatever
 //! fails. **Raw frames** need no host memory of their own: see [`upload_ppm`], and
-//! [`Canvas::rgb_in_file`] for other formats. **Streams** are used where they pay ([`Decision`]).
+//! [`Canvas::rgb_in_file`] for other formats. **JPEG files** are decoded on a GPU with the feature
+//! `jpeg-device` (`Options::decode`). **Streams** are used where they pay ([`Decision`]).
 //! Otherwise `next` uploads and waits, with the same result. **Tasks** use the loader as a
 //! [`Stream`](futures_core::Stream). **Checkpoints** keep its [`Position`]. The loader reports decisions,
 //! fallbacks and skipped samples through the [`log`] crate.
@@ -54,6 +55,7 @@
 //! |---|---|
 //! | `THALWEG_LOADER_THREADS` | [`Options::threads`] |
 //! | `THALWEG_LOADER_STREAM_BYTES` | [`Options::stream_bytes`] |
+//! | `THALWEG_DECODE` | `Options::decode`: `auto`, `device` or `host`, with the feature `jpeg-device` |
 
 mod assembly;
 mod batch;
@@ -62,6 +64,8 @@ mod decision;
 mod flight;
 mod folders;
 mod formats;
+#[cfg(feature = "jpeg-device")]
+mod jpeg;
 mod load;
 mod loader;
 mod monitor;
@@ -86,6 +90,8 @@ pub use decision::Decision;
 pub use folders::{ClassFolders, Labelled};
 pub use formats::{read_ppm, upload_ppm};
 pub use loader::Loader;
+#[cfg(feature = "jpeg-device")]
+pub use options::Decode;
 pub use options::{Options, Upload};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};

@@ -79,7 +79,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
         options.threads = options.threads.min(useful).max(1);
         let pool = PinnedPool::new(device, options.pinned_budget);
         let monitor = Monitor::new(&options);
-        let queue = Arc::new(Queue::new(options, pool, pin, len, sample));
+        #[cfg(feature = "jpeg-device")]
+        let takes_jpeg = options.upload != crate::Upload::Off && options.decode.on(device.kind());
+        let queue = Queue::new(options, pool, pin, len, sample);
+        #[cfg(feature = "jpeg-device")]
+        let queue = queue.taking_jpeg(takes_jpeg);
+        let queue = Arc::new(queue);
         let mut loader = Self {
             queue,
             device,
@@ -198,6 +203,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// What the loader has done so far.
     pub fn stats(&self) -> Stats {
         lock(&self.queue.state).stats
+    }
+
+    /// Whether the device decodes JPEG files, as [`Options::decode`] says.
+    #[cfg(feature = "jpeg-device")]
+    pub fn decodes_on_device(&self) -> bool {
+        self.queue.takes_jpeg
     }
 
     /// The number of decode threads that the loader aims for. It has fewer if some could not be

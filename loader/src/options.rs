@@ -22,6 +22,52 @@ pub enum Upload {
     Off,
 }
 
+/// Where JPEG files are decoded.
+///
+/// ```
+/// use thalweg_loader::Decode;
+///
+/// assert_eq!("device".parse::<Decode>()?, Decode::Device);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+#[cfg(feature = "jpeg-device")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decode {
+    /// On a GPU, the device decodes them. On the CPU device, the host's decoder does.
+    #[default]
+    Auto,
+    /// The device decodes them, also the CPU device.
+    Device,
+    /// The host's decoder decodes them.
+    Host,
+}
+
+#[cfg(feature = "jpeg-device")]
+impl Decode {
+    /// Whether a device of this kind decodes.
+    #[must_use]
+    pub fn on(self, kind: thalweg::DeviceKind) -> bool {
+        self == Self::Device || (self == Self::Auto && kind == thalweg::DeviceKind::Cuda)
+    }
+}
+
+#[cfg(feature = "jpeg-device")]
+impl std::str::FromStr for Decode {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            "device" => Ok(Self::Device),
+            "host" => Ok(Self::Host),
+            other => Err(Error::Parameter {
+                name: "decode",
+                given: format!("`{other}`"),
+                expected: "auto, device or host".into(),
+            }),
+        }
+    }
+}
+
 /// How a loader works.
 ///
 /// ```
@@ -62,6 +108,16 @@ pub struct Options {
     pub skip_errors: bool,
     /// How batches come to the device.
     pub upload: Upload,
+    /// Where JPEG files are decoded that [`read_photo`](crate::read_photo) reads. With
+    /// [`Upload::Off`] that is the host.
+    ///
+    /// If the device decodes, a file is read straight into page-locked memory, and its coded data
+    /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The
+    /// pixels equal those of libjpeg-turbo, from which those of the host's decoder differ by up to 4
+    /// levels. What the device cannot decode (progressive, CMYK, broken files and others), the host's
+    /// decoder does.
+    #[cfg(feature = "jpeg-device")]
+    pub decode: Decode,
     /// Streams that upload; each batch goes to the next of them in turn, and the order of the
     /// batches stays. There are never more than [`prefetch`](Options::prefetch), and at most 64.
     ///
@@ -104,6 +160,8 @@ impl Default for Options {
             shard: (0, 1),
             skip_errors: false,
             upload: Upload::Auto,
+            #[cfg(feature = "jpeg-device")]
+            decode: Decode::Auto,
             upload_streams: 0,
             stream_bytes: 1 << 20,
             pinned_budget: usize::MAX,
@@ -131,6 +189,14 @@ impl Options {
         };
         self.threads = number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.threads);
         self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
+        #[cfg(feature = "jpeg-device")]
+        if let Some(text) = environment("THALWEG_DECODE") {
+            self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
+                name: "THALWEG_DECODE",
+                given: format!("`{}` in the environment", text.to_string_lossy()),
+                expected: "auto, device or host".into(),
+            })?;
+        }
         if self.threads == 0 {
             self.threads = thread::available_parallelism().map_or(1, usize::from);
         }

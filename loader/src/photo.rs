@@ -39,7 +39,8 @@ const MAX_SCRATCH: u64 = 64 << 20;
 ///
 /// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
 /// orientation is applied. Colour profiles and gamma are ignored. An image that is upright 8-bit
-/// RGB already is decoded straight into the canvas.
+/// RGB already is decoded straight into the canvas. With the feature `jpeg-device`, the device may
+/// decode JPEG files: see [`Options::decode`](crate::Options).
 ///
 /// # Errors
 /// The file cannot be read, is not a PNG, a JPEG or a WebP, is broken, or ends early (even if a viewer
@@ -51,6 +52,13 @@ pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeErro
     let failed = |e| format!("cannot read it: {e}");
     (&mut file).take(64).read_to_end(&mut bytes).map_err(failed)?;
     let format = format(&bytes)?;
+    #[cfg(feature = "jpeg-device")]
+    if format == ImageFormat::Jpeg
+        && let Some(bytes) = canvas.jpeg_in_file(&file)?
+    {
+        // Without bytes, the canvas keeps the file for the device.
+        return if bytes.is_empty() { Ok(()) } else { decode(format, &bytes, canvas) };
+    }
     file.take(MAX_FILE).read_to_end(&mut bytes).map_err(failed)?;
     decode(format, &bytes, canvas)
 }

@@ -45,6 +45,12 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
     pub(crate) pool: PinnedPool,
     pub(crate) pin: Pin,
     pub(crate) staging: Staging,
+    /// The device decodes JPEG files.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) takes_jpeg: bool,
+    /// Decoders that no upload uses, with their device memory.
+    #[cfg(feature = "jpeg-device")]
+    pub(crate) decoders: Mutex<Vec<thalweg_jpeg::Decoder>>,
     /// The most batches under way.
     window: usize,
     pub(crate) state: Mutex<State<M>>,
@@ -71,6 +77,10 @@ impl<M: Clone + Send + 'static> Queue<M> {
             pool,
             pin,
             staging,
+            #[cfg(feature = "jpeg-device")]
+            takes_jpeg: false,
+            #[cfg(feature = "jpeg-device")]
+            decoders: Mutex::default(),
             window,
             state: Mutex::new(state),
             work,
@@ -274,6 +284,10 @@ impl<M: Clone + Send + 'static> Queue<M> {
             memory.borrow_mut().add(bytes, begin.elapsed());
             granted
         });
+        #[cfg(feature = "jpeg-device")]
+        {
+            canvas.takes_jpeg = self.takes_jpeg;
+        }
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));

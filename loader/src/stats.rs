@@ -44,6 +44,9 @@ pub struct Stats {
     /// Pieces of pixels in files ([`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file)): the time to
     /// read them.
     pub reading: Stage,
+    /// Batches with JPEG files that the device decodes: the time from when a thread begins to send
+    /// their coded data until it knows what became of each file, and the bytes of their pixels.
+    pub device_decoding: Stage,
     /// Batches: the time from when a thread takes one until its copies are enqueued. Without
     /// [streams](crate::Decision::streams) the copies are also complete by then. Otherwise they
     /// still run, and a [timeline](crate::Options::timeline) says how long.
@@ -107,6 +110,7 @@ impl fmt::Display for Stats {
             ("decode", "samples", self.decoding),
             ("wait for memory", "calls", self.memory),
             ("read", "pieces", self.reading),
+            ("device decode", "batches", self.device_decoding),
             ("upload", "batches", self.uploading),
             ("ready to taken", "batches", self.ready),
         ];
@@ -148,7 +152,7 @@ mod tests {
         let line = table.lines().find(|line| line.starts_with("upload")).unwrap();
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words, ["upload", "2", "batches", "20.000", "30.000", "0.040", "50.0", "0.000"]);
-        let widths: Vec<_> = table.lines().take(6).map(|line| line.chars().count()).collect();
+        let widths: Vec<_> = table.lines().take(7).map(|line| line.chars().count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
     }
 }

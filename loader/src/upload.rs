@@ -9,7 +9,7 @@ use log::warn;
 
 use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
 
-use crate::assembly::{Assembly, Decoded};
+use crate::assembly::{Assembly, Decoded, sample};
 use crate::batch::{Batch, BatchOn, padded};
 use crate::canvas::Pixels;
 use crate::flight::{Held, Outcome, Refused};
@@ -188,8 +188,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
         let mut errors = Vec::new();
+        let order = front.order();
         loop {
             errors.extend(front.errors());
+            // What is found late still comes in its place.
+            errors.sort_by_cached_key(|error| order.iter().position(|index| *index == sample(error)));
             if self.options.skip_errors {
                 errors.clear();
             }
@@ -217,7 +220,12 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Turns an image whose file cannot be read into an error.
     fn fail(&self, front: &mut Assembly<M>, image: usize, error: &io::Error) {
-        let Some((lost, error)) = front.lose(image, format!("cannot read its pixels: {error}")) else { return };
+        self.lose(front, image, format!("cannot read its pixels: {error}"));
+    }
+
+    /// Turns an image into an error.
+    pub(crate) fn lose(&self, front: &mut Assembly<M>, image: usize, cause: String) {
+        let Some((lost, error)) = front.lose(image, cause) else { return };
         let mut state = lock(&self.state);
         state.stats.images -= 1;
         state.stats.bytes = state.stats.bytes.saturating_sub(lost.pixels.len() as u64);
@@ -251,9 +259,20 @@ impl<M: Clone + Send + 'static> Queue<M> {
             unread.into_iter().rev().for_each(|(image, error)| self.fail(&mut front, image, &error));
             return Err(Refused::Unread(front));
         }
+        #[cfg(feature = "jpeg-device")]
+        match self.decode_on_device(stream, &front, &mut rgb) {
+            Ok(broken) if broken.is_empty() => {}
+            Ok(broken) => {
+                // The last one goes first, because each may change the numbers of those after it.
+                broken.into_iter().rev().for_each(|image| self.decode_on_host(&mut front, image));
+                return Err(Refused::Unread(front));
+            }
+            Err(error) if crate::jpeg::lacks_memory(&error) => return Err(Refused::NoMemory(error, front)),
+            Err(error) => return Err(error.into()),
+        }
         let mut batch = stream.bind(Batch::on_host(front, device)).map_err(|r| r.error)?;
         if batch.images.iter().all(|image| image.is_empty()) && batch.pageable.iter().all(Vec::is_empty) {
-            batch.rgb = rgb; // `upload_files` has enqueued all of it
+            batch.rgb = rgb; // all of it is enqueued
             return Ok(batch);
         }
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
@@ -262,7 +281,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 let len = 3 * height as usize * width as usize;
                 let to = rgb.slice_mut(at..at + len)?;
                 if pinned.is_empty() && pageable.is_empty() {
-                    // `upload_files` has enqueued it.
+                    // It is enqueued: `upload_files` or the decoder of the device writes it.
                 } else if pageable.is_empty() {
                     stream.copy_to_device(pinned, to)?;
                 } else {
@@ -324,7 +343,7 @@ impl<M: Clone + Send + 'static> Batch<M> {
             let (pinned, vec) = match image.pixels {
                 Pixels::Pinned(buffer) => (buffer, Vec::new()),
                 Pixels::Pageable(vec) => (PinnedBuffer::empty(device), vec),
-                Pixels::File(_) => (PinnedBuffer::empty(device), Vec::new()),
+                _ => (PinnedBuffer::empty(device), Vec::new()), // its pixels are on the device only
             };
             images.push(pinned);
             pageable.push(vec);

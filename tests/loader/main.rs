@@ -6,6 +6,7 @@ mod files;
 mod folders;
 #[cfg(unix)]
 mod fork;
+mod jpeg;
 mod memory;
 mod order;
 mod poll;

@@ -1,0 +1,145 @@
+//! JPEG files that the device decodes.
+//!
+//! A decode thread reads such a file into page-locked memory and looks at its header only. The
+//! upload of its batch sends the coded data over the bus, and kernels write the pixels to their
+//! place in the batch. The upload waits until it knows what became of each file. What the device
+//! cannot decode, the decoder of the host does: a kind of file that the header tells on the decode
+//! thread, and a broken file here, after which the batch starts over. So pixels and errors come
+//! where they come without the device.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use thalweg::{Activity, DeviceSlice, Error, LiveBrand, Result, Stream};
+use thalweg_jpeg::Decoder;
+
+use crate::DecodeError;
+use crate::assembly::Assembly;
+use crate::batch::{byte_ranges, padded};
+use crate::canvas::{Canvas, Pixels};
+use crate::lock;
+use crate::photo::decode_photo;
+use crate::queue::{Queue, message};
+use crate::staging;
+
+/// The most pixels that one call of the decoder gets. Its coefficients are counted in 32 bits.
+const MOST_PIXELS: u64 = 1 << 29;
+
+impl Canvas<'_> {
+    /// Reads a JPEG file into page-locked memory, for the device to decode. Returns what was read if
+    /// it is of a kind that the host must decode, and `None` if this is no regular file or if the
+    /// device is not to decode anything.
+    pub(crate) fn jpeg_in_file(&mut self, file: &File) -> Result<Option<Vec<u8>>, DecodeError> {
+        let length = file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
+        let Some(length) = length.and_then(|len| usize::try_from(len).ok()).filter(|len| self.takes_jpeg && *len > 0)
+        else {
+            return Ok(None);
+        };
+        let mut memory = self.memory(length)?;
+        let bytes = memory.bytes_mut();
+        staging::fill(file, 0, length, length, bytes).map_err(|e| format!("cannot read it: {e}"))?;
+        match thalweg_jpeg::size(bytes) {
+            Ok([height, width]) => {
+                let pixels = Self::bytes(height, width)?;
+                self.set([height, width], Pixels::Jpeg(Box::new(memory), pixels));
+                Ok(Some(Vec::new()))
+            }
+            // The page-locked memory goes back first, because the pixels need some.
+            Err(_) => Ok(Some(bytes.to_vec())),
+        }
+    }
+}
+
+impl<M: Clone + Send + 'static> Queue<M> {
+    /// Says whether the device decodes JPEG files.
+    pub(crate) fn taking_jpeg(mut self, takes_jpeg: bool) -> Self {
+        self.takes_jpeg = takes_jpeg;
+        self
+    }
+
+    /// Decodes the JPEG files of a batch to where their pixels belong in `rgb`, and waits. Returns the
+    /// numbers of the images that the device could not decode, in order.
+    pub(crate) fn decode_on_device<S: LiveBrand>(
+        &self,
+        stream: &Stream<S>,
+        front: &Assembly<M>,
+        rgb: &mut DeviceSlice<S, u8>,
+    ) -> Result<Vec<usize>> {
+        let ranges = byte_ranges(&front.images().map(|image| image.size).collect::<Vec<_>>());
+        let mut broken = Vec::new();
+        let mut rest: Vec<_> = front.images().enumerate().collect();
+        let mut begin = Instant::now();
+        while !rest.is_empty() {
+            // One call takes as many images as it can, and leaves the room of all others as it is.
+            let (mut files, mut numbers, mut gap, mut sum) = (Vec::new(), Vec::new(), 0, 0);
+            let mut later = Vec::new();
+            let mut at = 0;
+            for (number, image) in rest {
+                let Pixels::Jpeg(file, pixels) = &image.pixels else { continue };
+                let [height, width] = image.size.map(|side| u64::from(side.next_multiple_of(32)));
+                if sum > 0 && sum + height * width > MOST_PIXELS {
+                    later.push((number, image));
+                    continue;
+                }
+                sum += height * width;
+                gap += ranges[number].start - at;
+                at = ranges[number].start + padded(*pixels);
+                files.push((std::mem::take(&mut gap), file.bytes()));
+                numbers.push(number);
+            }
+            rest = later;
+            if files.is_empty() {
+                break;
+            }
+            let mut decoder = lock(&self.decoders).pop().unwrap_or_else(|| Decoder::new(stream.device()));
+            let report = self.options.timeline.span(stream, Activity::Compute, "decode", || {
+                let batch = decoder.read_with_gaps(&files)?;
+                decoder.decode_into(stream, batch, rgb)
+            })?;
+            let report = report.synchronize()?;
+            lock(&self.decoders).push(decoder);
+            let good = |i: usize, number: usize| report.image(i).is_ok_and(|image| image.bytes == ranges[number]);
+            broken.extend(numbers.iter().enumerate().filter(|(i, number)| !good(*i, **number)).map(|(_, n)| *n));
+            let bytes = numbers.iter().map(|number| ranges[*number].len()).sum();
+            lock(&self.state).stats.device_decoding.add(bytes, begin.elapsed());
+            begin = Instant::now();
+        }
+        broken.sort_unstable();
+        Ok(broken)
+    }
+
+    /// Decodes a file that the device could not decode. If that fails, the image becomes an error.
+    pub(crate) fn decode_on_host(&self, front: &mut Assembly<M>, number: usize) {
+        let Some(image) = front.images().nth(number) else { return };
+        let Pixels::Jpeg(file, _) = &image.pixels else { return };
+        // The file keeps its memory until it is decoded, so more of a spent budget may never come.
+        let mut canvas = Canvas::new(true, |bytes| match (self.pin)(&self.pool, bytes) {
+            Ok(buffer) => Ok(Pixels::Pinned(buffer)),
+            Err(error) => match Vec::<u8>::new().try_reserve_exact(bytes) {
+                Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
+                Err(_) => Err(error),
+            },
+        });
+        let run = catch_unwind(AssertUnwindSafe(|| decode_photo(file.bytes(), &mut canvas)));
+        let outcome = match (run, canvas.into_image()) {
+            (Ok(Ok(())), Some(image)) => Ok(image),
+            (Ok(Ok(())), None) => Err("the decoder returned without an image".to_owned()),
+            (Ok(Err(error)), _) => Err(error.to_string()),
+            (Err(panic), _) => Err(format!("the decoder panicked: {}", message(panic))),
+        };
+        match outcome {
+            Ok((size, pixels)) => {
+                if let Some(image) = front.images_mut().nth(number) {
+                    (image.size, image.pixels) = (size, pixels);
+                }
+            }
+            Err(cause) => self.lose(front, number, cause),
+        }
+    }
+}
+
+/// Whether an error says that there is no device memory.
+pub(crate) fn lacks_memory(error: &Error) -> bool {
+    matches!(error, Error::OutOfMemory { .. } | Error::TooLarge { .. })
+}

@@ -1,0 +1,213 @@
+//! JPEG files that the device decodes, beside the host's decoder.
+
+use std::path::{Path, PathBuf};
+
+use thalweg::{Device, DeviceKind};
+use thalweg_loader::{Decode, Loader, Options, Source, Upload, byte_ranges, read_photo};
+use thalweg_vision::{Image, Options as TokenOptions, Params, Pipeline};
+
+use crate::all_returned;
+use crate::files::Folder;
+use crate::support::devices::{alone, devices};
+
+/// What a consumer gets of a sample: its index, its name without the folder, its size and its pixels.
+type Got = (u64, String, [u32; 2], Vec<u8>);
+
+/// What a consumer gets, in order: an error or a batch, and the indices of what failed in it.
+type Item = std::result::Result<(Vec<Got>, Vec<u64>), String>;
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
+}
+
+/// Writes files of all kinds, some of which no decoder takes.
+fn files(folder: &Folder) -> Vec<PathBuf> {
+    let read = |path: &str| std::fs::read(root(path)).unwrap();
+    let golden = |name: &str| read(&format!("golden/jpeg/{name}.jpg"));
+    let good = golden("eye-420-q75");
+    let mut broken = golden("row-444-q95");
+    let from = broken.len() / 2;
+    broken[from..from + 40].fill(0xAA);
+    let mut odd_restart = golden("eye-444-restart-3");
+    let at = odd_restart.windows(2).rposition(|w| w[0] == 0xFF && (0xD0..0xD8).contains(&w[1])).unwrap();
+    odd_restart[at + 1] ^= 1;
+    let all = [
+        ("good", good.clone()),
+        ("progressive", golden("eye-progressive")),
+        ("truncated", good[..good.len() * 2 / 3].to_vec()),
+        ("cmyk", read("loader/images/cmyk.jpg")),
+        ("text", b"no photograph at all".to_vec()),
+        ("gray", golden("row-gray-q85")),
+        ("turned", golden("exif6")),
+        ("broken", broken),
+        ("empty", Vec::new()),
+        ("restart", golden("eye-420-restart-row")),
+        ("odd-restart", odd_restart),
+        ("png", read("../assets/photos/row.png")),
+        ("head", good[..3].to_vec()),
+        ("arithmetic", golden("eye-arithmetic")),
+        ("tiny", golden("tiny17x2-420")),
+        ("webp", read("loader/images/lossy.webp")),
+        ("no-end", good[..good.len() - 2].to_vec()),
+        ("last", golden("eye-422-q85")),
+    ];
+    let write = |(name, bytes): &(&str, Vec<u8>)| {
+        let path = folder.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    all.iter().map(write).collect()
+}
+
+fn options(decode: Decode, batch: usize, upload: Upload) -> Options {
+    Options { decode, batch, upload, threads: 3, ..Options::default() }
+}
+
+/// Loads the files, and returns what the consumer gets and how many batches the device decoded.
+fn load(device: Device, paths: &[PathBuf], options: Options) -> (Vec<Item>, u64) {
+    let mut loader = Loader::new(device, Source::files(paths, read_photo), options).unwrap();
+    let folder = format!("{}/", paths[0].parent().unwrap().display());
+    let mut items = Vec::new();
+    while let Some(item) = loader.next() {
+        items.push(item.map_err(|e| e.to_string().replace(&folder, "")).map(|batch| {
+            let read = device.per_thread(|s| {
+                let batch = s.wait(batch)?;
+                let bytes = s.read_blocking(&batch.rgb)?;
+                let ranges = byte_ranges(&batch.sizes).into_iter();
+                let pixels: Vec<Vec<u8>> = ranges.map(|range| bytes[range].to_vec()).collect();
+                let about = batch.indices.iter().zip(&batch.names).zip(&batch.sizes).zip(pixels);
+                let got = about.map(|(((i, name), size), pixels)| (*i, name.replace(&folder, ""), *size, pixels));
+                let mut failed = batch.failed.clone();
+                failed.sort_unstable();
+                let got = (got.collect(), failed);
+                loader.recycle(s.record(batch)?);
+                Ok::<_, thalweg::Error>(got)
+            });
+            read.unwrap().unwrap()
+        }));
+    }
+    let (decoded, pool) = (loader.stats().device_decoding.count, loader.pinned_pool());
+    drop(loader);
+    all_returned(&pool);
+    (items, decoded)
+}
+
+/// Whatever the device cannot decode, the consumer gets what it gets without the device, in its place.
+#[test]
+fn every_file_is_where_the_host_has_it() {
+    let _alone = alone();
+    let folder = Folder::new("jpeg");
+    let paths = files(&folder);
+    for &device in devices() {
+        for (batch, upload) in
+            [(18, Upload::Sequential), (18, Upload::Streams), (5, Upload::Streams), (1, Upload::Auto)]
+        {
+            let (host, none) = load(device, &paths, options(Decode::Host, batch, upload));
+            let (got, decoded) = load(device, &paths, options(Decode::Device, batch, upload));
+            assert!(none == 0 && decoded > 0, "{none} and {decoded} batches on the device");
+            assert_eq!(got.len(), host.len());
+            for (got, host) in got.iter().zip(&host) {
+                let ((got, failed), (host, lost)) = match (got, host) {
+                    (Ok(got), Ok(host)) => (got, host),
+                    (Err(got), Err(host)) => {
+                        assert_eq!(got, host);
+                        continue;
+                    }
+                    (got, host) => panic!("{got:?} on the device, {host:?} on the host"),
+                };
+                assert_eq!(failed, lost);
+                let about = |(i, name, size, pixels): &Got| (*i, name.clone(), *size, pixels.len());
+                assert_eq!(got.iter().map(about).collect::<Vec<_>>(), host.iter().map(about).collect::<Vec<_>>());
+                for ((_, name, _, got), (.., host)) in got.iter().zip(host) {
+                    let most = got.iter().zip(host).map(|(a, b)| a.abs_diff(*b)).max();
+                    assert!(most <= Some(4), "{name} on {device}: {most:?} levels");
+                    if !["good", "gray", "turned", "restart", "tiny", "last"].contains(&&name[..]) {
+                        assert!(got == host, "{name} comes from the host's decoder");
+                    }
+                }
+            }
+        }
+        let errors = load(device, &paths, options(Decode::Device, 18, Upload::Auto)).0;
+        let text: Vec<_> = errors.iter().filter_map(|item| item.as_ref().err()).collect();
+        for (name, what) in
+            [("truncated", "file ends before"), ("text", "not an image"), ("no-end", "file ends before")]
+        {
+            assert!(text.iter().any(|e| e.contains(name) && e.contains(what)), "{name}: {text:?}");
+        }
+    }
+}
+
+/// Golden files come with the golden pixels, which are libjpeg-turbo's.
+#[test]
+fn the_device_gives_the_pixels_of_libjpeg_turbo() {
+    let _alone = alone();
+    let names = ["eye-420-q75", "row-gray-q85", "exif6", "eye-444-restart-3", "tiny3x18-420"];
+    let paths = names.map(|name| root(&format!("golden/jpeg/{name}.jpg")));
+    for &device in devices() {
+        let (items, _) = load(device, &paths, options(Decode::Device, 5, Upload::Auto));
+        let [Ok((images, _))] = &items[..] else { panic!("{items:?}") };
+        for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
+            let file = std::fs::read(root(&format!("golden/jpeg/{name}.safetensors"))).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+            let rgb = tensors.tensor("rgb").unwrap();
+            assert_eq!(rgb.shape(), [*height as usize, *width as usize, 3]);
+            assert!(rgb.data() == pixels, "{name} on {device}");
+        }
+    }
+}
+
+/// With little page-locked memory, files wait for it or fail, as images do, and nothing hangs.
+#[test]
+fn a_budget_bounds_the_files() {
+    let _alone = alone();
+    let folder = Folder::new("jpeg-budget");
+    let paths = files(&folder);
+    for &device in devices() {
+        let (host, _) = load(device, &paths, options(Decode::Device, 2, Upload::Auto));
+        let budget = Options { pinned_budget: 1 << 20, ..options(Decode::Device, 2, Upload::Auto) };
+        assert!(load(device, &paths, budget).0 == host);
+    }
+}
+
+#[test]
+fn auto_decodes_on_gpus_only() {
+    for &device in devices() {
+        let loader = |decode, upload| {
+            Loader::new(device, Source::files([root("golden/jpeg/exif6.jpg")], read_photo), options(decode, 1, upload))
+        };
+        let on_device = |decode, upload| loader(decode, upload).unwrap().decodes_on_device();
+        if std::env::var_os("THALWEG_DECODE").is_none() {
+            assert_eq!(on_device(Decode::Auto, Upload::Auto), device.kind() == DeviceKind::Cuda);
+            assert!(on_device(Decode::Device, Upload::Auto) && !on_device(Decode::Host, Upload::Auto));
+        }
+        assert!(!on_device(Decode::Device, Upload::Off), "nothing is uploaded");
+    }
+    assert!("gpu".parse::<Decode>().is_err());
+}
+
+/// The tokens of a photograph are near those of the host's decoder.
+#[test]
+fn tokens_are_near_those_of_the_host() {
+    let _alone = alone();
+    let paths = ["eye-420-q75", "row-444-q95", "eye-422-q85"].map(|name| root(&format!("golden/jpeg/{name}.jpg")));
+    for &device in devices() {
+        let sets = [Decode::Host, Decode::Device].map(|decode| {
+            let (items, _) = load(device, &paths, options(decode, 3, Upload::Auto));
+            let images = items.into_iter().flat_map(|item| item.unwrap().0);
+            let images: Vec<_> =
+                images.map(|(.., [height, width], pixels)| Image::new(height, width, pixels).unwrap()).collect();
+            // Each patch gets as many tokens whatever its score, so that tokens can be compared.
+            let params = Params { sides: 4..=4, budget: 1 << 20, ..Params::default() };
+            let pipeline = Pipeline::with_options(device, params, TokenOptions::default()).unwrap();
+            pipeline.run(&images).into_iter().map(|set| set.unwrap()).collect::<Vec<_>>()
+        });
+        for (host, got) in sets[0].iter().zip(&sets[1]) {
+            assert_eq!(host.patch_id, got.patch_id);
+            // Red, green and blue are the first of the 13 numbers of a token, from 0 to 1.
+            let colours = |tokens: &[f32]| tokens.chunks(13).flat_map(|t| [t[0], t[1], t[2]]).collect::<Vec<_>>();
+            let (host, got) = (colours(&host.tokens), colours(&got.tokens));
+            let most = host.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(!host.is_empty() && most <= 4.0 / 255.0, "{most} on {device}");
+        }
+    }
+}
