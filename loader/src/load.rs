@@ -35,6 +35,8 @@ pub(crate) struct Load {
     waited: Duration,
     /// Bytes in a second, with one stream less.
     before: f64,
+    /// Bytes in a second in the best measurement with one stream.
+    first: f64,
     /// The measurement is over.
     done: bool,
     verdict: Option<Verdict>,
@@ -77,9 +79,17 @@ impl Load {
         if self.batches < BATCHES {
             return;
         }
-        self.done = true;
         let wall = end.saturating_duration_since(start).as_secs_f64().max(1e-9);
         let (share, rate) = (self.waited.as_secs_f64() / wall, self.bytes as f64 / wall);
+        // Uploads get faster while a loader starts: files get into the cache, and buffers into the
+        // pools. A stream that is tried meanwhile would look like a gain, so none is tried before
+        // the rate is steady.
+        if streams == 1 && share > SHARE && rate >= GAIN * self.first {
+            self.first = rate;
+            self.restart(0);
+            return;
+        }
+        self.done = true;
         let text = format!("complete batches wait {:.0} % of the time for a busy stream", 100.0 * share);
         self.verdict = Some(if rate < GAIN * self.before {
             let gain = 100.0 * (rate / self.before - 1.0);
@@ -91,7 +101,7 @@ impl Load {
         } else {
             Verdict::More(text)
         });
-        self.before = rate;
+        self.before = rate.max(self.first);
     }
 
     /// Takes what the last measurement said, once.
@@ -101,8 +111,14 @@ impl Load {
 
     /// Measures anew, with another stream. Uploads that began without it do not count.
     pub(crate) fn again(&mut self, streams: usize) {
+        self.first = 0.0;
+        self.restart(streams);
+    }
+
+    /// Measures anew, after so many uploads.
+    fn restart(&mut self, skip: usize) {
         (self.begin, self.batches, self.bytes, self.waited, self.done) = (None, 0, 0, Duration::ZERO, false);
-        self.skip = streams;
+        self.skip = skip;
     }
 
     /// Begin, end and wait of the next upload of the script: each begins when the last one ends.
@@ -129,6 +145,31 @@ mod tests {
         load.verdict()
     }
 
+    /// Measures one stream twice: its rate counts when it is steady.
+    fn measure_one(load: &mut Load, upload: u64, wait: u64) -> Option<Verdict> {
+        assert_eq!(measure(load, 1, upload, wait), None);
+        measure(load, 1, upload, wait)
+    }
+
+    #[test]
+    fn no_stream_gets_the_credit_for_a_loader_that_starts() {
+        let mut load = Load::default();
+        for upload in [100, 90, 80] {
+            assert_eq!(measure(&mut load, 1, upload, upload), None, "{upload} ms");
+        }
+        assert!(matches!(measure(&mut load, 1, 79, 79), Some(Verdict::More(_))));
+        load.again(0);
+        let Some(Verdict::Fewer(reason)) = measure(&mut load, 2, 78, 0) else { panic!("the second did not help") };
+        assert_eq!(reason, "with 2, uploads were +1.3 % faster, which is less than 5 %");
+
+        // What counts is the best rate with one stream, not the last one.
+        let mut load = Load::default();
+        assert_eq!(measure(&mut load, 1, 80, 80), None);
+        assert!(matches!(measure(&mut load, 1, 100, 100), Some(Verdict::More(_))));
+        load.again(0);
+        assert!(matches!(measure(&mut load, 2, 80, 0), Some(Verdict::Fewer(_))));
+    }
+
     #[test]
     fn streams_are_added_while_batches_wait_and_it_helps() {
         // The first batches do not count.
@@ -141,7 +182,7 @@ mod tests {
 
         let is_more = |verdict| matches!(verdict, Some(Verdict::More(_)));
         let mut load = Load::default();
-        assert!(is_more(measure(&mut load, 1, 10, 5)));
+        assert!(is_more(measure_one(&mut load, 10, 5)));
         load.again(0);
         assert!(is_more(measure(&mut load, 2, 7, 5)), "it is faster, and they still wait");
         load.again(0);
@@ -153,14 +194,14 @@ mod tests {
         assert_eq!(reason, "complete batches wait 25 % of the time for a busy stream");
 
         let mut load = Load::default();
-        assert!(is_more(measure(&mut load, 1, 100, 90)));
+        assert!(is_more(measure_one(&mut load, 100, 90)));
         load.again(0);
         // Batches no longer wait, but that alone is no gain.
         let Some(Verdict::Fewer(reason)) = measure(&mut load, 2, 96, 0) else { panic!("the second did not help") };
         assert_eq!(reason, "with 2, uploads were +4.2 % faster, which is less than 5 %");
 
         let mut load = Load::default();
-        assert!(is_more(measure(&mut load, 1, 100, 90)));
+        assert!(is_more(measure_one(&mut load, 100, 90)));
         load.again(0);
         assert!(matches!(measure(&mut load, 2, 95, 0), Some(Verdict::Enough(_))));
         assert_eq!(load.largest, 1000);

@@ -123,11 +123,11 @@ pub struct Options {
     ///
     /// The default, 0, begins with one. A device has one copy engine for each direction, so more
     /// streams do not copy faster. They help if the uploads themselves wait, for example for the
-    /// last piece of a file. The loader measures that over 24 batches: while complete batches wait
-    /// more than a quarter of the time for a busy stream, it tries another, up to three in all, if
-    /// there is device memory for one more batch below the thresholds of the warnings. The stream
-    /// stays if it makes uploads at least 5 % faster over the next 24 batches, and rests otherwise.
-    /// The [`Decision`](crate::Decision) says how many it uses.
+    /// last piece of a file. The loader measures that over 24 batches at a time, until the rate is
+    /// steady. If complete batches then wait more than a quarter of the time for a busy stream, it
+    /// tries another, up to three in all, if there is device memory for one more batch below the
+    /// thresholds of the warnings. The stream stays if it makes uploads at least 5 % faster over the
+    /// next 24 batches, and rests otherwise. The [`Decision`](crate::Decision) says how many it uses.
     pub upload_streams: usize,
     /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
     /// which takes 20 to 40 us to copy.
