@@ -22,11 +22,12 @@ struct Family {
 /// are unrolled. Loops of unknown length stay as they are.
 const UNROLL: &[&str] = &["-unroll-threshold=20000", "-unroll-full-max-count=256", "-unroll-runtime=0"];
 
-const FAMILIES: [Family; 5] = [
+const FAMILIES: [Family; 6] = [
     Family { name: "augment", target: "sm_75", llvm_args: &[] },
     Family { name: "jpeg", target: "sm_75", llvm_args: &[] },
     Family { name: "linear", target: "sm_80", llvm_args: UNROLL },
     Family { name: "stream", target: "sm_75", llvm_args: &[] },
+    Family { name: "train", target: "sm_80", llvm_args: UNROLL },
     Family { name: "vision", target: "sm_75", llvm_args: &[] },
 ];
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::stream::probe;
+use thalweg_kernels::train;
 use thalweg_kernels::vision::{
     Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
     analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
@@ -55,6 +56,62 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
         matmul::<(), _, T, T>(on, 1, a, b, &Epilogue::default(), c)?;
     }
     Ok(())
+}
+
+/// Launches what training needs, with rows of 768 numbers in heads of each size.
+fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
+    let (rows, width) = (128usize, 768usize);
+    let n = rows * width;
+    let (affine, shape) = ([of(width), of(width)], [rows as u32, width as u32]);
+    train::norm::<(), _, T>(on, shape, 1e-5, of(n), affine, out(2 * rows), out(n))?;
+    let parts = 2 * train::GROUPS * width;
+    train::norm_columns(on, shape, false, of(n), of(n), of(2 * rows), out(parts), [out(width), out(width)])?;
+    train::norm_backward(on, shape[0], shape[1], true, of(n), of(n), of(2 * rows), of(width), out(n))?;
+    train::gelu::<(), _, T>(on, false, of(n), out(n))?;
+    train::gelu_backward::<(), _, T>(on, false, of(n), out(n))?;
+    train::round(on, of(n), out(n))?;
+    train::columns::<(), _, T>(on, shape, false, of(n), out(parts), out(width))?;
+    for size in [16usize, 32, 64] {
+        let (heads, shape) = (width / size, [(width / size) as u32, size as u32]);
+        let attention = train::Attention::<(), T> {
+            rows: [rows as u32; 2],
+            heads: shape,
+            prefix: u32::MAX,
+            cu_q: of(2),
+            cu_k: of(2),
+            q: of(n),
+            k: of(n),
+            v: of(n),
+            strides: [width as u32; 2],
+            out: out(n),
+            logs: out(rows * heads),
+        };
+        train::attention(on, attention)?;
+        let backward = train::AttentionBackward::<(), T> {
+            rows: rows as u32,
+            heads: shape,
+            prefix: u32::MAX,
+            cu_seqlens: of(2),
+            qkv: of(3 * n),
+            out: of(n),
+            dout: of(n),
+            logs: of(rows * heads),
+            deltas: out(rows * heads),
+            dqkv: out(3 * n),
+        };
+        train::attention_backward(on, backward)?;
+    }
+    let [r, c] = shape;
+    train::pool(on, r, c, 1, false, of(2), of(n), out(width))?;
+    train::pool_backward(on, r, c, 1, false, of(2), of(width), out(n))?;
+    train::cross_entropy(on, r, c, 1.0, of(n), of(rows), out(rows), out(n))?;
+    train::argmax(on, r, c, of(n), out(rows))?;
+    train::settings(on, 1.0, 1.0, 1.0, 0.9, 0.999, 1e-8, out(train::SETTINGS))?;
+    train::gradient_norm(on, of(n), 1.0, out(n), out(1), out(train::SETTINGS))?;
+    train::adamw(on, n as u32, of(train::SETTINGS), of(n), out(n), out(n), out(n))?;
+    train::patches::<(), _, T>(on, [1, 3, 224, 16], of(3 * 224 * 224), out(3 * 224 * 224))?;
+    train::positions(on, 1, 127, 1, c, of(127 * width), of(width), of(n), out(n))?;
+    train::text(on, r, 2, r, c, 0, of(rows), of(2 * width), of(n), out(n))
 }
 
 fn main() -> Result<(), LaunchError> {
@@ -137,6 +194,8 @@ fn main() -> Result<(), LaunchError> {
         }
         augment!(augment_f32 augment_bf16);
     }
+    training::<f32>(&on)?;
+    training::<bf16>(&on)?;
     products::<f32>(&on)?;
     products::<f16>(&on)?;
     products::<bf16>(&on)?;

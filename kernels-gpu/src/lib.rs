@@ -7,6 +7,7 @@
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `linear` | `linear`: products of matrices | programs |
 //! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
+//! | `train` | `train`: what training needs beside products of matrices | `thalweg-train` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
 //! Each kernel is declared once, with [`thalweg_simt::kernel!`]: compiled for `nvptx64` this crate
@@ -24,6 +25,8 @@ thalweg_simt::ptx! {
     "linear",
     #[cfg(feature = "stream")]
     "stream",
+    #[cfg(feature = "train")]
+    "train",
     #[cfg(feature = "vision")]
     "vision",
 }
@@ -34,13 +37,11 @@ pub mod augment;
 pub mod jpeg;
 #[cfg(feature = "linear")]
 pub mod linear;
-#[cfg(any(feature = "augment", feature = "vision"))]
-#[cfg_attr(
-    not(all(feature = "augment", feature = "vision")),
-    allow(dead_code, reason = "each family uses its own part")
-)]
+#[cfg(any(feature = "augment", feature = "linear", feature = "train", feature = "vision"))]
 mod parts;
 #[cfg(feature = "stream")]
 pub mod stream;
+#[cfg(feature = "train")]
+pub mod train;
 #[cfg(feature = "vision")]
 pub mod vision;

@@ -1,4 +1,16 @@
 //! Parts that kernels share, whatever family they are of.
 
+#[cfg(any(feature = "augment", feature = "vision"))]
+#[cfg_attr(
+    not(all(feature = "augment", feature = "vision")),
+    allow(dead_code, reason = "each family uses its own part")
+)]
 pub(crate) mod block;
+#[cfg(any(feature = "linear", feature = "train"))]
+pub(crate) mod gelu;
+#[cfg(any(feature = "augment", feature = "vision"))]
+#[cfg_attr(
+    not(all(feature = "augment", feature = "vision")),
+    allow(dead_code, reason = "each family uses its own part")
+)]
 pub(crate) mod number;

@@ -1,0 +1,77 @@
+//! GELU where it is no epilogue of a product, its gradient, and rounding.
+//!
+//! ```text
+//! tanh: y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+//! erf:  y = x / 2 (1 + erf(x / sqrt 2)) = x F(x);  dy / dx = F(x) + x exp(-x^2 / 2) / sqrt(2 pi)
+//! ```
+//!
+//! Launch: a thread for each element.
+
+use thalweg_simt::{Simt, kernel};
+
+use super::number::Stored;
+use crate::parts::gelu::{gelu_erf, gelu_tanh};
+
+/// Computes the derivative of GELU.
+#[inline(always)]
+fn derivative(cx: impl Simt, erf: bool, x: f32) -> f32 {
+    const LOG2_E: f32 = core::f32::consts::LOG2_E;
+    if erf {
+        // F(x) = gelu(x) / x, and 1 / 2 at 0.
+        let f = if x == 0.0 { 0.5 } else { gelu_erf(cx, x) / x };
+        cx.fma(x * 0.398_942_3, cx.exp2_approx(-0.5 * LOG2_E * x * x), f)
+    } else {
+        // With f = (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), the derivative is f + x f' and
+        // f' = 2 f (1 - f) du/dx. If the exponential overflows, f and f' are 0.
+        let u = 0.797_884_6 * x * cx.fma(0.044_715 * x, x, 1.0);
+        let f = cx.recip_approx(1.0 + cx.exp2_approx(-2.0 * LOG2_E * u));
+        let slope = 0.797_884_6 * cx.fma(0.134_145 * x, x, 1.0);
+        let bell = 2.0 * f * (1.0 - f);
+        f + if bell == 0.0 { 0.0 } else { x * bell * slope }
+    }
+}
+
+macro_rules! activations {
+    ($($(#[$doc:meta])* $gelu:ident $backward:ident <$e:ident>;)*) => {$(
+        kernel! {
+            $(#[$doc])*
+            pub(super) fn $gelu(t: impl Simt, n: u32, erf: bool, x: In<$e>[n], y: Out<$e>[n] by [x])
+            grid(n.div_ceil(128)) block(128)
+            {
+                if let Some(y) = y.cell(t) {
+                    let x = x.get(t, y.at()).wide();
+                    y.set($e::narrow(if erf { gelu_erf(**t, x) } else { gelu_tanh(**t, x) }));
+                }
+            }
+        }
+
+        kernel! {
+            /// Multiplies the gradients `d` of GELU's results by its derivative at `x`.
+            pub(super) fn $backward(t: impl Simt, n: u32, erf: bool, x: In<$e>[n], d: InOut<$e>[n] by [x])
+            grid(n.div_ceil(128)) block(128)
+            {
+                if let Some(d) = d.cell(t) {
+                    let slope = derivative(**t, erf, x.get(t, d.at()).wide());
+                    d.set($e::narrow(d.get().wide() * slope));
+                }
+            }
+        }
+    )*};
+}
+activations! {
+    /// Computes GELU of each element, by the error function or by the hyperbolic tangent.
+    gelu_f32 gelu_backward_f32 <f32>;
+    /// Does the same as [`gelu_f32`] for `bf16`, with `f32` in between.
+    gelu_bf16 gelu_backward_bf16 <u16>;
+}
+
+kernel! {
+    /// Rounds each element to `bf16`. The result has the bits of the numbers.
+    pub(super) fn round(t: impl Simt, n: u32, x: In<f32>[n], y: Out<u16>[n] by [x])
+    grid(n.div_ceil(128)) block(128)
+    {
+        if let Some(y) = y.cell(t) {
+            y.set(u16::narrow(x.get(t, y.at())));
+        }
+    }
+}

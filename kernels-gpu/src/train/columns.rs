@@ -1,0 +1,40 @@
+//! Sums over the rows of a matrix: gradients of biases.
+//!
+//! Launch: a thread for each column and each group of rows. A first launch sums the rows of each
+//! group, and a second one the groups, so the order of the additions depends on the shape alone.
+
+use thalweg_simt::kernel;
+
+use super::number::Stored;
+
+macro_rules! columns {
+    ($($(#[$doc:meta])* $name:ident <$e:ident>;)*) => {$(
+        kernel! {
+            $(#[$doc])*
+            pub(super) fn $name(
+                t: impl Simt, rows: u32, columns: u32, group: u32, add: bool, x: In<$e>[rows, columns],
+                sums: InOut<f32>[groups = rows.div_ceil(group), columns] by [y, x],
+            )
+            require { group >= 1 }
+            grid(columns.div_ceil(64), groups) block(64)
+            {
+                if let Some(cell) = sums.cell(t) {
+                    let [part, column] = cell.at();
+                    let (mut sum, mut row) = (0.0, part * group);
+                    let end = rows.min(row + group);
+                    while row < end {
+                        sum += x.get(t, [row, column]).wide();
+                        row += 1;
+                    }
+                    cell.set(if add { cell.get() + sum } else { sum });
+                }
+            }
+        }
+    )*};
+}
+columns! {
+    /// Sums each group of `group` rows. With `add`, the sums are added to `sums`.
+    columns_f32 <f32>;
+    /// Does the same as [`columns_f32`] for rows of `bf16`.
+    columns_bf16 <u16>;
+}

@@ -1,0 +1,421 @@
+//! Launchers of the kernels that exist for two types of activations.
+
+use std::fmt;
+
+use thalweg_simt::host::{DeviceSlice, Launch, LaunchError};
+use thalweg_simt::{Element, bf16};
+
+use super::{activation, attention as heads, columns as sums, embed, norm as rows, optimiser};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for super::bf16 {}
+}
+
+/// The queries, keys and values of [`attention`], and where the result goes.
+pub struct Attention<'a, S, E> {
+    /// The rows of queries and those of keys and values.
+    pub rows: [u32; 2],
+    /// The number of heads, and the elements of one: 1 to 32, or 64.
+    pub heads: [u32; 2],
+    /// How many keys of its sequence each query sees whatever its place is. A query also sees the
+    /// keys up to its own place. `u32::MAX` lets all see all, and 0 is causal.
+    pub prefix: u32,
+    /// Where the sequences of queries begin and end, [B + 1].
+    pub cu_q: &'a DeviceSlice<S, i32>,
+    /// Where the sequences of keys begin and end, [B + 1].
+    pub cu_k: &'a DeviceSlice<S, i32>,
+    /// The queries: rows of all heads side by side.
+    pub q: &'a DeviceSlice<S, E>,
+    /// The keys.
+    pub k: &'a DeviceSlice<S, E>,
+    /// The values.
+    pub v: &'a DeviceSlice<S, E>,
+    /// The elements from one row of queries to the next, and from one row of keys, or of values, to
+    /// the next.
+    pub strides: [u32; 2],
+    /// The result, [rows of queries, heads, size].
+    pub out: &'a mut DeviceSlice<S, E>,
+    /// The logarithms of the sums, to base 2, [heads, rows of queries]. The gradient needs them.
+    pub logs: &'a mut DeviceSlice<S, f32>,
+}
+
+/// What [`attention_backward`] takes: queries, keys and values side by side in each row, as one
+/// product makes them.
+pub struct AttentionBackward<'a, S, E> {
+    /// The rows, which are queries, keys and values.
+    pub rows: u32,
+    /// The number of heads, and the elements of one: 1 to 32, or 64.
+    pub heads: [u32; 2],
+    /// As in [`Attention`].
+    pub prefix: u32,
+    /// Where the sequences begin and end, [B + 1].
+    pub cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// Queries, keys and values, [rows, 3, heads, size].
+    pub qkv: &'a DeviceSlice<S, E>,
+    /// The result of the attention, [rows, heads, size].
+    pub out: &'a DeviceSlice<S, E>,
+    /// Its gradient.
+    pub dout: &'a DeviceSlice<S, E>,
+    /// What [`Attention::logs`] became.
+    pub logs: &'a DeviceSlice<S, f32>,
+    /// Room for [heads, rows] numbers.
+    pub deltas: &'a mut DeviceSlice<S, f32>,
+    /// The gradient of `qkv`.
+    pub dqkv: &'a mut DeviceSlice<S, E>,
+}
+
+impl<S, E> fmt::Debug for Attention<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, prefix, strides, .. } = self;
+        f.debug_struct("Attention")
+            .field("rows", rows)
+            .field("heads", heads)
+            .field("prefix", prefix)
+            .field("strides", strides)
+            .finish_non_exhaustive()
+    }
+}
+impl<S, E> fmt::Debug for AttentionBackward<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, prefix, .. } = self;
+        f.debug_struct("AttentionBackward")
+            .field("rows", rows)
+            .field("heads", heads)
+            .field("prefix", prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The type of activations: `f32` or [`bf16`].
+pub trait Number: Element + sealed::Sealed {
+    #[doc(hidden)]
+    fn norm<S, L: Launch<S> + ?Sized>(
+        on: &L,
+        shape: [u32; 2],
+        eps: f32,
+        x: &DeviceSlice<S, f32>,
+        affine: [&DeviceSlice<S, f32>; 2],
+        stats: &mut DeviceSlice<S, f32>,
+        y: &mut DeviceSlice<S, Self>,
+    ) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn gelu<S, L: Launch<S> + ?Sized>(
+        on: &L,
+        n: u32,
+        erf: bool,
+        x: &DeviceSlice<S, Self>,
+        y: &mut DeviceSlice<S, Self>,
+    ) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn gelu_backward<S, L: Launch<S> + ?Sized>(
+        on: &L,
+        n: u32,
+        erf: bool,
+        x: &DeviceSlice<S, Self>,
+        d: &mut DeviceSlice<S, Self>,
+    ) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn columns<S, L: Launch<S> + ?Sized>(
+        on: &L,
+        shape: [u32; 2],
+        group: u32,
+        add: bool,
+        x: &DeviceSlice<S, Self>,
+        sums: &mut DeviceSlice<S, f32>,
+    ) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn patches<S, L: Launch<S> + ?Sized>(
+        on: &L,
+        extents: [u32; 4],
+        x: &DeviceSlice<S, f32>,
+        y: &mut DeviceSlice<S, Self>,
+    ) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn attention_backward<S, L: Launch<S> + ?Sized>(on: &L, a: AttentionBackward<'_, S, Self>) -> Result<(), L::Error>;
+}
+
+/// Returns whether all of these start at multiples of 16 bytes.
+fn aligned(addresses: &[u64]) -> bool {
+    addresses.iter().all(|address| address.is_multiple_of(16))
+}
+
+macro_rules! numbers {
+    ($($t:ident as $e:ty: $norm:ident $gelu:ident $gelu_backward:ident $columns:ident $patches:ident $deltas:ident
+       $($d:literal $size:pat, $forward:ident $backward:ident)*;)*) => {$(
+        impl Number for $t {
+            fn norm<S, L: Launch<S> + ?Sized>(
+                on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
+                stats: &mut DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
+            ) -> Result<(), L::Error> {
+                rows::$norm(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>())
+            }
+            fn gelu<S, L: Launch<S> + ?Sized>(
+                on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
+            ) -> Result<(), L::Error> {
+                activation::$gelu(on, n, erf, x.cast::<$e>(), y.cast_mut::<$e>())
+            }
+            fn gelu_backward<S, L: Launch<S> + ?Sized>(
+                on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, d: &mut DeviceSlice<S, Self>,
+            ) -> Result<(), L::Error> {
+                activation::$gelu_backward(on, n, erf, x.cast::<$e>(), d.cast_mut::<$e>())
+            }
+            fn columns<S, L: Launch<S> + ?Sized>(
+                on: &L, [r, c]: [u32; 2], group: u32, add: bool, x: &DeviceSlice<S, Self>, to: &mut DeviceSlice<S, f32>,
+            ) -> Result<(), L::Error> {
+                sums::$columns(on, r, c, group, add, x.cast::<$e>(), to)
+            }
+            fn patches<S, L: Launch<S> + ?Sized>(
+                on: &L, [images, channels, size, side]: [u32; 4], x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
+            ) -> Result<(), L::Error> {
+                embed::$patches(on, images, channels, size, side, x, y.cast_mut::<$e>())
+            }
+            fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error> {
+                let [[rows, keys], [count, size], [q_stride, k_stride]] = [a.rows, a.heads, a.strides];
+                let addresses = [a.q.device_ptr(), a.k.device_ptr(), a.v.device_ptr(), a.out.device_ptr()];
+                let vector = [$($d),*].contains(&size) && q_stride % 4 == 0 && k_stride % 4 == 0 && aligned(&addresses);
+                let launch = match size {
+                    $($size => heads::$forward,)*
+                    _ => return Err(no_kernel("attention", &a)),
+                };
+                let sequences = (a.cu_q.len() as u32).wrapping_sub(1);
+                launch(
+                    on, rows, keys, count, size, sequences, a.prefix, q_stride, k_stride, vector, scale(size), a.cu_q,
+                    a.cu_k, a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
+                )
+            }
+            fn attention_backward<S, L: Launch<S> + ?Sized>(
+                on: &L, a: AttentionBackward<'_, S, Self>,
+            ) -> Result<(), L::Error> {
+                let [count, size] = a.heads;
+                let vector = [$($d),*].contains(&size) && aligned(&[a.qkv.device_ptr(), a.dout.device_ptr(), a.dqkv.device_ptr()]);
+                let launch = match size {
+                    $($size => heads::$backward,)*
+                    _ => return Err(no_kernel("attention_backward", &a)),
+                };
+                let (out, dout) = (a.out.cast::<$e>(), a.dout.cast::<$e>());
+                heads::$deltas(on, a.rows, count, size, out, dout, a.deltas)?;
+                let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
+                launch(
+                    on, a.rows, count, size, sequences, a.prefix, vector, scale(size), a.cu_seqlens, a.qkv.cast::<$e>(),
+                    dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
+                )
+            }
+        }
+    )*};
+}
+numbers! {
+    f32 as f32: norm_f32 gelu_f32 gelu_backward_f32 columns_f32 patches_f32 deltas_f32
+        16 1..=16, attention_16_f32 attention_16_backward_f32
+        32 17..=32, attention_32_f32 attention_32_backward_f32
+        64 64, attention_64_f32 attention_64_backward_f32;
+    bf16 as u16: norm_bf16 gelu_bf16 gelu_backward_bf16 columns_bf16 patches_bf16 deltas_bf16
+        16 1..=16, attention_16_bf16 attention_16_backward_bf16
+        32 17..=32, attention_32_bf16 attention_32_backward_bf16
+        64 64, attention_64_bf16 attention_64_backward_bf16;
+}
+
+/// Returns what scores are multiplied by.
+fn scale(size: u32) -> f32 {
+    (1.0 / f64::from(size).sqrt()) as f32
+}
+
+fn no_kernel<E: From<LaunchError>>(kernel: &'static str, arguments: &impl fmt::Debug) -> E {
+    let requirement = "a head has 1 to 32, or 64 elements";
+    LaunchError::Requirement { kernel, requirement, arguments: format!("{arguments:?}") }.into()
+}
+
+/// Normalises each row of `x`, [rows, columns]: `y = (x - mean) / sqrt(variance + eps) * weight + bias`.
+/// `affine` is weight and bias, and `stats` [rows, 2] gets mean and 1 / root for the gradient.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn norm<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    shape: [u32; 2],
+    eps: f32,
+    x: &DeviceSlice<S, f32>,
+    affine: [&DeviceSlice<S, f32>; 2],
+    stats: &mut DeviceSlice<S, f32>,
+    y: &mut DeviceSlice<S, E>,
+) -> Result<(), L::Error> {
+    E::norm(on, shape, eps, x, affine, stats, y)
+}
+
+/// Computes GELU of each element, by the error function (`erf`) or by the hyperbolic tangent.
+///
+/// # Errors
+/// The lengths differ, or what the launch fails with.
+#[track_caller]
+pub fn gelu<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    erf: bool,
+    x: &DeviceSlice<S, E>,
+    y: &mut DeviceSlice<S, E>,
+) -> Result<(), L::Error> {
+    E::gelu(on, count(x.len()), erf, x, y)
+}
+
+/// Multiplies the gradients `d` of GELU's results by its derivative at `x`.
+///
+/// # Errors
+/// The lengths differ, or what the launch fails with.
+#[track_caller]
+pub fn gelu_backward<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    erf: bool,
+    x: &DeviceSlice<S, E>,
+    d: &mut DeviceSlice<S, E>,
+) -> Result<(), L::Error> {
+    E::gelu_backward(on, count(x.len()), erf, x, d)
+}
+
+/// Rounds each element to `bf16`.
+///
+/// # Errors
+/// The lengths differ, or what the launch fails with.
+#[track_caller]
+pub fn round<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    x: &DeviceSlice<S, f32>,
+    y: &mut DeviceSlice<S, bf16>,
+) -> Result<(), L::Error> {
+    activation::round(on, count(x.len()), x, y.cast_mut())
+}
+
+/// The most groups of rows that are summed by themselves: see [`columns`] and [`norm_columns`].
+pub const GROUPS: usize = 128;
+
+/// Returns how many rows are summed by one thread.
+fn group(rows: u32) -> u32 {
+    rows.div_ceil(GROUPS as u32).max(32)
+}
+
+/// Sums the rows of `x`, [rows, columns]. With `add`, the sums are added to `sums`. `parts` is room for
+/// [`GROUPS`] rows.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn columns<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    shape: [u32; 2],
+    add: bool,
+    x: &DeviceSlice<S, E>,
+    parts: &mut DeviceSlice<S, f32>,
+    sums: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let [rows, columns] = shape;
+    let groups = rows.div_ceil(group(rows));
+    if groups <= 1 {
+        return E::columns(on, shape, rows.max(1), add, x, sums);
+    }
+    let parts = start_of(parts, groups as usize * columns as usize);
+    E::columns(on, shape, group(rows), false, x, parts)?;
+    f32::columns(on, [groups, columns], groups, add, parts, sums)
+}
+
+/// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of its
+/// result, `dy`. With `add`, they are added to `affine`. `parts` is room for 2 [`GROUPS`] rows.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+#[allow(clippy::too_many_arguments)] // each is an array of its own
+pub fn norm_columns<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    shape: [u32; 2],
+    add: bool,
+    dy: &DeviceSlice<S, f32>,
+    x: &DeviceSlice<S, f32>,
+    stats: &DeviceSlice<S, f32>,
+    parts: &mut DeviceSlice<S, f32>,
+    affine: [&mut DeviceSlice<S, f32>; 2],
+) -> Result<(), L::Error> {
+    let [count, columns] = shape;
+    let groups = count.div_ceil(group(count));
+    let half = groups as usize * columns as usize;
+    let parts = start_of(parts, 2 * half);
+    rows::norm_columns(on, count, columns, group(count), dy, x, stats, parts)?;
+    for (k, sums) in affine.into_iter().enumerate() {
+        let part = parts.slice(k * half..(k + 1) * half).expect("`norm_columns` has checked the length");
+        f32::columns(on, [groups, columns], groups.max(1), add, part, sums)?;
+    }
+    Ok(())
+}
+
+/// Returns the first `len` elements, or all if there are fewer: the launcher reports the length.
+fn start_of<S, T>(slice: &mut DeviceSlice<S, T>, len: usize) -> &mut DeviceSlice<S, T> {
+    let end = len.min(slice.len());
+    slice.slice_mut(..end).expect("the end is at most the length")
+}
+
+/// Returns a number of elements, which no launcher accepts if it is too large.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Computes attention: each query's mean of the values it sees, weighted by the softmax of its
+/// products with their keys, divided by the root of a head's size.
+///
+/// # Errors
+/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn attention<S, L: Launch<S> + ?Sized, E: Number>(on: &L, a: Attention<'_, S, E>) -> Result<(), L::Error> {
+    E::attention(on, a)
+}
+
+/// Computes the gradient of [`attention`].
+///
+/// # Errors
+/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn attention_backward<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    a: AttentionBackward<'_, S, E>,
+) -> Result<(), L::Error> {
+    E::attention_backward(on, a)
+}
+
+/// Cuts square images [images, channels, size, size] into patches of `side` x `side` pixels, in raster
+/// order: [images * patches, channels * side * side]. `extents` is images, channels, size and side.
+///
+/// # Errors
+/// The side does not divide the size, a length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn patches<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    extents: [u32; 4],
+    x: &DeviceSlice<S, f32>,
+    y: &mut DeviceSlice<S, E>,
+) -> Result<(), L::Error> {
+    E::patches(on, extents, x, y)
+}
+
+/// Computes the norm of a gradient, and sets the factor in the `settings` of [`adamw`](super::adamw) so
+/// that the norm is at most `most`. `parts` is room for 16384 numbers, and `norm` gets one.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    gradient: &DeviceSlice<S, f32>,
+    most: f32,
+    parts: &mut DeviceSlice<S, f32>,
+    norm: &mut DeviceSlice<S, f32>,
+    settings: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let n = count(gradient.len());
+    let threads = n.clamp(1, optimiser::PARTS);
+    let parts = start_of(parts, threads as usize);
+    optimiser::squares(on, n, threads, gradient, parts)?;
+    // With fewer settings there is no factor, which the launcher reports.
+    let (start, end) = (6.min(settings.len()), 7.min(settings.len()));
+    let factor = settings.slice_mut(start..end).expect("the range is inside the slice");
+    optimiser::clip(on, threads, most, parts, norm, factor)
+}

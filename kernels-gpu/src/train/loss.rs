@@ -1,0 +1,103 @@
+//! The cross-entropy of logits, with its gradient, and the largest logit.
+//!
+//! ```text
+//! loss = ln(sum of exp z) - z[label];   dz = (exp z / sum of exp z - [label]) scale
+//! ```
+//!
+//! Launch: a block of one warp for each row.
+//! Memory: the logits are read once for the sum and once for the gradient, which is written.
+
+use thalweg_simt::kernel;
+
+/// log2 of e.
+const LOG2_E: f32 = core::f32::consts::LOG2_E;
+
+kernel! {
+    /// Computes, for each row of logits, its share of the loss and the gradient of the logits, both
+    /// multiplied by `scale`. The loss of a row whose label is no class is NaN.
+    pub fn cross_entropy(
+        b: impl Cooperative, rows: u32, classes: u32, scale: f32, logits: In<f32>[rows, classes], labels: In<i32>[rows],
+        losses: Out<f32>[rows] by [block], gradient: Out<f32>[rows, classes] by [block, rank],
+    )
+    require { classes >= 1 }
+    grid(rows) block(32)
+    {
+        let row = b.idx().x;
+        let label = labels.get(&b, [row]) as u32;
+        // The largest logit so far, and the sum of the powers with it as the origin.
+        let parts = b.each((), move |t, ()| {
+            let (mut most, mut sum, mut c) = (f32::NEG_INFINITY, 0.0, t.rank());
+            while c < classes {
+                let z = logits.get(t, [row, c]);
+                if z > most {
+                    sum = t.fma(sum, t.exp2_approx((most - z) * LOG2_E), 1.0);
+                    most = z;
+                } else {
+                    sum += t.exp2_approx((z - most) * LOG2_E);
+                }
+                c += 32;
+            }
+            [most, sum]
+        });
+        let most = b.each(&parts, |t, parts| parts.get(t)[0]);
+        let most = b.warp_max(&most);
+        let sum = b.each((&parts, &most), |t, (parts, most)| {
+            let [mine, sum] = parts.get(t);
+            // A thread without a logit has no sum, and its largest one is no number to subtract.
+            if mine == f32::NEG_INFINITY { sum } else { sum * t.exp2_approx((mine - most.get(t)) * LOG2_E) }
+        });
+        let sum = b.warp_sum(&sum);
+        b.each((&most, &sum), move |t, (most, sum)| {
+            let (most, sum) = (most.get(t), sum.get(t));
+            if let Some(loss) = losses.cell(t) {
+                let of_label = logits.try_get(t, [row, label]).unwrap_or(f32::NAN);
+                loss.set((t.ln(sum) + (most - of_label)) * scale);
+            }
+            for d in gradient.mine(t) {
+                let [_, c] = d.at();
+                let p = t.exp2_approx((logits.get(t, [row, c]) - most) * LOG2_E) / sum;
+                d.set((p - if c == label { 1.0 } else { 0.0 }) * scale);
+            }
+        });
+    }
+}
+
+kernel! {
+    /// Finds the largest element of each row: the first one if several are equal.
+    pub fn argmax(b: impl Cooperative, rows: u32, columns: u32, x: In<f32>[rows, columns], best: Out<i32>[rows] by [block])
+    require { columns >= 1 }
+    grid(rows) block(32)
+    {
+        let row = b.idx().x;
+        let found = b.each((), move |t, ()| {
+            let (mut most, mut at, mut c) = (f32::NEG_INFINITY, u32::MAX, t.rank());
+            while c < columns {
+                let v = x.get(t, [row, c]);
+                if v > most || at == u32::MAX {
+                    (most, at) = (v, c);
+                }
+                c += 32;
+            }
+            (most, at)
+        });
+        let most = b.each(&found, |t, found| found.get(t).0);
+        let at = b.each(&found, |t, found| found.get(t).1);
+        let mut mask = 16;
+        while mask > 0 {
+            let (other, there) = (b.shuffle_xor(&most, mask), b.shuffle_xor(&at, mask));
+            b.each((&most, &at, &other, &there), |t, (most, at, other, there)| {
+                let (v, i) = (other.get(t), there.get(t));
+                if v > most.get(t) || v == most.get(t) && i < at.get(t) {
+                    most.set(t, v);
+                    at.set(t, i);
+                }
+            });
+            mask /= 2;
+        }
+        b.each(&at, move |t, at| {
+            if let Some(best) = best.cell(t) {
+                best.set(at.get(t) as i32);
+            }
+        });
+    }
+}

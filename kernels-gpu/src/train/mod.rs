@@ -1,0 +1,44 @@
+//! What training needs beside products of matrices.
+//!
+//! | launcher | what it computes |
+//! |---|---|
+//! | [`norm`], [`norm_backward`], [`norm_columns`] | layer norm and its gradients |
+//! | [`gelu`], [`gelu_backward`] | GELU where it is no epilogue of a product |
+//! | [`attention`], [`attention_backward`] | attention within sequences of different lengths |
+//! | [`pool`], [`pool_backward`] | one row for each sequence |
+//! | [`cross_entropy`], [`argmax`] | the loss with its gradient; the largest element |
+//! | [`columns`] | sums over rows, for gradients of biases |
+//! | [`gradient_norm`], [`settings`], [`adamw`] | the optimiser over all weights at once |
+//! | [`patches`], [`positions`], [`text`] | what images and text begin with |
+//! | [`round`] | numbers rounded to `bf16` |
+//!
+//! Activations are `f32` or `bf16` ([`Number`]); all sums, statistics, weights and gradients of
+//! weights are `f32`. No kernel adds atomically, so the order of all additions depends on the shapes
+//! alone, and the same input gives the same bits on the same device.
+
+mod activation;
+mod attention;
+mod columns;
+mod embed;
+#[cfg(not(target_arch = "nvptx64"))]
+mod launch;
+mod loss;
+mod norm;
+mod number;
+mod optimiser;
+mod pool;
+mod rows;
+mod sequences;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use self::{
+    embed::{positions, text},
+    launch::{
+        Attention, AttentionBackward, GROUPS, Number, attention, attention_backward, columns, gelu, gelu_backward,
+        gradient_norm, norm, norm_columns, patches, round,
+    },
+    loss::{argmax, cross_entropy},
+    norm::norm_backward,
+    optimiser::{SETTINGS, adamw, settings},
+    pool::{pool, pool_backward},
+};

@@ -1,0 +1,110 @@
+//! AdamW over all weights at once, and the norm of the gradient.
+//!
+//! ```text
+//! g = clip gradient;                    m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2
+//! w = decay w - rate m / (sqrt(v) root + eps)
+//! with decay = 1 - lr wd, rate = lr / (1 - b1^t), root = 1 / sqrt(1 - b2^t)
+//! ```
+//!
+//! This is PyTorch's AdamW. The numbers that differ from step to step are in device memory, so a
+//! captured graph of a step stays true: [`settings`] writes them before.
+//!
+//! Launch: a thread for each weight.
+//! Memory: 28 bytes for each weight; the norm reads 4 more.
+
+use thalweg_simt::kernel;
+
+/// The number of threads that sum squares, and so the most parts of the sum.
+pub(super) const PARTS: u32 = 16384;
+/// The number of settings.
+pub const SETTINGS: usize = 8;
+
+kernel! {
+    /// Writes the settings of a step: `decay`, `rate`, `root`, `b1`, `b2`, `eps`, and the factor of
+    /// the gradient, 1, at index 6.
+    pub fn settings(
+        t: impl Simt, decay: f32, rate: f32, root: f32, b1: f32, b2: f32, eps: f32, settings: Out<f32>[8] by [x],
+    )
+    grid(1) block(32)
+    {
+        if let Some(cell) = settings.cell(t) {
+            cell.set(match cell.at() {
+                [0] => decay,
+                [1] => rate,
+                [2] => root,
+                [3] => b1,
+                [4] => b2,
+                [5] => eps,
+                _ => 1.0,
+            });
+        }
+    }
+}
+
+kernel! {
+    /// Computes parts of the sum of squares.
+    pub(super) fn squares(t: impl Simt, n: u32, parts: u32, x: In<f32>[n], sums: Out<f32>[parts] by [x])
+    require { (1..=PARTS).contains(&parts) }
+    grid(parts.div_ceil(128)) block(128)
+    {
+        if let Some(cell) = sums.cell(t) {
+            let (mut sum, mut i) = (0.0, Some(t.global_x()));
+            while let Some(at) = i.filter(|&i| i < n) {
+                let v = x.get(t, [at]);
+                sum = t.fma(v, v, sum);
+                i = at.checked_add(parts);
+            }
+            cell.set(sum);
+        }
+    }
+}
+
+kernel! {
+    /// Adds the parts of the sum of squares, stores its root as `norm`, and sets the factor of the
+    /// gradient so that its norm is at most `most`, as PyTorch's `clip_grad_norm_` does.
+    pub(super) fn clip(
+        b: impl Cooperative, parts: u32, most: f32, sums: In<f32>[parts], norm: Out<f32>[1] by [block],
+        factor: Out<f32>[1] by [block],
+    )
+    grid(1) block(32)
+    {
+        let sum = b.each((), move |t, ()| {
+            let (mut sum, mut i) = (0.0, t.rank());
+            while i < parts {
+                sum += sums.get(t, [i]);
+                i += 32;
+            }
+            sum
+        });
+        let sum = b.warp_sum(&sum);
+        b.each(&sum, move |t, sum| {
+            let length = t.sqrt(sum.get(t));
+            for norm in norm.mine(t) {
+                norm.set(length);
+            }
+            for factor in factor.mine(t) {
+                factor.set((most / (length + 1e-6)).min(1.0));
+            }
+        });
+    }
+}
+
+kernel! {
+    /// Updates the weights and both moments by the gradient.
+    pub fn adamw(
+        t: impl Simt, n: u32, settings: In<f32>[8], gradient: In<f32>[n], weights: InOut<f32>[n] by [x],
+        first: InOut<f32>[n] by [x], second: InOut<f32>[n] by [x],
+    )
+    grid(n.div_ceil(128)) block(128)
+    {
+        if let (Some(w), Some(m), Some(v)) = (weights.cell(t), first.cell(t), second.cell(t)) {
+            let [decay, rate, root, b1, b2, eps, factor] = core::array::from_fn(|i| settings.get(t, [i as u32]));
+            let g = gradient.get(t, w.at()) * factor;
+            let first = t.fma(b1, m.get(), (1.0 - b1) * g);
+            let second = t.fma(b2, v.get(), (1.0 - b2) * g * g);
+            m.set(first);
+            v.set(second);
+            w.set(decay * w.get() - rate * first / (t.sqrt(second) * root + eps));
+        }
+    }
+}

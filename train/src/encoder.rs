@@ -1,0 +1,303 @@
+//! The image encoder: a vision transformer as timm's.
+
+use std::ops::Range;
+
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
+use thalweg_kernels::train::{patches, pool, positions};
+
+use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
+use crate::error::{Error, Result};
+use crate::layers::Weights;
+use crate::layout::{Layout, Linear};
+use crate::model::{Pool, metadata, upload};
+use crate::precision::Precision;
+use crate::tensors::Tensors;
+
+/// The shape of an image encoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EncoderConfig {
+    /// The pixels of a side of an image, and of a patch.
+    pub size: usize,
+    /// The pixels of a side of a patch.
+    pub patch: usize,
+    /// Whether a class token stands in front of the patches.
+    pub class_token: bool,
+    /// The numbers of a row between the blocks.
+    pub width: usize,
+    /// The heads of the attention.
+    pub heads: usize,
+    /// The number of blocks.
+    pub depth: usize,
+    /// The number of classes, or 0 if the encoder has no head.
+    pub classes: usize,
+    /// What is added to the variance in a norm.
+    pub eps: f32,
+    /// The form of GELU.
+    pub gelu: Gelu,
+    /// Which rows the head sees.
+    pub pool: Pool,
+}
+
+impl EncoderConfig {
+    /// Reads the shape of an encoder from its file: from the shapes of its tensors, and from the
+    /// metadata `heads`, `depth`, `eps`, `gelu` and `pool`. A state dict of timm has none: then a head
+    /// has 64 numbers, eps is 1e-6, GELU is by the error function, and the head sees the class token if
+    /// there is one.
+    ///
+    /// # Errors
+    /// A tensor is missing, or a value makes no sense.
+    pub fn of(file: &Tensors) -> Result<Self> {
+        let proj = "patch_embed.proj.weight";
+        let &[width, 3, patch, across] = file.shape(proj)? else {
+            return Err(file.wrong(format!("`{proj}` is not [width, 3, patch, patch]")));
+        };
+        let class_token = file.tensors.contains_key("cls_token");
+        let places = file.shape("pos_embed")?.get(1).copied().unwrap_or(0);
+        let count = places.saturating_sub(usize::from(class_token));
+        let side = count.isqrt();
+        if patch != across || patch == 0 || side == 0 || side * side != count {
+            return Err(file.wrong(format!("patches of {patch} x {across} pixels at {places} places are no square")));
+        }
+        let pool = if class_token { Pool::Class } else { Pool::Mean };
+        let mut described = file.clone_metadata();
+        let blocks = (0..).take_while(|k| file.tensors.contains_key(&format!("blocks.{k}.norm1.weight"))).count();
+        described.metadata.entry("depth".into()).or_insert_with(|| blocks.to_string());
+        described.metadata.entry("heads".into()).or_insert_with(|| (width / 64).max(1).to_string());
+        let (heads, depth, eps, gelu, pool) = metadata(&described, 1e-6, Gelu::Erf, pool)?;
+        let classes = if file.tensors.contains_key("head.weight") { file.shape("head.weight")?[0] } else { 0 };
+        let config = Self { size: side * patch, patch, class_token, width, heads, depth, classes, eps, gelu, pool };
+        config.shape().check().map_err(|error| file.wrong(error.to_string()))?;
+        Ok(config)
+    }
+
+    /// Returns the rows of an image: its patches, and the class token if there is one.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.patches() + usize::from(self.class_token)
+    }
+
+    fn patches(&self) -> usize {
+        (self.size / self.patch).pow(2)
+    }
+
+    fn pixels(&self) -> usize {
+        3 * self.size * self.size
+    }
+
+    fn shape(&self) -> Shape {
+        let &Self { width, heads, depth, eps, gelu, .. } = self;
+        Shape { width, heads, depth, eps, gelu }
+    }
+}
+
+/// The places of an encoder's weights.
+#[derive(Clone, Debug)]
+struct Model {
+    config: EncoderConfig,
+    layout: Layout,
+    proj: Linear,
+    class: Range<usize>,
+    position: Range<usize>,
+    blocks: Blocks,
+    head: Option<Linear>,
+}
+
+impl Model {
+    fn new(config: EncoderConfig) -> Self {
+        let EncoderConfig { patch, width, classes, class_token, .. } = config;
+        let mut layout = Layout::default();
+        let weight = layout.add("patch_embed.proj.weight", &[width, 3, patch, patch]);
+        let bias = layout.add("patch_embed.proj.bias", &[width]);
+        let proj = Linear { weight, bias, inputs: 3 * patch * patch, outputs: width };
+        let class = if class_token { layout.add("cls_token", &[1, 1, width]) } else { 0..0 };
+        let position = layout.add("pos_embed", &[1, config.rows(), width]);
+        let blocks = Blocks::new(&mut layout, config.shape(), "");
+        let head = (classes > 0).then(|| layout.linear("head", classes, width));
+        Self { config, layout, proj, class, position, blocks, head }
+    }
+}
+
+/// What one batch of images in flight needs.
+#[derive(Debug, Resource)]
+struct Pass<E: Precision> {
+    patches: DeviceBuffer<E>,
+    embedded: DeviceBuffer<f32>,
+    cu_seqlens: DeviceBuffer<i32>,
+    activations: Activations<E>,
+    pooled: DeviceBuffer<f32>,
+    operand: DeviceBuffer<E>,
+    logits: DeviceBuffer<f32>,
+    #[resource(plain)]
+    room: usize,
+}
+
+impl<S: LiveBrand, E: Precision> PassOn<S, E> {
+    fn new(s: &Stream<S>, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
+        let &EncoderConfig { width, classes, .. } = config;
+        let rows = images * config.rows();
+        let mut cu_seqlens = s.alloc(images + 1)?;
+        let ends: Vec<i32> = (0..=images).map(|i| (i * config.rows()) as i32).collect();
+        upload(s, &ends, &mut cu_seqlens)?;
+        Ok(Self {
+            patches: s.alloc(images * config.pixels())?,
+            embedded: s.alloc(images * config.patches() * width)?,
+            cu_seqlens,
+            activations: ActivationsOn::new(s, config.shape(), rows)?,
+            pooled: s.alloc(images * width)?,
+            operand: s.alloc(images * width * E::ROOM)?,
+            logits: s.alloc(images * classes)?,
+            room: images,
+        })
+    }
+}
+
+/// What an encoder says about images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Encoding {
+    /// All rows behind the last norm, [images, rows, width].
+    pub features: Vec<f32>,
+    /// The logits, [images, classes], if the encoder has a head.
+    pub logits: Option<Vec<f32>>,
+}
+
+/// A vision transformer on one stream. A state dict of timm loads as it is.
+///
+/// It computes forward only: it is the frozen encoder in front of a model that learns.
+pub struct ImageEncoder<S: LiveBrand, E: Precision> {
+    stream: Stream<S>,
+    model: Model,
+    weights: On<S, DeviceBuffer<f32>>,
+    rounded: On<S, DeviceBuffer<E>>,
+    /// Room for images from the host.
+    pixels: On<S, DeviceBuffer<f32>>,
+    pass: Option<PassOn<S, E>>,
+}
+
+impl<S: LiveBrand, E: Precision> std::fmt::Debug for ImageEncoder<S, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageEncoder").field("config", &self.model.config).finish_non_exhaustive()
+    }
+}
+
+impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
+    /// Makes an encoder with the weights of a file (see [`EncoderConfig::of`]).
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or there is no memory.
+    pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
+        let model = Model::new(EncoderConfig::of(file)?);
+        let weights = stream.upload_blocking(&model.layout.flatten(file, "")?)?;
+        let mut rounded = stream.alloc(weights.len() * E::ROOM)?;
+        // The weights never change, so they are rounded once.
+        E::rounded(stream, &weights, &mut rounded)?;
+        Ok(Self { stream: *stream, model, weights, rounded, pixels: stream.alloc(0)?, pass: None })
+    }
+
+    /// Returns the shape of the encoder.
+    #[must_use]
+    pub fn config(&self) -> &EncoderConfig {
+        &self.model.config
+    }
+
+    fn room(&mut self, images: usize) -> Result<()> {
+        if self.pass.as_ref().is_none_or(|pass| pass.room < images) {
+            self.pass = None; // its memory is free before the new one is allocated
+            self.pass = Some(PassOn::new(&self.stream, &self.model.config, images)?);
+        }
+        Ok(())
+    }
+
+    /// Encodes images on the device, `pixels` [images, 3, size, size]. It returns at once, with the rows
+    /// behind the last norm, [images, rows, width]; the stream computes them.
+    ///
+    /// # Errors
+    /// The number of pixels is no number of images, there is no memory, or the device failed.
+    pub fn features(&mut self, pixels: &DeviceSlice<S, f32>) -> Result<&DeviceSlice<S, f32>> {
+        let images = self.images(pixels.len())?;
+        self.room(images)?;
+        let Self { stream: s, model, weights, rounded, pass, .. } = self;
+        let pass = pass.as_mut().expect("`room` has made the pass");
+        let w = Weights { wide: weights, operands: E::operands(weights, rounded) };
+        model.forward(s, w, images, pixels, pass)?;
+        Ok(pass.activations.features(images * model.config.rows() * model.config.width)?)
+    }
+
+    fn images(&self, pixels: usize) -> Result<usize> {
+        let (config, one) = (&self.model.config, self.model.config.pixels());
+        if pixels == 0 || !pixels.is_multiple_of(one) {
+            let size = config.size;
+            return Err(Error::Batch(format!("{pixels} numbers are no images of 3 x {size} x {size}")));
+        }
+        Ok(pixels / one)
+    }
+
+    /// Encodes images [images, 3, size, size] and waits for the result.
+    ///
+    /// # Errors
+    /// The number of pixels is no number of images, there is no memory, or the device failed.
+    pub fn encode(&mut self, pixels: &[f32]) -> Result<Encoding> {
+        let images = self.images(pixels.len())?;
+        self.room(images)?;
+        if self.pixels.len() < pixels.len() {
+            self.pixels = self.stream.alloc(pixels.len())?;
+        }
+        let Self { stream: s, model, weights, rounded, pixels: on_device, pass } = self;
+        let pass = pass.as_mut().expect("`room` has made the pass");
+        let w = Weights { wide: weights, operands: E::operands(weights, rounded) };
+        upload(s, pixels, on_device)?;
+        model.forward(s, w, images, on_device.slice(..pixels.len())?, pass)?;
+        let elements = images * model.config.rows() * model.config.width;
+        let features = s.read_blocking(pass.activations.features(elements)?)?;
+        let logits = match &model.head {
+            Some(head) => {
+                model.logits(s, w, images, head, pass)?;
+                Some(s.read_blocking(pass.logits.slice(..images * head.outputs)?)?)
+            }
+            None => None,
+        };
+        Ok(Encoding { features, logits })
+    }
+}
+
+impl Model {
+    fn forward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        images: usize,
+        pixels: &DeviceSlice<S, f32>,
+        pass: &mut PassOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let config = &self.config;
+        let &EncoderConfig { size, patch, width, class_token, .. } = config;
+        let (rows, count) = (images * config.rows(), images * config.patches());
+        let cut = pass.patches.slice_mut(..images * config.pixels())?;
+        patches(s, [images as u32, 3, size as u32, patch as u32], pixels, cut)?;
+        let embedded = pass.embedded.slice_mut(..count * width)?;
+        self.proj.wide(s, w, count, cut, None, embedded)?;
+        let (class, position) = (w.wide.slice(self.class.clone())?, w.wide.slice(self.position.clone())?);
+        let [n, p, k, c] = [images, config.patches(), usize::from(class_token), width].map(|extent| extent as u32);
+        positions(s, n, p, k, c, embedded, class, position, pass.activations.input(rows * width)?)?;
+        let cu_seqlens = pass.cu_seqlens.slice(..=images)?;
+        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
+        self.blocks.forward(s, w, &batch, &mut pass.activations)
+    }
+
+    fn logits<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        images: usize,
+        head: &Linear,
+        pass: &mut PassOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let (width, rows) = (self.config.width, images * self.config.rows());
+        let cu_seqlens = pass.cu_seqlens.slice(..=images)?;
+        let pooled = pass.pooled.slice_mut(..images * width)?;
+        let features = pass.activations.features(rows * width)?;
+        let first = self.config.pool == Pool::Class;
+        pool(s, rows as u32, width as u32, images as u32, first, cu_seqlens, features, pooled)?;
+        let pooled = E::rounded(s, pooled, &mut pass.operand)?;
+        head.wide(s, w, images, pooled, None, pass.logits.slice_mut(..images * head.outputs)?)
+    }
+}

@@ -1,0 +1,57 @@
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+use thalweg::{LaunchError, RangeError, Returned};
+
+/// The error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or there is no memory.
+    #[error(transparent)]
+    Device(#[from] thalweg::Error),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is no safetensors file, or its tensors are not those of the model.
+    #[error("{}: {what}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A batch does not fit the model, or its parts do not fit together.
+    #[error("the batch: {0}")]
+    Batch(String),
+    /// A configuration is none that a model can have.
+    #[error("the configuration: {0}")]
+    Config(String),
+}
+
+/// The result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<RangeError> for Error {
+    fn from(error: RangeError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl<T> From<Returned<T>> for Error {
+    fn from(returned: Returned<T>) -> Self {
+        Self::Device(returned.into())
+    }
+}

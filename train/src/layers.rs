@@ -1,0 +1,144 @@
+//! Linear layers and layer norms, forward and backward, as functions on a stream.
+
+use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
+use thalweg_kernels::train::{columns, norm_backward, norm_columns};
+
+use crate::layout::{Linear, Norm};
+use crate::precision::Precision;
+
+/// The flat weights of a model, as numbers and as operands of products.
+pub(crate) struct Weights<'a, S, E> {
+    pub(crate) wide: &'a DeviceSlice<S, f32>,
+    pub(crate) operands: &'a DeviceSlice<S, E>,
+}
+
+impl<S, E> Clone for Weights<'_, S, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S, E> Copy for Weights<'_, S, E> {}
+
+/// The flat gradients of a model, and room for partial sums.
+pub(crate) struct Gradients<'a, S> {
+    pub(crate) flat: &'a mut DeviceSlice<S, f32>,
+    pub(crate) parts: &'a mut DeviceSlice<S, f32>,
+    /// Whether new gradients are added to the old ones.
+    pub(crate) add: bool,
+}
+
+impl Linear {
+    fn weight<'a, S, E>(&self, w: Weights<'a, S, E>) -> thalweg::Result<Matrix<'a, S, E>> {
+        Ok(Matrix::new(w.operands.slice(self.weight.clone())?, self.outputs, self.inputs))
+    }
+
+    /// Computes `y = x W^T + b`, and adds `residual` if there is one. `y` is `f32`.
+    pub(crate) fn wide<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        x: &DeviceSlice<S, E>,
+        residual: Option<&DeviceSlice<S, f32>>,
+        y: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let epilogue = Epilogue {
+            bias: Some(w.wide.slice(self.bias.clone())?),
+            residual: residual.map(|r| Matrix::new(r, rows, self.outputs)),
+            ..Default::default()
+        };
+        let x = Matrix::new(x, rows, self.inputs);
+        E::wide(s, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
+    }
+
+    /// Computes `y = x W^T + b`, where `y` is an operand.
+    pub(crate) fn forward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        x: &DeviceSlice<S, E>,
+        y: &mut DeviceSlice<S, E>,
+    ) -> thalweg::Result<()> {
+        let epilogue = Epilogue { bias: Some(w.operands.slice(self.bias.clone())?), ..Default::default() };
+        let x = Matrix::new(x, rows, self.inputs);
+        matmul(s, 1, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
+    }
+
+    /// Computes the gradients of W and b from that of the result, `dy`.
+    pub(crate) fn weight_gradient<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        rows: usize,
+        x: &DeviceSlice<S, E>,
+        dy: &DeviceSlice<S, E>,
+        g: &mut Gradients<'_, S>,
+    ) -> thalweg::Result<()> {
+        let dw = MatrixMut::new(g.flat.slice_mut(self.weight.clone())?, self.outputs, self.inputs);
+        let epilogue = Epilogue { accumulate: g.add, ..Default::default() };
+        E::wide(s, Matrix::new(dy, rows, self.outputs).transposed(), Matrix::new(x, rows, self.inputs), &epilogue, dw)?;
+        columns(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.flat.slice_mut(self.bias.clone())?)
+    }
+
+    /// Computes the gradient of `x` as an operand.
+    pub(crate) fn input_gradient<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        dy: &DeviceSlice<S, E>,
+        dx: &mut DeviceSlice<S, E>,
+    ) -> thalweg::Result<()> {
+        let dy = Matrix::new(dy, rows, self.outputs);
+        matmul(s, 1, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
+    }
+
+    /// Computes the gradient of `x` in `f32`.
+    pub(crate) fn wide_input_gradient<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        dy: &DeviceSlice<S, E>,
+        dx: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let dy = Matrix::new(dy, rows, self.outputs);
+        E::wide(s, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
+    }
+}
+
+impl Norm {
+    /// Normalises rows.
+    pub(crate) fn forward<S: Brand, E: Precision, F: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        (rows, eps): (usize, f32),
+        x: &DeviceSlice<S, f32>,
+        stats: &mut DeviceSlice<S, f32>,
+        y: &mut DeviceSlice<S, F>,
+    ) -> thalweg::Result<()> {
+        let affine = [w.wide.slice(self.weight.clone())?, w.wide.slice(self.bias.clone())?];
+        thalweg_kernels::train::norm(s, [rows as u32, self.weight.len() as u32], eps, x, affine, stats, y)
+    }
+
+    /// Computes the gradients of weight and bias, and that of the rows, which is added to `dx` or
+    /// stored there.
+    pub(crate) fn backward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        [dy, x, stats]: [&DeviceSlice<S, f32>; 3],
+        g: &mut Gradients<'_, S>,
+        (add, dx): (bool, &mut DeviceSlice<S, f32>),
+    ) -> thalweg::Result<()> {
+        let shape = [rows as u32, self.weight.len() as u32];
+        // The bias lies behind the weight.
+        let (front, back) = g.flat.split_at_mut(self.bias.start)?;
+        let affine = [front.slice_mut(self.weight.clone())?, back.slice_mut(..self.bias.len())?];
+        norm_columns(s, shape, g.add, dy, x, stats, g.parts, affine)?;
+        norm_backward(s, shape[0], shape[1], add, dy, x, stats, w.wide.slice(self.weight.clone())?, dx)
+    }
+}

@@ -1,0 +1,142 @@
+//! Where the weights of a model lie in one flat buffer.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::tensors::Tensors;
+
+/// Where a tensor lies in the flat buffers of a model. Its name and its shape are those of its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name.
+    pub name: String,
+    /// The extents.
+    pub shape: Vec<usize>,
+    /// The elements of the flat buffer.
+    pub range: Range<usize>,
+}
+
+/// The tensors of a model in flat buffers: weights, gradients and both moments have the same layout.
+/// So one launch updates all weights, one sum reduces all gradients, and one copy saves them.
+///
+/// Each tensor begins at a multiple of 8 elements, as the fast matrix products want it. The elements
+/// between two tensors are zero and stay zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    places: Vec<Place>,
+    len: usize,
+}
+
+/// A linear layer `y = x W^T + b`: the places of W, [outputs, inputs], and b.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Range<usize>,
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+}
+
+/// A layer norm: the places of its weight and bias.
+#[derive(Clone, Debug)]
+pub(crate) struct Norm {
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Range<usize>,
+}
+
+impl Layout {
+    /// Returns the number of elements of a flat buffer.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there are no tensors.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns the tensors in the order of the buffer.
+    #[must_use]
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(crate) fn add(&mut self, name: impl Into<String>, shape: &[usize]) -> Range<usize> {
+        let range = self.len..self.len + shape.iter().product::<usize>();
+        self.len = range.end.next_multiple_of(8);
+        self.places.push(Place { name: name.into(), shape: shape.to_vec(), range: range.clone() });
+        range
+    }
+
+    pub(crate) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Linear {
+        let weight = self.add(format!("{name}.weight"), &[outputs, inputs]);
+        Linear { weight, bias: self.add(format!("{name}.bias"), &[outputs]), inputs, outputs }
+    }
+
+    pub(crate) fn norm(&mut self, name: &str, columns: usize) -> Norm {
+        Norm {
+            weight: self.add(format!("{name}.weight"), &[columns]),
+            bias: self.add(format!("{name}.bias"), &[columns]),
+        }
+    }
+
+    /// Puts the tensors of a file into the order of the buffer. `prefix` stands before each name.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape.
+    pub fn flatten(&self, tensors: &Tensors, prefix: &str) -> Result<Vec<f32>> {
+        let mut flat = vec![0.0; self.len];
+        for Place { name, shape, range } in &self.places {
+            flat[range.clone()].copy_from_slice(tensors.f32(&format!("{prefix}{name}"), shape)?);
+        }
+        Ok(flat)
+    }
+
+    /// Adds the tensors of a flat buffer to `tensors`. `prefix` is put before each name.
+    ///
+    /// # Panics
+    /// The buffer has another length.
+    pub fn unflatten(&self, flat: &[f32], prefix: &str, tensors: &mut Tensors) {
+        assert_eq!(flat.len(), self.len, "a flat buffer of this layout");
+        for Place { name, shape, range } in &self.places {
+            tensors.insert(format!("{prefix}{name}"), shape, flat[range.clone()].to_vec());
+        }
+    }
+
+    /// Draws weights: matrices from a normal distribution with variance 1 / inputs, weights of norms 1,
+    /// and biases 0. The same seed gives the same weights.
+    #[must_use]
+    pub fn draw(&self, seed: u64) -> Vec<f32> {
+        let mut flat = vec![0.0; self.len];
+        let mut normal = Normal(seed);
+        for Place { name, shape, range } in &self.places {
+            if let [_, inputs @ ..] = &shape[..]
+                && !inputs.is_empty()
+            {
+                let scale = 1.0 / (inputs.iter().product::<usize>() as f64).sqrt();
+                flat[range.clone()].fill_with(|| (normal.next() * scale) as f32);
+            } else if name.contains("norm") && name.ends_with("weight") {
+                flat[range.clone()].fill(1.0);
+            }
+        }
+        flat
+    }
+}
+
+/// Normal numbers, by SplitMix64 and the transform of Box and Muller.
+struct Normal(u64);
+
+impl Normal {
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn next(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+}

@@ -1,0 +1,45 @@
+//! Training of transformers over sequences of different lengths.
+//!
+//! Layers are explicit functions on typed streams, forward and backward; there is no automatic
+//! differentiation. All weights of a model lie in one flat buffer, and so do the gradients and the
+//! moments of the optimiser, so an update is one launch. Kernels and their launchers are in
+//! [`thalweg_kernels::train`] and [`thalweg_kernels::linear`].
+//!
+//! [`TokenTransformer`] is the model with its optimiser on one stream, and has a complete example.
+//!
+//! # Modules
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
+//! | `model` | the model as functions on a stream; [`Config`], [`Batch`] |
+//! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
+//! | `blocks`, `layers` | the blocks of a transformer; linear layers and norms |
+//! | `optimiser` | [`AdamW`], [`Schedule`] |
+//! | `layout` | [`Layout`]: where the weights lie in a flat buffer |
+//! | `precision` | [`Precision`]: `f32` or `bf16` |
+//! | `tensors` | [`Tensors`]: safetensors files |
+//! | `error` | [`Error`] |
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod encoder;
+mod error;
+mod layers;
+mod layout;
+mod model;
+mod optimiser;
+mod precision;
+mod tensors;
+mod transformer;
+
+pub use blocks::Gelu;
+pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
+pub use error::{Error, Result};
+pub use layout::{Layout, Place};
+pub use model::{Batch, Config, Pool};
+pub use optimiser::{AdamW, Schedule};
+pub use precision::Precision;
+pub use tensors::{Data, Tensor, Tensors};
+pub use transformer::{Evaluation, Loss, TokenTransformer};

@@ -1,0 +1,381 @@
+//! The token transformer as functions on a stream: forward, loss and backward of one batch.
+
+use std::ops::Range;
+
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Plain, Resource, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
+use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward};
+
+use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
+use crate::error::{Error, Result};
+use crate::layers::{Gradients, Weights};
+use crate::layout::{Layout, Linear};
+use crate::precision::Precision;
+use crate::tensors::Tensors;
+
+/// How the rows of a sequence become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pool {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// The first one, which is the class token.
+    Class,
+}
+
+/// The shape of a token transformer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The numbers of a token.
+    pub inputs: usize,
+    /// The numbers of a row between the blocks.
+    pub width: usize,
+    /// The heads of the attention. They divide the width into heads of 1 to 32, or 64 numbers.
+    pub heads: usize,
+    /// The number of blocks.
+    pub depth: usize,
+    /// The number of classes.
+    pub classes: usize,
+    /// What is added to the variance in a norm.
+    pub eps: f32,
+    /// The form of GELU.
+    pub gelu: Gelu,
+    /// How the rows of a sequence become one.
+    pub pool: Pool,
+}
+
+impl Default for Config {
+    /// 64 numbers a row, 4 heads, 2 blocks, 10 classes, for tokens of 13 numbers.
+    fn default() -> Self {
+        let (gelu, pool) = (Gelu::Tanh, Pool::Mean);
+        Self { inputs: 13, width: 64, heads: 4, depth: 2, classes: 10, eps: 1e-5, gelu, pool }
+    }
+}
+
+/// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there `eps`,
+/// `gelu` and `pool`.
+pub(crate) fn metadata(file: &Tensors, eps: f32, gelu: Gelu, pool: Pool) -> Result<(usize, usize, f32, Gelu, Pool)> {
+    let needed = |key| file.value(key)?.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")));
+    let gelu = match file.metadata.get("gelu").map(String::as_str) {
+        None => gelu,
+        Some("tanh") => Gelu::Tanh,
+        Some("erf") => Gelu::Erf,
+        Some(other) => return Err(file.wrong(format!("`gelu` is `tanh` or `erf`, and not `{other}`"))),
+    };
+    let pool = match file.metadata.get("pool").map(String::as_str) {
+        None => pool,
+        Some("mean") => Pool::Mean,
+        Some("cls") => Pool::Class,
+        Some(other) => return Err(file.wrong(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
+    };
+    Ok((needed("heads")?, needed("depth")?, file.value("eps")?.unwrap_or(eps), gelu, pool))
+}
+
+impl Config {
+    /// Reads the shape of a model from its file: from the shapes of its tensors, and from the metadata
+    /// `heads`, `depth`, and if they are there `eps`, `gelu` and `pool`.
+    ///
+    /// # Errors
+    /// A tensor or a key is missing, or a value makes no sense.
+    pub fn of(file: &Tensors) -> Result<Self> {
+        let (heads, depth, eps, gelu, pool) = metadata(file, 1e-5, Gelu::Tanh, Pool::Mean)?;
+        let (&[width, inputs], &[classes, _]) = (file.shape("embed.weight")?, file.shape("head.weight")?) else {
+            return Err(file.wrong("`embed.weight` and `head.weight` have two dimensions".into()));
+        };
+        let config = Self { inputs, width, heads, depth, classes, eps, gelu, pool };
+        config.shape().check().map_err(|error| file.wrong(error.to_string()))?;
+        Ok(config)
+    }
+
+    /// Writes what [`of`](Self::of) reads from the metadata.
+    pub(crate) fn describe(&self, file: &mut Tensors) {
+        let gelu = if self.gelu == Gelu::Tanh { "tanh" } else { "erf" };
+        let pool = if self.pool == Pool::Mean { "mean" } else { "cls" };
+        for (key, value) in [
+            ("heads", self.heads.to_string()),
+            ("depth", self.depth.to_string()),
+            ("eps", self.eps.to_string()),
+            ("gelu", gelu.into()),
+            ("pool", pool.into()),
+        ] {
+            file.metadata.insert(key.into(), value);
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        let &Self { width, heads, depth, eps, gelu, .. } = self;
+        Shape { width, heads, depth, eps, gelu }
+    }
+}
+
+impl Shape {
+    pub(crate) fn check(self) -> Result<Self> {
+        let Self { width, heads, depth, eps, .. } = self;
+        let size = if heads > 0 && width % heads == 0 { width / heads } else { 0 };
+        if !(1..=32).contains(&size) && size != 64 {
+            let what = format!("{heads} heads must divide a row of {width} numbers into 1 to 32, or 64 each");
+            return Err(Error::Config(what));
+        }
+        if depth > 1000 || eps.is_nan() || eps < 0.0 {
+            return Err(Error::Config(format!("{depth} blocks with eps {eps}")));
+        }
+        Ok(self)
+    }
+}
+
+/// A batch on the host: the tokens of all sequences one after another.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The tokens, [T, inputs].
+    pub tokens: &'a [f32],
+    /// Where each token lies, [T, 2].
+    pub position: &'a [f32],
+    /// Where the sequences begin and end, [B + 1]: sequence `b` has the tokens `cu[b] .. cu[b + 1]`.
+    pub cu_seqlens: &'a [i32],
+    /// The class of each sequence. It may be empty if nothing is learned from the batch.
+    pub labels: &'a [i32],
+}
+
+impl Batch<'_> {
+    /// Returns the number of sequences.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.cu_seqlens.len().saturating_sub(1)
+    }
+
+    /// Returns the number of tokens.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.cu_seqlens.last().map_or(0, |&last| last.max(0) as usize)
+    }
+
+    /// Checks that the parts fit each other and the model.
+    pub(crate) fn check(&self, config: &Config, learns: bool) -> Result<()> {
+        let (rows, sequences) = (self.rows(), self.sequences());
+        let wrong = |what: String| Err(Error::Batch(what));
+        if sequences == 0 || self.cu_seqlens[0] != 0 || self.cu_seqlens.windows(2).any(|w| w[0] >= w[1]) {
+            return wrong("`cu_seqlens` begins with 0 and rises, with a sequence at least".into());
+        }
+        for (name, len, of) in [("tokens", self.tokens.len(), config.inputs), ("position", self.position.len(), 2)] {
+            if len != rows * of {
+                return wrong(format!("`{name}` has {len} numbers, and not {rows} x {of}"));
+            }
+        }
+        if (learns || !self.labels.is_empty()) && self.labels.len() != sequences {
+            return wrong(format!("there are {} labels for {sequences} sequences", self.labels.len()));
+        }
+        if let Some(label) = self.labels.iter().find(|&&label| label < 0 || label as usize >= config.classes) {
+            return wrong(format!("a label is {label}, and there are {} classes", config.classes));
+        }
+        Ok(())
+    }
+}
+
+/// The places of a model's weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) config: Config,
+    pub(crate) layout: Layout,
+    embed: Linear,
+    position: Range<usize>,
+    blocks: Blocks,
+    head: Linear,
+}
+
+/// A batch on the device, with what is computed from it: all that one batch in flight needs. Its
+/// buffers have room for the largest batch so far.
+#[derive(Debug, Resource)]
+pub(crate) struct Pass<E: Precision> {
+    tokens: DeviceBuffer<f32>,
+    operands: DeviceBuffer<E>,
+    position: DeviceBuffer<f32>,
+    cu_seqlens: DeviceBuffer<i32>,
+    labels: DeviceBuffer<i32>,
+    activations: Activations<E>,
+    pooled: DeviceBuffer<f32>,
+    pooled_operand: DeviceBuffer<E>,
+    pub(crate) logits: DeviceBuffer<f32>,
+    dlogits: DeviceBuffer<f32>,
+    dlogits_operand: DeviceBuffer<E>,
+    dpooled: DeviceBuffer<f32>,
+    losses: DeviceBuffer<f32>,
+    parts: DeviceBuffer<f32>,
+    /// The loss of the batch.
+    pub(crate) loss: DeviceBuffer<f32>,
+    /// The class with the largest logit of each sequence.
+    pub(crate) best: DeviceBuffer<i32>,
+    /// The most rows and sequences there is room for.
+    #[resource(plain)]
+    room: [usize; 2],
+    /// The rows and sequences of the batch.
+    #[resource(plain)]
+    pub(crate) rows: usize,
+    #[resource(plain)]
+    pub(crate) sequences: usize,
+}
+
+impl<S: LiveBrand, E: Precision> PassOn<S, E> {
+    pub(crate) fn new(s: &Stream<S>, config: &Config, [rows, sequences]: [usize; 2]) -> thalweg::Result<Self> {
+        let &Config { inputs, width, classes, .. } = config;
+        Ok(Self {
+            tokens: s.alloc(rows * inputs)?,
+            operands: s.alloc(rows * inputs * E::ROOM)?,
+            position: s.alloc(2 * rows)?,
+            cu_seqlens: s.alloc(sequences + 1)?,
+            labels: s.alloc(sequences)?,
+            activations: ActivationsOn::new(s, config.shape(), rows)?,
+            pooled: s.alloc(sequences * width)?,
+            pooled_operand: s.alloc(sequences * width * E::ROOM)?,
+            logits: s.alloc(sequences * classes)?,
+            dlogits: s.alloc(sequences * classes)?,
+            dlogits_operand: s.alloc(sequences * classes * E::ROOM)?,
+            dpooled: s.alloc(sequences * width)?,
+            losses: s.alloc(sequences)?,
+            parts: s.alloc(thalweg_kernels::train::GROUPS)?,
+            loss: s.alloc(1)?,
+            best: s.alloc(sequences)?,
+            room: [rows, sequences],
+            rows: 0,
+            sequences: 0,
+        })
+    }
+
+    /// Returns whether a batch of this many rows and sequences fits.
+    pub(crate) fn fits(&self, rows: usize, sequences: usize) -> bool {
+        rows <= self.room[0] && sequences <= self.room[1]
+    }
+
+    /// Copies a batch to the device. The host copies it into page-locked memory and waits for nothing.
+    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &Batch<'_>) -> thalweg::Result<()> {
+        (self.rows, self.sequences) = (batch.rows(), batch.sequences());
+        upload(s, batch.tokens, &mut self.tokens)?;
+        upload(s, batch.position, &mut self.position)?;
+        upload(s, batch.cu_seqlens, &mut self.cu_seqlens)?;
+        upload(s, batch.labels, &mut self.labels)
+    }
+}
+
+/// Copies numbers to the start of a buffer.
+pub(crate) fn upload<S: LiveBrand, T: Plain>(
+    s: &Stream<S>,
+    data: &[T],
+    to: &mut DeviceSlice<S, T>,
+) -> thalweg::Result<()> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    let host = s.bind(s.device().pinned_from(data)?)?;
+    s.copy_to_device(&host, to.slice_mut(..data.len())?)
+}
+
+impl Model {
+    pub(crate) fn new(config: Config) -> Result<Self> {
+        let shape = config.shape().check()?;
+        let Config { inputs, width, classes, .. } = config;
+        if inputs == 0 || classes == 0 {
+            return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
+        }
+        let mut layout = Layout::default();
+        let embed = layout.linear("embed", width, inputs);
+        let position = layout.add("position.weight", &[width, 2]);
+        let blocks = Blocks::new(&mut layout, shape, "");
+        let head = layout.linear("head", classes, width);
+        Ok(Self { config, layout, embed, position, blocks, head })
+    }
+
+    /// Makes room for the gradients of `rows` rows.
+    pub(crate) fn scratch<S: LiveBrand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        rows: usize,
+    ) -> thalweg::Result<ScratchOn<S, E>> {
+        ScratchOn::new(s, self.config.shape(), rows, self.config.classes)
+    }
+
+    fn first(&self) -> bool {
+        self.config.pool == Pool::Class
+    }
+
+    /// Computes the logits.
+    pub(crate) fn forward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        pass: &mut PassOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let Config { inputs, width, classes, .. } = self.config;
+        let (rows, sequences) = (pass.rows, pass.sequences);
+        let n = rows * width;
+        let tokens = E::rounded(s, pass.tokens.slice(..rows * inputs)?, &mut pass.operands)?;
+        let x = pass.activations.input(n)?;
+        self.embed.wide(s, w, rows, tokens, None, x)?;
+        let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
+        let weight = Matrix::new(w.wide.slice(self.position.clone())?, width, 2).transposed();
+        let epilogue = Epilogue { accumulate: true, ..Default::default() };
+        matmul(s, 1, place, weight, &epilogue, MatrixMut::new(x, rows, width))?;
+
+        let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
+        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
+        self.blocks.forward(s, w, &batch, &mut pass.activations)?;
+        let pooled = pass.pooled.slice_mut(..sequences * width)?;
+        let features = pass.activations.features(n)?;
+        pool(s, rows as u32, width as u32, sequences as u32, self.first(), cu_seqlens, features, pooled)?;
+        let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
+        self.head.wide(s, w, sequences, pooled, None, pass.logits.slice_mut(..sequences * classes)?)
+    }
+
+    /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences is
+    /// divided by `sequences`, which may be those of several batches.
+    pub(crate) fn loss<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        sequences: usize,
+        pass: &mut PassOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let classes = self.config.classes;
+        let (b, n) = (pass.sequences, pass.sequences * classes);
+        let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);
+        let losses = pass.losses.slice_mut(..b)?;
+        let scale = (1.0 / sequences as f64) as f32;
+        let (rows, columns_of) = (b as u32, classes as u32);
+        cross_entropy(s, rows, columns_of, scale, logits, labels, losses, pass.dlogits.slice_mut(..n)?)?;
+        columns(s, [rows, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
+        argmax(s, rows, columns_of, logits, pass.best.slice_mut(..b)?)
+    }
+
+    /// Computes the gradients of all weights, or adds them to the old ones.
+    pub(crate) fn backward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        pass: &mut PassOn<S, E>,
+        scratch: &mut ScratchOn<S, E>,
+        (flat, add): (&mut DeviceSlice<S, f32>, bool),
+    ) -> thalweg::Result<()> {
+        let Config { inputs, width, classes, .. } = self.config;
+        let (rows, sequences) = (pass.rows, pass.sequences);
+        let n = rows * width;
+        let dlogits = pass.dlogits.slice(..sequences * classes)?;
+        let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;
+        let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
+        let mut g = Gradients { flat: &mut *flat, parts: &mut scratch.parts, add };
+        self.head.weight_gradient(s, sequences, pooled, dlogits, &mut g)?;
+        let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
+        self.head.wide_input_gradient(s, w, sequences, dlogits, dpooled)?;
+        let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
+        let [r, c, b] = [rows, width, sequences].map(|extent| extent as u32);
+        pool_backward(s, r, c, b, self.first(), cu_seqlens, dpooled, scratch.features(n)?)?;
+        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
+        self.blocks.backward(s, w, &batch, &pass.activations, scratch, (&mut *flat, add))?;
+
+        let dx = scratch.dx.slice(..n)?;
+        let dy = E::rounded(s, dx, &mut scratch.operand)?;
+        let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
+        let mut g = Gradients { flat, parts: &mut scratch.parts, add };
+        self.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
+        let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
+        let epilogue = Epilogue { accumulate: add, ..Default::default() };
+        let to = MatrixMut::new(g.flat.slice_mut(self.position.clone())?, width, 2);
+        matmul(s, 1, Matrix::new(dx, rows, width).transposed(), place, &epilogue, to)
+    }
+}

@@ -1,0 +1,103 @@
+//! AdamW as PyTorch's, clipping, and learning rates that change with the step.
+
+use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg_kernels::train::{adamw, gradient_norm, settings};
+
+/// The options of AdamW.
+///
+/// ```text
+/// w = w (1 - lr wd);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+/// w = w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// The learning rate, which the schedule multiplies.
+    pub rate: f64,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// The weight decay, of all weights.
+    pub weight_decay: f64,
+    /// The decay rates of the two moments, as `f32`.
+    pub betas: [f32; 2],
+    /// What is added to the root of the second moment.
+    pub eps: f32,
+    /// The largest norm of the gradient. A larger gradient is scaled down to it.
+    pub clip: Option<f32>,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        let schedule = Schedule::Constant;
+        Self { rate: 1e-3, schedule, weight_decay: 0.05, betas: [0.9, 0.999], eps: 1e-8, clip: None }
+    }
+}
+
+/// How the learning rate changes from step to step.
+///
+/// ```
+/// use thalweg_train::Schedule;
+///
+/// let schedule = Schedule::Cosine { warm_up: 10, steps: 110, end: 0.1 };
+/// assert_eq!(schedule.factor(4), 0.5); // the fifth of ten steps of warm-up
+/// assert_eq!(schedule.factor(9), 1.0);
+/// assert!((schedule.factor(60) - 0.55).abs() < 0.02); // half way down
+/// assert_eq!(schedule.factor(1000), 0.1);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Schedule {
+    /// It stays the same.
+    #[default]
+    Constant,
+    /// It rises in equal steps, then falls along half a cosine, and then stays.
+    Cosine {
+        /// The steps of the rise. The last of them has the whole rate.
+        warm_up: u64,
+        /// The steps until the end of the fall.
+        steps: u64,
+        /// The factor at the end.
+        end: f64,
+    },
+}
+
+impl Schedule {
+    /// Returns the factor of the learning rate at a step. The first step is 0.
+    #[must_use]
+    pub fn factor(self, step: u64) -> f64 {
+        match self {
+            Self::Constant => 1.0,
+            Self::Cosine { warm_up, .. } if step < warm_up => (step + 1) as f64 / warm_up as f64,
+            Self::Cosine { warm_up, steps, end } => {
+                let part = (step - warm_up) as f64 / steps.saturating_sub(warm_up).max(1) as f64;
+                end + (1.0 - end) * 0.5 * (1.0 + (std::f64::consts::PI * part.min(1.0)).cos())
+            }
+        }
+    }
+}
+
+/// The device memory of an update.
+pub(crate) struct Update<'a, S> {
+    pub(crate) weights: &'a mut DeviceSlice<S, f32>,
+    pub(crate) first: &'a mut DeviceSlice<S, f32>,
+    pub(crate) second: &'a mut DeviceSlice<S, f32>,
+    pub(crate) gradient: &'a DeviceSlice<S, f32>,
+    pub(crate) settings: &'a mut DeviceSlice<S, f32>,
+    pub(crate) parts: &'a mut DeviceSlice<S, f32>,
+    pub(crate) norm: &'a mut DeviceSlice<S, f32>,
+}
+
+impl AdamW {
+    /// Updates the weights. `step` counts from 0. The weights change by the last launch only.
+    pub(crate) fn update<S: Brand>(&self, s: &Stream<S>, step: u64, u: Update<'_, S>) -> thalweg::Result<()> {
+        let rate = self.rate * self.schedule.factor(step);
+        let [b1, b2] = self.betas;
+        let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf((step + 1) as f64));
+        let decay = 1.0 - rate * self.weight_decay;
+        let (rate, root) = (rate / corrections[0], 1.0 / corrections[1].sqrt());
+        settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, u.settings)?;
+        if let Some(most) = self.clip {
+            gradient_norm(s, u.gradient, most, u.parts, u.norm, u.settings)?;
+        }
+        adamw(s, u.weights.len() as u32, u.settings, u.gradient, u.weights, u.first, u.second)
+    }
+}

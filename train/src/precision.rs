@@ -1,0 +1,88 @@
+//! The precision of products and activations.
+
+use thalweg::simt::bf16;
+use thalweg::{Brand, DeviceSlice, Plain, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, matmul};
+use thalweg_kernels::train::{Number, round};
+
+/// The type of the operands of matrix products and attention, and of activations: `f32`, or [`bf16`].
+///
+/// Sums, the residual stream, norms, the softmax, the loss, gradients of weights, weights and moments
+/// are `f32` with both.
+pub trait Precision: Operand + Number + Plain + std::fmt::Debug {
+    /// The elements of room that [`rounded`](Self::rounded) needs for one number.
+    #[doc(hidden)]
+    const ROOM: usize;
+
+    /// Computes a product whose result is `f32`.
+    #[doc(hidden)]
+    fn wide<S: Brand>(
+        s: &Stream<S>,
+        a: Matrix<'_, S, Self>,
+        b: Matrix<'_, S, Self>,
+        epilogue: &Epilogue<'_, S, f32>,
+        c: MatrixMut<'_, S, f32>,
+    ) -> thalweg::Result<()>;
+
+    /// Returns numbers as operands. `room` gets the rounded ones if they must be rounded.
+    #[doc(hidden)]
+    fn rounded<'a, S: Brand>(
+        s: &Stream<S>,
+        x: &'a DeviceSlice<S, f32>,
+        room: &'a mut DeviceSlice<S, Self>,
+    ) -> thalweg::Result<&'a DeviceSlice<S, Self>>;
+
+    /// Returns what an earlier [`rounded`](Self::rounded) returned for the same arguments.
+    #[doc(hidden)]
+    fn operands<'a, S: Brand>(x: &'a DeviceSlice<S, f32>, room: &'a DeviceSlice<S, Self>) -> &'a DeviceSlice<S, Self>;
+}
+
+impl Precision for f32 {
+    const ROOM: usize = 0;
+
+    fn wide<S: Brand>(
+        s: &Stream<S>,
+        a: Matrix<'_, S, Self>,
+        b: Matrix<'_, S, Self>,
+        epilogue: &Epilogue<'_, S, f32>,
+        c: MatrixMut<'_, S, f32>,
+    ) -> thalweg::Result<()> {
+        matmul(s, 1, a, b, epilogue, c)
+    }
+    fn rounded<'a, S: Brand>(
+        _: &Stream<S>,
+        x: &'a DeviceSlice<S, f32>,
+        _: &'a mut DeviceSlice<S, Self>,
+    ) -> thalweg::Result<&'a DeviceSlice<S, Self>> {
+        Ok(x)
+    }
+    fn operands<'a, S: Brand>(x: &'a DeviceSlice<S, f32>, _: &'a DeviceSlice<S, Self>) -> &'a DeviceSlice<S, Self> {
+        x
+    }
+}
+
+impl Precision for bf16 {
+    const ROOM: usize = 1;
+
+    fn wide<S: Brand>(
+        s: &Stream<S>,
+        a: Matrix<'_, S, Self>,
+        b: Matrix<'_, S, Self>,
+        epilogue: &Epilogue<'_, S, f32>,
+        c: MatrixMut<'_, S, f32>,
+    ) -> thalweg::Result<()> {
+        matmul(s, 1, a, b, epilogue, c)
+    }
+    fn rounded<'a, S: Brand>(
+        s: &Stream<S>,
+        x: &'a DeviceSlice<S, f32>,
+        room: &'a mut DeviceSlice<S, Self>,
+    ) -> thalweg::Result<&'a DeviceSlice<S, Self>> {
+        let room = room.slice_mut(..x.len())?;
+        round(s, x, room)?;
+        Ok(room)
+    }
+    fn operands<'a, S: Brand>(x: &'a DeviceSlice<S, f32>, room: &'a DeviceSlice<S, Self>) -> &'a DeviceSlice<S, Self> {
+        room.slice(..x.len()).expect("`rounded` has written as many elements")
+    }
+}

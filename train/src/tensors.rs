@@ -1,0 +1,231 @@
+//! Named tensors on the host, and the safetensors files that hold them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::error::{Error, Result};
+
+/// A tensor on the host, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// The extents.
+    pub shape: Vec<usize>,
+    /// The elements.
+    pub data: Data,
+}
+
+/// The elements of a [`Tensor`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Data {
+    /// Numbers.
+    F32(Vec<f32>),
+    /// Indices and labels.
+    I32(Vec<i32>),
+}
+
+/// Named tensors, and the metadata of their file.
+///
+/// ```
+/// use thalweg_train::Tensors;
+///
+/// let mut tensors = Tensors::default();
+/// tensors.insert("bias", &[2], vec![0.5f32, 1.0]);
+/// let path = std::env::temp_dir().join(format!("thalweg-tensors-{}.safetensors", std::process::id()));
+/// tensors.save(&path)?;
+/// assert_eq!(Tensors::load(&path)?.tensors, tensors.tensors);
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Tensors {
+    /// The tensors by name.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The metadata of the file.
+    pub metadata: BTreeMap<String, String>,
+    path: PathBuf,
+}
+
+impl From<Vec<f32>> for Data {
+    fn from(data: Vec<f32>) -> Self {
+        Self::F32(data)
+    }
+}
+impl From<Vec<i32>> for Data {
+    fn from(data: Vec<i32>) -> Self {
+        Self::I32(data)
+    }
+}
+
+impl Tensors {
+    /// Adds a tensor.
+    ///
+    /// # Panics
+    /// The number of elements is not the product of the extents.
+    pub fn insert(&mut self, name: impl Into<String>, shape: &[usize], data: impl Into<Data>) {
+        let data = data.into();
+        let len = match &data {
+            Data::F32(data) => data.len(),
+            Data::I32(data) => data.len(),
+        };
+        assert_eq!(len, shape.iter().product::<usize>(), "a tensor has as many elements as its shape says");
+        self.tensors.insert(name.into(), Tensor { shape: shape.to_vec(), data });
+    }
+
+    /// Reads a file. Numbers of 16 and 64 bits become `f32`, and integers of 64 bits `i32`.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no safetensors file, or has other elements.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|source| Error::File { path: path.into(), source })?;
+        let wrong = |what: String| Error::Format { path: path.into(), what };
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let mut tensors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            let data = elements(&view).ok_or_else(|| wrong(format!("`{name}` has elements of {:?}", view.dtype())))?;
+            tensors.insert(name, Tensor { shape: view.shape().to_vec(), data });
+        }
+        let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(Self { tensors, metadata, path: path.into() })
+    }
+
+    /// Writes a file. It is written beside its place and then renamed, so that the place always has a
+    /// whole file: the old one until the new one is on the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written. The old one is then still there.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let views = self.tensors.iter().map(|(name, tensor)| (name.as_str(), View(tensor)));
+        let metadata: HashMap<String, String> = self.metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        let bytes = safetensors::serialize(views, metadata)
+            .map_err(|error| Error::Format { path: path.into(), what: error.to_string() })?;
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}.new", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let written = File::create(&beside)
+            .and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()
+            })
+            .and_then(|()| fs::rename(&beside, path));
+        written.map_err(|source| {
+            // What was written so far helps nobody. If it cannot be removed, the first error says why.
+            let _ = fs::remove_file(&beside);
+            Error::File { path: path.into(), source }
+        })
+    }
+
+    /// Returns the numbers of a tensor of this shape.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it has another shape or other elements.
+    pub fn f32(&self, name: &str, shape: &[usize]) -> Result<&[f32]> {
+        match self.tensors.get(name) {
+            Some(Tensor { shape: found, data: Data::F32(data) }) if found == shape => Ok(data),
+            found => Err(self.unfit(name, shape, found)),
+        }
+    }
+
+    /// Returns the integers of a tensor with one dimension.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it has more dimensions or other elements.
+    pub fn i32(&self, name: &str) -> Result<&[i32]> {
+        match self.tensors.get(name) {
+            Some(Tensor { shape, data: Data::I32(data) }) if shape.len() == 1 => Ok(data),
+            found => Err(self.unfit(name, &[], found)),
+        }
+    }
+
+    /// Returns the extents of a tensor.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn shape(&self, name: &str) -> Result<&[usize]> {
+        match self.tensors.get(name) {
+            Some(tensor) => Ok(&tensor.shape),
+            None => Err(self.unfit(name, &[], None)),
+        }
+    }
+
+    /// Returns a value of the metadata, or nothing if there is no such key.
+    ///
+    /// # Errors
+    /// The value cannot be parsed.
+    pub fn value<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>> {
+        self.metadata
+            .get(key)
+            .map(|text| text.parse().map_err(|_| self.wrong(format!("the metadata has `{key}` = `{text}`"))))
+            .transpose()
+    }
+
+    /// Returns the metadata without the tensors.
+    pub(crate) fn clone_metadata(&self) -> Self {
+        Self { tensors: BTreeMap::new(), metadata: self.metadata.clone(), path: self.path.clone() }
+    }
+
+    /// Makes the error of this file.
+    #[must_use]
+    pub fn wrong(&self, what: String) -> Error {
+        Error::Format { path: self.path.clone(), what }
+    }
+
+    fn unfit(&self, name: &str, shape: &[usize], found: Option<&Tensor>) -> Error {
+        self.wrong(match found {
+            None => format!("there is no tensor `{name}`"),
+            Some(Tensor { shape: found, data }) => {
+                let kind = if matches!(data, Data::F32(_)) { "f32" } else { "i32" };
+                format!("`{name}` is {kind} {found:?}, and not as expected ({shape:?})")
+            }
+        })
+    }
+}
+
+fn elements(view: &TensorView<'_>) -> Option<Data> {
+    let bytes = view.data();
+    fn map<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
+        bytes.chunks_exact(N).map(|b| f(b.try_into().expect("`chunks_exact` gives N bytes"))).collect()
+    }
+    Some(match view.dtype() {
+        Dtype::F32 => Data::F32(map(bytes, f32::from_le_bytes)),
+        Dtype::F64 => Data::F32(map(bytes, |b| f64::from_le_bytes(b) as f32)),
+        Dtype::BF16 => Data::F32(map(bytes, |b| thalweg::simt::bf16::from_bits(u16::from_le_bytes(b)).to_f32())),
+        Dtype::F16 => Data::F32(map(bytes, |b| thalweg::simt::f16::from_bits(u16::from_le_bytes(b)).to_f32())),
+        Dtype::I32 => Data::I32(map(bytes, i32::from_le_bytes)),
+        Dtype::I64 => Data::I32(map(bytes, |b| i64::from_le_bytes(b) as i32)),
+        _ => return None,
+    })
+}
+
+/// A tensor as it is written.
+struct View<'a>(&'a Tensor);
+
+impl safetensors::View for View<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.0.data {
+            Data::F32(_) => Dtype::F32,
+            Data::I32(_) => Dtype::I32,
+        }
+    }
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        let bytes: Vec<u8> = match &self.0.data {
+            Data::F32(data) => data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Data::I32(data) => data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        };
+        bytes.into()
+    }
+    fn data_len(&self) -> usize {
+        4 * self.0.shape.iter().product::<usize>()
+    }
+}

@@ -1,0 +1,660 @@
+//! Each kernel of training against a plain reference in f64, on every device: random shapes with odd
+//! extents, sequences of length 1, one sequence, both types of activations.
+
+mod support;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use support::{Random, devices};
+use thalweg::simt::bf16;
+use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Plain, Stream, stream_tags};
+use thalweg_kernels::train as kernels;
+use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, Number};
+
+stream_tags!(Work);
+
+/// The type of activations, as the reference sees it.
+trait Activation: Number + Plain {
+    /// The error that is allowed in a result.
+    const ERROR: f64;
+    fn of(v: f32) -> Self;
+    fn value(self) -> f32;
+}
+impl Activation for f32 {
+    const ERROR: f64 = 2e-6;
+    fn of(v: f32) -> Self {
+        v
+    }
+    fn value(self) -> f32 {
+        self
+    }
+}
+impl Activation for bf16 {
+    const ERROR: f64 = 4e-3;
+    fn of(v: f32) -> Self {
+        Self::from_f32(v)
+    }
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+fn stream(device: Device) -> Stream<Work> {
+    device.stream::<Work>().unwrap()
+}
+
+fn up<T: Plain>(s: &Stream<Work>, v: &[T]) -> On<Work, DeviceBuffer<T>> {
+    s.upload_blocking(v).unwrap()
+}
+
+/// Makes room whose contents show if they are used.
+fn room<T: Activation>(s: &Stream<Work>, len: usize) -> On<Work, DeviceBuffer<T>> {
+    up(s, &vec![T::of(f32::NAN); len])
+}
+
+fn read<T: Activation>(s: &Stream<Work>, x: &DeviceSlice<Work, T>) -> Vec<f32> {
+    s.read_blocking(x).unwrap().into_iter().map(T::value).collect()
+}
+
+/// Random activations, and the numbers that they are.
+fn activations<T: Activation>(random: &mut Random, len: usize) -> (Vec<T>, Vec<f64>) {
+    let rounded: Vec<T> = random.numbers(len).into_iter().map(T::of).collect();
+    let values = rounded.iter().map(|v| f64::from(v.value())).collect();
+    (rounded, values)
+}
+
+fn wide(v: &[f32]) -> Vec<f64> {
+    v.iter().map(|&v| f64::from(v)).collect()
+}
+
+/// Checks the norm of the difference against `bound` times that of what is wanted.
+#[track_caller]
+fn close(what: &str, got: &[f32], wanted: &[f64], bound: f64) {
+    close_of(what, got, wanted, wanted, bound);
+}
+
+/// Checks the norm of the difference against `bound` times that of `terms`: the numbers that the
+/// results are differences of.
+#[track_caller]
+fn close_of(what: &str, got: &[f32], wanted: &[f64], terms: &[f64], bound: f64) {
+    assert_eq!(got.len(), wanted.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
+    let error = norm(&mut got.iter().zip(wanted).map(|(g, w)| f64::from(*g) - w));
+    let size = norm(&mut terms.iter().copied());
+    assert!(
+        error <= bound * size + 1e-30,
+        "{what} is off by {error:.2e} of {size:.2e}; got {got:?}, wanted {wanted:?}"
+    );
+}
+
+fn norms<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
+    let mut random = Random(seed);
+    let x: Vec<f32> = random.numbers(rows * columns).iter().map(|v| v * 3.0 + 10.0).collect();
+    let [weight, bias] = [random.numbers(columns), random.numbers(columns)];
+    let (dy, old) = (random.numbers(rows * columns), random.numbers(rows * columns));
+    let old_affine = [random.numbers(columns), random.numbers(columns)];
+    let (eps, shape) = (1e-5f32, [rows as u32, columns as u32]);
+
+    let (mut y, mut dx) = (vec![0.0; rows * columns], wide(&old));
+    let mut terms = [vec![0.0; rows * columns], vec![0.0; rows * columns], vec![1.0; columns]];
+    let mut affine = old_affine.each_ref().map(|v| wide(v));
+    if !add {
+        dx.fill(0.0);
+        affine.iter_mut().for_each(|v| v.fill(0.0));
+    }
+    for r in 0..rows {
+        let row: Vec<f64> = wide(&x[r * columns..][..columns]);
+        let mean = row.iter().sum::<f64>() / columns as f64;
+        let variance = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / columns as f64;
+        let root = 1.0 / (variance + f64::from(eps)).sqrt();
+        let n: Vec<f64> = row.iter().map(|v| (v - mean) * root).collect();
+        let dy: Vec<f64> = wide(&dy[r * columns..][..columns]);
+        let g: Vec<f64> = dy.iter().zip(&weight).map(|(d, w)| d * f64::from(*w)).collect();
+        let gm = g.iter().sum::<f64>() / columns as f64;
+        let gn = g.iter().zip(&n).map(|(g, n)| g * n).sum::<f64>() / columns as f64;
+        for c in 0..columns {
+            y[r * columns + c] = n[c] * f64::from(weight[c]) + f64::from(bias[c]);
+            dx[r * columns + c] += root * (g[c] - gm - n[c] * gn);
+            // What is near the mean is a difference of numbers as large as x.
+            let size = root * row[c].abs();
+            terms[0][r * columns + c] = size * f64::from(weight[c]).abs() + y[r * columns + c].abs();
+            terms[1][r * columns + c] =
+                dx[r * columns + c].abs() + root * (1.0 + size) * (g[c].abs() + gm.abs() + gn.abs());
+            terms[2][c] += dy[c].abs() * (1.0 + size);
+            affine[0][c] += dy[c] * n[c];
+            affine[1][c] += dy[c];
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (dev_x, dev_w, dev_b, dev_dy) = (up(s, &x), up(s, &weight), up(s, &bias), up(s, &dy));
+        let mut stats = room::<f32>(s, 2 * rows);
+        let mut dev_y = room::<T>(s, rows * columns);
+        kernels::norm(s, shape, eps, &dev_x, [&dev_w, &dev_b], &mut stats, &mut dev_y).unwrap();
+        close_of("norm", &read(s, &dev_y), &y, &terms[0], T::ERROR);
+        let mut dev_dx = up(s, &old);
+        kernels::norm_backward(s, shape[0], shape[1], add, &dev_dy, &dev_x, &stats, &dev_w, &mut dev_dx).unwrap();
+        close_of("dx", &read(s, &dev_dx), &dx, &terms[1], 4e-6);
+        let mut parts = room::<f32>(s, 2 * GROUPS * columns);
+        let [mut dw, mut db] = old_affine.each_ref().map(|v| up(s, v));
+        kernels::norm_columns(s, shape, add, &dev_dy, &dev_x, &stats, &mut parts, [&mut dw, &mut db]).unwrap();
+        close_of("dweight", &read(s, &dw), &affine[0], &terms[2], 2e-6);
+        close_of("dbias", &read(s, &db), &affine[1], &terms[2], 2e-6);
+    }
+}
+
+/// The error function by its series.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 5.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+fn gelu(x: f64, by_erf: bool) -> f64 {
+    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    x / 2.0 * (1.0 + if by_erf { erf(x / 2f64.sqrt()) } else { u.tanh() })
+}
+
+fn gelus<T: Activation>(n: usize, by_erf: bool, seed: u64) {
+    let mut random = Random(seed);
+    let x: Vec<T> = random.numbers(n).into_iter().map(|v| T::of(v * 6.0)).collect();
+    let (d, wide_d) = activations::<T>(&mut random, n);
+    let values: Vec<f64> = x.iter().map(|v| f64::from(v.value())).collect();
+    let y: Vec<f64> = values.iter().map(|&x| gelu(x, by_erf)).collect();
+    let slope = |x: f64| {
+        if by_erf {
+            0.5 * (1.0 + erf(x / 2f64.sqrt())) + x * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
+        } else {
+            // A central difference of the reference.
+            (gelu(x + 1e-5, false) - gelu(x - 1e-5, false)) / 2e-5
+        }
+    };
+    let dx: Vec<f64> = values.iter().zip(&wide_d).map(|(&x, d)| slope(x) * d).collect();
+    for &device in devices() {
+        let s = &stream(device);
+        let (x, mut y_, mut d) = (up(s, &x), room::<T>(s, n), up(s, &d));
+        kernels::gelu(s, by_erf, &x, &mut y_).unwrap();
+        // For large negative x, the result is a small difference: the error is that of x.
+        close_of("gelu", &read(s, &y_), &y, &values, T::ERROR);
+        kernels::gelu_backward(s, by_erf, &x, &mut d).unwrap();
+        close_of("its gradient", &read(s, &d), &dx, &wide_d, 2.0 * T::ERROR);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Heads {
+    queries: Vec<usize>,
+    /// The keys of each sequence beyond its queries.
+    more: Vec<usize>,
+    heads: usize,
+    size: usize,
+    prefix: u32,
+    gap: usize,
+    seed: u64,
+}
+
+fn any_heads() -> impl Strategy<Value = Heads> {
+    let lengths = prop::collection::vec(prop_oneof![Just(1usize), 1usize..9, 30usize..40], 1..5);
+    let size = select(vec![1usize, 3, 8, 15, 16, 17, 24, 32, 64, 64]);
+    let prefix = select(vec![u32::MAX, u32::MAX, 0, 1, 5]);
+    (lengths, size, 1usize..4, prefix, 0usize..3, any::<bool>(), any::<u64>()).prop_map(
+        |(queries, size, heads, prefix, gap, same, seed)| {
+            let more =
+                queries.iter().enumerate().map(|(i, _)| if same { 0 } else { (seed as usize >> i) % 4 }).collect();
+            // Heads of 64 elements begin at multiples of 16 bytes.
+            Heads { queries, more, heads, size, prefix, gap: if size == 64 { gap * 8 } else { gap }, seed }
+        },
+    )
+}
+
+fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<i32> {
+    let mut ends = vec![0];
+    for length in lengths {
+        ends.push(ends.last().unwrap() + length as i32);
+    }
+    ends
+}
+
+/// The weights of the keys of each sequence for query `row` of a head, in f64.
+#[allow(clippy::too_many_arguments)]
+fn weights(
+    (cu_q, cu_k): (&[i32], &[i32]),
+    prefix: u32,
+    size: usize,
+    row: usize,
+    q: impl Fn(usize, usize) -> f64,
+    k: impl Fn(usize, usize) -> f64,
+) -> Vec<(usize, f64)> {
+    let sequence = (0..cu_q.len() - 1).find(|&b| row < cu_q[b + 1] as usize).unwrap();
+    let (start, keys) = (cu_k[sequence] as usize, (cu_k[sequence + 1] - cu_k[sequence]) as usize);
+    let queries = (cu_q[sequence + 1] - cu_q[sequence]) as usize;
+    let place = row - cu_q[sequence] as usize + keys - queries;
+    let sees = |j: &usize| *j <= place || (*j as u32) < prefix;
+    let score = |j: usize| (0..size).map(|c| q(row, c) * k(start + j, c)).sum::<f64>() / (size as f64).sqrt();
+    let scores: Vec<_> = (0..keys).filter(sees).map(|j| (start + j, score(j))).collect();
+    let most = scores.iter().map(|s| s.1).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = scores.iter().map(|s| (s.1 - most).exp()).sum();
+    scores.into_iter().map(|(j, s)| (j, (s - most).exp() / sum)).collect()
+}
+
+fn attends<T: Activation>(case: &Heads) {
+    let &Heads { ref queries, ref more, heads, size, prefix, gap, seed } = case;
+    let mut random = Random(seed);
+    let (cu_q, cu_k) = (ends(queries.iter().copied()), ends(queries.iter().zip(more).map(|(q, m)| q + m)));
+    let (rows, keys) = (cu_q[queries.len()] as usize, cu_k[queries.len()] as usize);
+    let width = heads * size;
+    let (qs, ks) = (width + gap, width + 2 * gap);
+    let (q, wide_q) = activations::<T>(&mut random, rows * qs);
+    let (k, wide_k) = activations::<T>(&mut random, keys * ks);
+    let (v, wide_v) = activations::<T>(&mut random, keys * ks);
+    let mut out = vec![0.0; rows * width];
+    for head in 0..heads {
+        for row in 0..rows {
+            let at = |x: &[f64], stride: usize, r: usize, c: usize| x[r * stride + head * size + c];
+            let p =
+                weights((&cu_q, &cu_k), prefix, size, row, |r, c| at(&wide_q, qs, r, c), |r, c| at(&wide_k, ks, r, c));
+            for c in 0..size {
+                out[row * width + head * size + c] = p.iter().map(|&(j, p)| p * at(&wide_v, ks, j, c)).sum();
+            }
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (mut got, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
+        let (cu_q, cu_k, q, k, v) = (up(s, &cu_q), up(s, &cu_k), up(s, &q), up(s, &k), up(s, &v));
+        let attention = Attention {
+            rows: [rows as u32, keys as u32],
+            heads: [heads as u32, size as u32],
+            prefix,
+            cu_q: &cu_q,
+            cu_k: &cu_k,
+            q: &q,
+            k: &k,
+            v: &v,
+            strides: [qs as u32, ks as u32],
+            out: &mut got,
+            logs: &mut logs,
+        };
+        kernels::attention(s, attention).unwrap();
+        close("attention", &read(s, &got), &out, T::ERROR);
+    }
+}
+
+fn attends_backward<T: Activation>(case: &Heads) {
+    let &Heads { ref queries, heads, size, prefix, seed, .. } = case;
+    let mut random = Random(seed);
+    let cu = ends(queries.iter().copied());
+    let rows = cu[queries.len()] as usize;
+    let width = heads * size;
+    let (qkv, x) = activations::<T>(&mut random, rows * 3 * width);
+    let (dout, wide_dout) = activations::<T>(&mut random, rows * width);
+    let (mut out, mut dqkv) = (vec![0.0; rows * width], vec![0.0; rows * 3 * width]);
+    // The sizes of what the gradients are sums and differences of.
+    let mut terms = dqkv.clone();
+    let scale = 1.0 / (size as f64).sqrt();
+    for head in 0..heads {
+        let at = |part: usize, r: usize, c: usize| r * 3 * width + part * width + head * size + c;
+        for row in 0..rows {
+            let p = weights((&cu, &cu), prefix, size, row, |r, c| x[at(0, r, c)], |r, c| x[at(1, r, c)]);
+            let d = |c: usize| wide_dout[row * width + head * size + c];
+            let dp: Vec<f64> = p.iter().map(|&(j, _)| (0..size).map(|c| d(c) * x[at(2, j, c)]).sum()).collect();
+            let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p.1 * dp).sum();
+            for (&(j, p), dp) in p.iter().zip(dp) {
+                let ds = p * (dp - mean) * scale;
+                let off = p * (dp.abs() + mean.abs() + 1.0) * scale;
+                for c in 0..size {
+                    out[row * width + head * size + c] += p * x[at(2, j, c)];
+                    dqkv[at(0, row, c)] += ds * x[at(1, j, c)];
+                    dqkv[at(1, j, c)] += ds * x[at(0, row, c)];
+                    dqkv[at(2, j, c)] += p * d(c);
+                    terms[at(0, row, c)] += off * x[at(1, j, c)].abs();
+                    terms[at(1, j, c)] += off * x[at(0, row, c)].abs();
+                    terms[at(2, j, c)] += p * d(c).abs();
+                }
+            }
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (qkv, dout, cu) = (up(s, &qkv), up(s, &dout), up(s, &cu));
+        let (mut got, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
+        let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<T>(s, 3 * rows * width));
+        let attention = Attention {
+            rows: [rows as u32; 2],
+            heads: [heads as u32, size as u32],
+            prefix,
+            cu_q: &cu,
+            cu_k: &cu,
+            q: &qkv,
+            k: qkv.slice(width..).unwrap(),
+            v: qkv.slice(2 * width..).unwrap(),
+            strides: [3 * width as u32; 2],
+            out: &mut got,
+            logs: &mut logs,
+        };
+        kernels::attention(s, attention).unwrap();
+        close("attention", &read(s, &got), &out, T::ERROR);
+        let backward = AttentionBackward {
+            rows: rows as u32,
+            heads: [heads as u32, size as u32],
+            prefix,
+            cu_seqlens: &cu,
+            qkv: &qkv,
+            out: &got,
+            dout: &dout,
+            logs: &logs,
+            deltas: &mut deltas,
+            dqkv: &mut d,
+        };
+        kernels::attention_backward(s, backward).unwrap();
+        let d = read(s, &d);
+        for (part, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+            let of = |r: usize| r * 3 * width + part * width..r * 3 * width + (part + 1) * width;
+            let got: Vec<f32> = (0..rows).flat_map(|r| d[of(r)].to_vec()).collect();
+            let wanted: Vec<f64> = (0..rows).flat_map(|r| dqkv[of(r)].to_vec()).collect();
+            let terms: Vec<f64> = (0..rows).flat_map(|r| terms[of(r)].to_vec()).collect();
+            close_of(name, &got, &wanted, &terms, 2.0 * T::ERROR);
+        }
+    }
+}
+
+fn losses(rows: usize, classes: usize, seed: u64) {
+    let mut random = Random(seed);
+    let z: Vec<f32> = random.numbers(rows * classes).iter().map(|v| v * 30.0).collect();
+    let labels: Vec<i32> = (0..rows).map(|_| random.below(classes) as i32).collect();
+    let scale = 1.0 / rows as f32;
+    let (mut loss, mut dz, mut best) = (vec![], vec![], vec![]);
+    for (row, &label) in z.chunks(classes).zip(&labels) {
+        let row = wide(row);
+        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = row.iter().map(|z| (z - most).exp()).sum();
+        loss.push((sum.ln() + most - row[label as usize]) * f64::from(scale));
+        let d = |(c, z): (usize, &f64)| ((z - most).exp() / sum - f64::from(c == label as usize)) * f64::from(scale);
+        dz.extend(row.iter().enumerate().map(d));
+        best.push(row.iter().position(|&z| z == most).unwrap() as i32);
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (z, labels) = (up(s, &z), up(s, &labels));
+        let (mut l, mut d) = (room::<f32>(s, rows), room::<f32>(s, rows * classes));
+        let [r, c] = [rows as u32, classes as u32];
+        kernels::cross_entropy(s, r, c, scale, &z, &labels, &mut l, &mut d).unwrap();
+        // A small loss is the difference of two logits.
+        let terms: Vec<f64> = loss.iter().map(|l| l + f64::from(scale)).collect();
+        close_of("loss", &read(s, &l), &loss, &terms, 1e-6);
+        let terms = vec![f64::from(scale); rows * classes];
+        close_of("its gradient", &read(s, &d), &dz, &terms, 1e-5);
+        let mut found = s.alloc_zeroed::<i32>(rows).unwrap();
+        kernels::argmax(s, r, c, &z, &mut found).unwrap();
+        assert_eq!(s.read_blocking(&found).unwrap(), best);
+    }
+}
+
+fn pools(lengths: &[usize], columns: usize, first: bool, seed: u64) {
+    let mut random = Random(seed);
+    let cu = ends(lengths.iter().copied());
+    let (rows, b) = (cu[lengths.len()] as usize, lengths.len());
+    let (x, dy) = (random.numbers(rows * columns), random.numbers(b * columns));
+    let (mut y, mut dx) = (vec![0.0; b * columns], vec![0.0; rows * columns]);
+    for i in 0..b {
+        let start = cu[i] as usize;
+        let count = if first { 1 } else { lengths[i] };
+        for row in start..start + count {
+            for c in 0..columns {
+                y[i * columns + c] += f64::from(x[row * columns + c]) / count as f64;
+                dx[row * columns + c] = f64::from(dy[i * columns + c]) / count as f64;
+            }
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (x, dy, cu) = (up(s, &x), up(s, &dy), up(s, &cu));
+        let (mut got, mut d) = (room::<f32>(s, b * columns), room::<f32>(s, rows * columns));
+        let [r, c, n] = [rows, columns, b].map(|extent| extent as u32);
+        kernels::pool(s, r, c, n, first, &cu, &x, &mut got).unwrap();
+        close("pool", &read(s, &got), &y, 1e-6);
+        kernels::pool_backward(s, r, c, n, first, &cu, &dy, &mut d).unwrap();
+        close("its gradient", &read(s, &d), &dx, 1e-6);
+    }
+}
+
+fn sums<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
+    let mut random = Random(seed);
+    let (x, values) = activations::<T>(&mut random, rows * columns);
+    let old = random.numbers(columns);
+    let column = |c: usize| (0..rows).map(|r| values[r * columns + c]).sum::<f64>();
+    let wanted: Vec<f64> = (0..columns).map(|c| column(c) + if add { f64::from(old[c]) } else { 0.0 }).collect();
+    for &device in devices() {
+        let s = &stream(device);
+        let (x, mut parts, mut got) = (up(s, &x), room::<f32>(s, GROUPS * columns), up(s, &old));
+        kernels::columns(s, [rows as u32, columns as u32], add, &x, &mut parts, &mut got).unwrap();
+        let terms = vec![(rows as f64 + 1.0).sqrt(); columns];
+        close_of("columns", &read(s, &got), &wanted, &terms, 2e-6);
+    }
+}
+
+fn updates(n: usize, steps: u32, most: f32, seed: u64) {
+    let mut random = Random(seed);
+    let (rate, wd, b1, b2, eps) = (0.01f64, 0.05, 0.9f32, 0.999f32, 1e-8);
+    let start = random.numbers(n);
+    let gradients: Vec<Vec<f32>> = (0..steps).map(|_| random.numbers(n)).collect();
+    let (mut w, mut m, mut v) = (wide(&start), vec![0.0; n], vec![0.0; n]);
+    let mut norms = vec![];
+    for (t, g) in gradients.iter().enumerate() {
+        let norm = wide(g).iter().map(|g| g * g).sum::<f64>().sqrt();
+        norms.push(norm);
+        let factor = (f64::from(most) / (norm + 1e-6)).min(1.0);
+        for i in 0..n {
+            let g = f64::from(g[i]) * factor;
+            m[i] = f64::from(b1) * m[i] + (1.0 - f64::from(b1)) * g;
+            v[i] = f64::from(b2) * v[i] + (1.0 - f64::from(b2)) * g * g;
+            let root = (v[i] / (1.0 - f64::from(b2).powi(t as i32 + 1))).sqrt();
+            w[i] = w[i] * (1.0 - rate * wd) - rate * (m[i] / (1.0 - f64::from(b1).powi(t as i32 + 1))) / (root + eps);
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let (mut dw, mut dm, mut dv) = (up(s, &start), s.alloc_zeroed::<f32>(n).unwrap(), s.alloc_zeroed(n).unwrap());
+        let (mut settings, mut parts) = (room::<f32>(s, kernels::SETTINGS), room::<f32>(s, 16384));
+        let mut norm = room::<f32>(s, 1);
+        for (t, g) in gradients.iter().enumerate() {
+            let g = up(s, g);
+            let [c1, c2] = [b1, b2].map(|b| 1.0 - f64::from(b).powi(t as i32 + 1));
+            let (decay, root) = (1.0 - rate * wd, 1.0 / c2.sqrt());
+            kernels::settings(s, decay as f32, (rate / c1) as f32, root as f32, b1, b2, eps as f32, &mut settings)
+                .unwrap();
+            kernels::gradient_norm(s, &g, most, &mut parts, &mut norm, &mut settings).unwrap();
+            close("norm", &read(s, &norm), &norms[t..=t], 1e-5);
+            kernels::adamw(s, n as u32, &settings, &g, &mut dw, &mut dm, &mut dv).unwrap();
+        }
+        let start = wide(&start);
+        let got: Vec<f32> = read(s, &dw).iter().zip(&start).map(|(w, s)| (f64::from(*w) - s) as f32).collect();
+        let wanted: Vec<f64> = w.iter().zip(&start).map(|(w, s)| w - s).collect();
+        close("update", &got, &wanted, 1e-4);
+    }
+}
+
+fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, columns: usize, seed: u64) {
+    let mut random = Random(seed);
+    let size = side * across;
+    let x = random.numbers(count * 3 * size * size);
+    let patches = across * across;
+    let mut rows = vec![];
+    for image in 0..count {
+        for (py, px) in (0..patches).map(|p| (p / across, p % across)) {
+            for (c, y, x_) in (0..3 * side * side).map(|i| (i / (side * side), i / side % side, i % side)) {
+                let at = ((image * 3 + c) * size + py * side + y) * size + px * side + x_;
+                rows.push(f64::from(T::of(x[at]).value()));
+            }
+        }
+    }
+    let classes = usize::from(class);
+    let (embedded, token) = (random.numbers(count * patches * columns), random.numbers(classes * columns));
+    let position = random.numbers((patches + classes) * columns);
+    let mut placed = vec![];
+    for image in 0..count {
+        for place in 0..patches + classes {
+            for c in 0..columns {
+                let at = |place: usize| embedded[(image * patches + place) * columns + c];
+                let v = if place < classes { token[c] } else { at(place - classes) };
+                placed.push(f64::from(v) + f64::from(position[place * columns + c]));
+            }
+        }
+    }
+    for &device in devices() {
+        let s = &stream(device);
+        let mut got = room::<T>(s, rows.len());
+        kernels::patches(s, [count as u32, 3, size as u32, side as u32], &up(s, &x), &mut got).unwrap();
+        close("patches", &read(s, &got), &rows, 1e-12);
+        let [n, p, k, c] = [count, patches, classes, columns].map(|extent| extent as u32);
+        let mut got = room::<f32>(s, placed.len());
+        let (embedded, token, position) = (up(s, &embedded), up(s, &token), up(s, &position));
+        kernels::positions(s, n, p, k, c, &embedded, &token, &position, &mut got).unwrap();
+        close("positions", &read(s, &got), &placed, 1e-6);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn norms_agree(rows in prop_oneof![1usize..5, 60usize..70], columns in prop_oneof![1usize..5, 30usize..70], add: bool, seed: u64) {
+        norms::<f32>(rows, columns, add, seed);
+        norms::<bf16>(rows, columns, add, seed);
+    }
+
+    #[test]
+    fn gelus_agree(n in 1usize..300, by_erf: bool, seed: u64) {
+        gelus::<f32>(n, by_erf, seed);
+        gelus::<bf16>(n, by_erf, seed);
+    }
+
+    #[test]
+    fn attention_agrees(case in any_heads()) {
+        attends::<f32>(&case);
+        attends::<bf16>(&case);
+    }
+
+    #[test]
+    fn gradients_of_attention_agree(case in any_heads()) {
+        attends_backward::<f32>(&case);
+        attends_backward::<bf16>(&case);
+    }
+
+    #[test]
+    fn losses_agree(rows in 1usize..20, classes in prop_oneof![1usize..5, 30usize..100], seed: u64) {
+        losses(rows, classes, seed);
+    }
+
+    #[test]
+    fn pools_agree(lengths in prop::collection::vec(1usize..9, 1..6), columns in 1usize..70, first: bool, seed: u64) {
+        pools(&lengths, columns, first, seed);
+    }
+
+    #[test]
+    fn sums_of_columns_agree(rows in prop_oneof![1usize..5, 30usize..300], columns in 1usize..70, add: bool, seed: u64) {
+        sums::<f32>(rows, columns, add, seed);
+        sums::<bf16>(rows, columns, add, seed);
+    }
+
+    #[test]
+    fn updates_agree(n in prop_oneof![1usize..5, 100usize..300, Just(20_000)], steps in 1u32..4, most in select(vec![0.5f32, 1e6]), seed: u64) {
+        updates(n, steps, most, seed);
+    }
+
+    #[test]
+    fn images_agree(count in 1usize..3, side in 1usize..5, across in 1usize..4, class: bool, columns in 1usize..40, seed: u64) {
+        images::<f32>(count, side, across, class, columns, seed);
+        images::<bf16>(count, side, across, class, columns, seed);
+    }
+}
+
+/// Whatever `cu_seqlens` holds, no kernel leaves its buffers. The checked device reports it if one does,
+/// and in other runs the memory beside the buffers would show it.
+#[test]
+fn any_cu_seqlens_stays_inside() {
+    let bad: [[i32; 4]; 6] =
+        [[0, 3, 9, 7], [9, 5, 2, 0], [-1, -5, i32::MIN, 3], [i32::MAX; 4], [0, 0, 0, 0], [5, 5, 7, 8]];
+    for &device in devices() {
+        let s = &stream(device);
+        for cu in bad {
+            let (rows, heads, size) = (7usize, 2usize, 5usize);
+            let width = heads * size;
+            let cu = up(s, &cu);
+            let qkv = up(s, &vec![1.0f32; 3 * rows * width]);
+            let (mut out, mut logs) = (room::<f32>(s, rows * width), room::<f32>(s, rows * heads));
+            let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<f32>(s, 3 * rows * width));
+            let attention = Attention {
+                rows: [rows as u32; 2],
+                heads: [heads as u32, size as u32],
+                prefix: 2,
+                cu_q: &cu,
+                cu_k: &cu,
+                q: &qkv,
+                k: qkv.slice(width..).unwrap(),
+                v: qkv.slice(2 * width..).unwrap(),
+                strides: [3 * width as u32; 2],
+                out: &mut out,
+                logs: &mut logs,
+            };
+            kernels::attention(s, attention).unwrap();
+            let backward = AttentionBackward {
+                rows: rows as u32,
+                heads: [heads as u32, size as u32],
+                prefix: 2,
+                cu_seqlens: &cu,
+                qkv: &qkv,
+                out: &out,
+                dout: out.slice(..).unwrap(),
+                logs: &logs,
+                deltas: &mut deltas,
+                dqkv: &mut d,
+            };
+            kernels::attention_backward(s, backward).unwrap();
+            let (mut pooled, mut dx) = (room::<f32>(s, 3 * width), room::<f32>(s, rows * width));
+            kernels::pool(s, rows as u32, width as u32, 3, false, &cu, &out, &mut pooled).unwrap();
+            kernels::pool_backward(s, rows as u32, width as u32, 3, true, &cu, &pooled, &mut dx).unwrap();
+            s.synchronize().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_a_kernel_cannot_do_is_refused() {
+    let s = &stream(Device::cpu().unwrap());
+    let cu = up(s, &[0i32, 2]);
+    let x = up(s, &vec![0f32; 3 * 2 * 48]);
+    for (size, len) in [(48u32, 96usize), (0, 0), (65, 130), (16, 33)] {
+        let (mut out, mut logs) = (room::<f32>(s, len), room::<f32>(s, 2));
+        let attention = Attention {
+            rows: [2, 2],
+            heads: [1, size],
+            prefix: u32::MAX,
+            cu_q: &cu,
+            cu_k: &cu,
+            q: &x,
+            k: &x,
+            v: &x,
+            strides: [48, 48],
+            out: &mut out,
+            logs: &mut logs,
+        };
+        assert!(kernels::attention(s, attention).is_err(), "heads of {size} in {len} elements");
+    }
+    // The loss of a label that is no class is NaN, and nothing is read outside the logits.
+    let (z, labels) = (up(s, &[1f32, 2.0, 3.0, 4.0]), up(s, &[-1i32, 2]));
+    let (mut l, mut d) = (room::<f32>(s, 2), room::<f32>(s, 4));
+    kernels::cross_entropy(s, 2, 2, 1.0, &z, &labels, &mut l, &mut d).unwrap();
+    assert!(read(s, &l).iter().all(|l| l.is_nan()));
+    // So is the row of an id that is not in the table.
+    let (id, table, mut y) = (up(s, &[1i32, 2, -1]), up(s, &[1f32, 2.0]), room::<f32>(s, 3));
+    kernels::text(s, 3, 2, 2, 1, 0, &id, &table, &up(s, &[10f32, 20.0]), &mut y).unwrap();
+    let y = read(s, &y);
+    assert!(y[0] == 12.0 && y[1].is_nan() && y[2].is_nan(), "{y:?}");
+}

@@ -1,0 +1,71 @@
+//! What the tests share.
+#![allow(dead_code, unreachable_pub)] // each test uses a part
+
+#[path = "../../../tests/support/devices.rs"]
+mod all_devices;
+
+pub use all_devices::devices;
+use thalweg_train::{Batch, Tensors};
+
+/// Reads a golden file.
+pub fn golden(name: &str) -> Tensors {
+    let path = format!("{}/tests/golden/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+    Tensors::load(path).unwrap()
+}
+
+/// Returns the norm of the difference over the norm of what is wanted.
+pub fn distance(got: &[f32], wanted: &[f32]) -> f64 {
+    assert_eq!(got.len(), wanted.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
+    let pairs = got.iter().zip(wanted);
+    let off = norm(&mut pairs.map(|(g, w)| f64::from(*g) - f64::from(*w)));
+    off / norm(&mut wanted.iter().map(|w| f64::from(*w))).max(1e-12)
+}
+
+/// Random numbers (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// From -1 to 1.
+    pub fn number(&mut self) -> f32 {
+        (self.word() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+    pub fn numbers(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.number()).collect()
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.word() % n as u64) as usize
+    }
+}
+
+/// A random batch, with sequences of 1 to 9 tokens.
+pub struct Sample {
+    pub tokens: Vec<f32>,
+    pub position: Vec<f32>,
+    pub cu_seqlens: Vec<i32>,
+    pub labels: Vec<i32>,
+}
+
+impl Sample {
+    pub fn new(inputs: usize, classes: usize, sequences: usize, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let mut cu_seqlens = vec![0];
+        for n in 0..sequences {
+            cu_seqlens.push(cu_seqlens[n] + 1 + random.below(9) as i32);
+        }
+        let rows = cu_seqlens[sequences] as usize;
+        let labels = (0..sequences).map(|_| random.below(classes) as i32).collect();
+        Self { tokens: random.numbers(rows * inputs), position: random.numbers(2 * rows), cu_seqlens, labels }
+    }
+
+    pub fn batch(&self) -> Batch<'_> {
+        let Self { tokens, position, cu_seqlens, labels } = self;
+        Batch { tokens, position, cu_seqlens, labels }
+    }
+}
