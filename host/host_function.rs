@@ -2,9 +2,12 @@
 
 use std::sync::atomic::AtomicU32;
 
+use thalweg_simt::host::HostSlice;
+
 use crate::brand::LiveBrand;
 use crate::driver::guard;
 use crate::error::{Error, Result};
+use crate::memory::Plain;
 use crate::stream::Stream;
 
 impl<S> Stream<S> {
@@ -40,6 +43,48 @@ impl<S> Stream<S> {
             }
         };
         self.call(|s| s.launch_host(Box::new(guarded)))
+    }
+
+    /// Runs `f` on page-locked memory when the stream reaches it. Later work on the stream waits for
+    /// `f`. It is [`launch_host`](Stream::launch_host) for code that computes with what the stream
+    /// downloaded, or makes what the stream uploads, such as code that sends it over a network.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let gpu = Device::best()?;
+    /// let work = gpu.stream::<Work>()?;
+    /// let mut x = work.upload_blocking(&[1.0f32, 2.0, 3.0])?;
+    /// let mut host = work.bind(gpu.pinned::<f32>(3)?)?;
+    /// work.copy_to_host(&x, &mut host)?;
+    /// work.launch_host_on(&mut host, |x| x.iter_mut().for_each(|x| *x *= 10.0))?;
+    /// work.copy_to_device(&host, &mut x)?;
+    /// assert_eq!(work.read_blocking(&x)?, [10.0, 20.0, 30.0]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device has failed, and `f` is dropped.
+    pub fn launch_host_on<T: Plain>(
+        self,
+        memory: &mut HostSlice<S, T>,
+        f: impl FnOnce(&mut [T]) + Send + 'static,
+    ) -> Result<()>
+    where
+        S: LiveBrand,
+    {
+        let (addr, len) = (memory.host_ptr(), memory.len());
+        self.launch_host(move || {
+            let elements = std::ptr::with_exposed_provenance_mut::<T>(addr as usize);
+            // SAFETY: By the contract of `HostSlice::from_raw`, which the maker of the slice kept,
+            // the memory has `len` aligned elements that the host can access (its owner exposed the
+            // address), and this stream orders all uses of it. The stream runs this function between
+            // those before and those after, and the memory is given back only after the stream's
+            // work. So nothing else uses the elements during this call. The slice cannot outlive the
+            // call, because `f` takes it for every lifetime. Every bit pattern is a value of `Plain`.
+            f(unsafe { std::slice::from_raw_parts_mut(elements, len) });
+        })
     }
 
     /// Blocks the stream until the word in page-locked memory is at least `value`. It is a gate for

@@ -367,6 +367,31 @@ impl Device {
         self.0.blocks_launches.load(Ordering::Relaxed)
     }
 
+    /// Marks the device as failed. From now on its calls return [`Error::Poisoned`] with this cause,
+    /// and no event of it gives its resource to the host, also one that is recorded already. Work
+    /// that was enqueued before goes on. The first cause stays.
+    ///
+    /// This is for code that takes part in the work of streams and learns that results are wrong: a
+    /// collective operation whose peer is gone leaves a partial sum, and nobody may read it. It may
+    /// be called from every thread, and in a host function of a stream. Memory that an event of the
+    /// device guards leaks.
+    ///
+    /// ```
+    /// use thalweg::{Device, Error, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let device = Device::new_cpu()?;
+    /// let work = device.stream::<Work>()?;
+    /// let x = work.record(work.alloc_zeroed::<f32>(10)?)?;
+    /// device.fail("the peer is gone");
+    /// assert!(matches!(x.synchronize().unwrap_err().error, Error::Poisoned { .. }));
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn fail(self, cause: impl Into<String>) {
+        self.0.cause.get_or_init(|| cause.into());
+        self.0.poisoned.store(true, Ordering::Release);
+    }
+
     /// Keeps an error, which [`check`](Device::check) reports.
     pub(crate) fn defer(self, error: Error) {
         lock(&self.0.deferred).push(error);
@@ -446,8 +471,7 @@ impl Device {
         let fatal = fault.is_fatal();
         let error = self.0.id.error(fault);
         if fatal {
-            self.0.cause.get_or_init(|| error.to_string());
-            self.0.poisoned.store(true, Ordering::Release);
+            self.fail(error.to_string());
         }
         error
     }

@@ -40,7 +40,9 @@ impl EventCell {
     /// Waits on the host for the latest record.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.device.usable()?;
-        self.device.seen(self.handle.synchronize())
+        self.device.seen(self.handle.synchronize())?;
+        // Once more: a host function of the work before may have failed the device.
+        self.device.usable()
     }
 }
 
@@ -94,7 +96,9 @@ impl Lease {
     pub(crate) fn query(&self) -> Result<bool> {
         let device = self.device();
         device.usable()?;
-        device.seen(self.handle().is_done())
+        let done = device.seen(self.handle().is_done())?;
+        // Once more: a host function of the work before may have failed the device.
+        device.usable().map(|()| done)
     }
 
     /// Whether the work before the record is done; false if that cannot be known.

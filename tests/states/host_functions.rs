@@ -239,3 +239,56 @@ fn what_a_passed_over_host_function_holds_is_told_so() {
         });
     }
 }
+
+/// A host function on page-locked memory runs between the copies before it and those after it.
+#[test]
+fn a_host_function_on_memory_has_its_turn() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let mut x = filled(a, 1000, 1);
+            let mut host = a.bind(device.pinned::<u32>(1000).unwrap()).unwrap();
+            let mut none = a.bind(device.pinned::<u64>(0).unwrap()).unwrap();
+            let gate = Gate::closed(device);
+            gate.hold(&a);
+            let (tell, told) = mpsc::channel();
+            let empty = tell.clone();
+            a.launch_host_on(&mut none, move |none| empty.send(none.len()).unwrap()).unwrap();
+            a.copy_to_host(&x, &mut host).unwrap();
+            a.launch_host_on(host.slice_mut(10..20).unwrap(), move |x| {
+                tell.send(x.iter().filter(|&&x| x == 1).count()).unwrap();
+                x.fill(2);
+            })
+            .unwrap();
+            a.copy_to_device(&host, &mut x).unwrap();
+            not_yet("a host function", || told.try_recv().is_ok());
+            gate.open();
+            let x = a.read_blocking(&x).unwrap();
+            assert_eq!(told.try_iter().collect::<Vec<_>>(), [0, 10]);
+            assert_eq!((x[9], &x[10..20], x[20]), (1, &[2; 10][..], 1));
+        });
+    });
+}
+
+/// A failure that a host function reports reaches whoever waits for the work after it, through an
+/// event that was recorded before the failure too.
+#[test]
+fn nothing_leaves_a_device_that_has_failed() {
+    for device in [Device::new_cpu().unwrap(), Device::seeded_cpu(0).unwrap()] {
+        lanes(device, |a, b, _| {
+            let gate = Gate::closed(device);
+            let (x, y) = (filled(a, 10, 1), filled(a, 10, 2));
+            gate.hold(&a);
+            a.launch_host(move || device.fail("the first cause")).unwrap();
+            let x = b.record(a.hand(x, &b).unwrap()).unwrap();
+            let y = a.record(y).unwrap();
+            device.usable().unwrap();
+            gate.open();
+            let error = x.synchronize().map(drop).unwrap_err().error;
+            assert!(matches!(&error, Error::Poisoned { cause, .. } if cause == "the first cause"), "{error}");
+            device.fail("another cause");
+            assert_eq!(y.query().map(drop).unwrap_err().to_string(), error.to_string());
+            assert_eq!(a.synchronize().unwrap_err().to_string(), error.to_string());
+            assert_eq!(b.alloc::<u8>(1).map(drop).unwrap_err().to_string(), error.to_string());
+        });
+    }
+}
