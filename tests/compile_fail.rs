@@ -162,7 +162,7 @@ impl Found {
             }
         }
         // Whether a path is written out depends on what other crates call their types.
-        Self { code, lines, text: text.replace("thalweg::", ""), rendered }
+        Self { code, lines, text: text.replace("thalweg_collective::", "").replace("thalweg::", ""), rendered }
     }
 }
 
@@ -173,7 +173,8 @@ fn array(value: &Value) -> impl Iterator<Item = &Value> {
 /// rustc, and where the library and what it depends on lie.
 struct Compiler {
     rustc: OsString,
-    library: String,
+    /// The libraries that programs name.
+    libraries: Vec<String>,
     search: BTreeSet<PathBuf>,
     out: PathBuf,
 }
@@ -185,7 +186,8 @@ impl Compiler {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command
-            .args(["test", "--no-run", "--frozen", "--quiet", "--message-format=json", "--package=thalweg"])
+            .args(["test", "--no-run", "--frozen", "--quiet", "--message-format=json"])
+            .arg(concat!("--package=", env!("CARGO_PKG_NAME")))
             .arg(concat!("--test=", env!("CARGO_CRATE_NAME")))
             .arg("--target-dir")
             .arg(target)
@@ -194,21 +196,23 @@ impl Compiler {
         let output = command.output().expect("cargo starts");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 
-        let (mut library, mut search) = (None, BTreeSet::new());
+        // That of this test's package, and `thalweg`, on which those on top are built.
+        let named = ["thalweg".to_owned(), env!("CARGO_PKG_NAME").replace('-', "_")];
+        let (mut libraries, mut search) = (BTreeSet::new(), BTreeSet::new());
         for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{")) {
             let message: Value = serde_json::from_slice(line).expect("cargo writes JSON");
             for file in array(&message["filenames"]).filter_map(Value::as_str) {
                 search.extend(Path::new(file).parent().map(Path::to_owned));
-                if message["target"]["name"] == "thalweg" && file.ends_with(".rlib") {
-                    library = Some(file.to_owned());
-                }
+                let name = named.iter().find(|name| message["target"]["name"] == **name);
+                libraries.extend(name.filter(|_| file.ends_with(".rlib")).map(|name| format!("{name}={file}")));
             }
         }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ui");
+        assert!(!libraries.is_empty(), "cargo names the library among the artifacts");
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("ui-", env!("CARGO_PKG_NAME")));
         fs::create_dir_all(&out).expect("the target directory can be written");
         Self {
             rustc: std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()),
-            library: library.expect("cargo names the library among the artifacts"),
+            libraries: libraries.into_iter().collect(),
             search,
             out,
         }
@@ -223,7 +227,7 @@ impl Compiler {
             // Wide, or the compiler leaves parts of long types out.
             .arg("--diagnostic-width=1000")
             .arg(format!("--emit={emit}"))
-            .arg(format!("--extern=thalweg={}", self.library))
+            .args(self.libraries.iter().map(|library| format!("--extern={library}")))
             .args(self.search.iter().map(|folder| format!("-Ldependency={}", folder.display())))
             .arg("--out-dir")
             .arg(&self.out)
