@@ -1,0 +1,466 @@
+//! Communicators.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use thalweg::{DeviceSlice, LiveBrand, On, PinnedBuffer, Stream};
+
+use crate::element::{Element, HasKind, HasOp, Reduction};
+use crate::engine::{Engine, Message, mismatch};
+use crate::error::{Error, Failure, Result, StoreError};
+use crate::head::{Call, Code};
+use crate::member::{Keep, Member};
+
+/// The communicator of a rank: operations in which all ranks take part, enqueued on one stream.
+///
+/// Every rank calls the same operations in the same order. A call enqueues its operation and does
+/// not wait; the operation begins when the stream comes to it on every rank. The buffers are those
+/// of the communicator's stream, as for any other operation: [`Stream::hand`] brings a buffer to it
+/// and back, and until the stream has passed the operation no other stream and no host can touch the
+/// buffer. Calls take `&mut self`, so two threads never use a communicator at once.
+///
+/// If a rank is late, gone, or calls something else, the ranks fail: see [`Failure`]. From then on
+/// each call gives [`Error::Failed`], and every device of the ranks has failed too, so nobody can
+/// read what the operations after the failure left. There is no way back but new processes, or, in
+/// one process, new CPU devices.
+///
+/// The bytes go through page-locked memory of the size of the largest operation, which the
+/// communicator keeps.
+pub struct Comm<S: LiveBrand> {
+    member: Member,
+    stream: Stream<S>,
+    staging: On<S, PinnedBuffer<u8>>,
+    /// The number of collective operations so far.
+    seq: u64,
+}
+
+/// The messages of a group: see [`Comm::group`].
+pub struct Group<'b, S> {
+    rank: usize,
+    size: usize,
+    sends: Vec<(usize, Call, &'b DeviceSlice<S, u8>)>,
+    receives: Vec<(usize, Call, &'b mut DeviceSlice<S, u8>)>,
+}
+
+/// An operation on its way to its turn. If it never has one, because its stream has failed, or if it
+/// panics, the ranks fail.
+struct Turn {
+    keep: Arc<Keep>,
+    seq: u64,
+    call: Call,
+    over: bool,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.over {
+            let (rank, seq) = (self.keep.rank, self.seq);
+            self.keep.fate.fail(Failure::Abandoned { rank, seq, op: self.call.text() });
+        }
+    }
+}
+
+impl<S: LiveBrand> Comm<S> {
+    pub(crate) fn new(member: Member, stream: Stream<S>) -> Result<Self> {
+        let staging = stream.bind(PinnedBuffer::empty(stream.device())).map_err(thalweg::Error::from)?;
+        Ok(Self { member, stream, staging, seq: 0 })
+    }
+
+    /// The number of this rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.keep().rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.keep().size
+    }
+
+    /// The stream on which the operations run.
+    pub fn stream(&self) -> Stream<S> {
+        self.stream
+    }
+
+    /// The first failure of the ranks, if there is one.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.keep().fate.failure()
+    }
+
+    /// The failure of the ranks, if they have failed, and otherwise the error given. A call of the
+    /// device reports a failure of the ranks as [`thalweg::Error::Poisoned`], with its text; this
+    /// gives the failure itself.
+    pub fn explain(&self, error: impl Into<Error>) -> Error {
+        self.failure().map_or_else(|| error.into(), |failure| Error::Failed(failure.clone()))
+    }
+
+    fn keep(&self) -> &Arc<Keep> {
+        &self.member.0
+    }
+
+    /// Waits on the host until the operations so far are done.
+    ///
+    /// # Errors
+    /// The ranks have failed, or the device of this rank.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        self.stream.synchronize().map_err(|error| self.explain(error))
+    }
+
+    fn healthy(&self) -> Result<()> {
+        self.failure().map_or(Ok(()), |failure| Err(Error::Failed(failure.clone())))
+    }
+
+    /// Reduces the elements of all ranks: `to` becomes the same on every rank.
+    ///
+    /// # Errors
+    /// The lengths of `from` and `to` differ, or the ranks or the device have failed.
+    pub fn all_reduce<T: Element, R: Reduction<T>>(
+        &mut self,
+        _: R,
+        from: &DeviceSlice<S, T>,
+        to: &mut DeviceSlice<S, T>,
+    ) -> Result<()> {
+        if from.len() != to.len() {
+            let (op, from, to) = ("all-reduce", from.len(), to.len());
+            return Err(Error::Length { op, from, to, expected: "equal lengths" });
+        }
+        let call = self.reduction::<T, R>(Code::AllReduce, None, from.len());
+        let all = 0..from.byte_len();
+        self.apart(call, all.len(), Some((from, all.clone())), Some((to, all)))
+    }
+
+    /// Reduces the elements of all ranks: `x` becomes the same on every rank.
+    ///
+    /// # Errors
+    /// The ranks or the device have failed.
+    pub fn all_reduce_in_place<T: Element, R: Reduction<T>>(&mut self, _: R, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        let call = self.reduction::<T, R>(Code::AllReduce, None, x.len());
+        self.in_place(call, x)
+    }
+
+    /// Reduces the elements of all ranks: `x` of rank `root` becomes the result. That of the others
+    /// does not change.
+    ///
+    /// # Errors
+    /// `root` is no rank, or the ranks or the device have failed.
+    pub fn reduce<T: Element, R: Reduction<T>>(&mut self, _: R, root: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        self.root(root)?;
+        let call = self.reduction::<T, R>(Code::Reduce, Some(root), x.len());
+        if self.rank() == root {
+            return self.in_place(call, x);
+        }
+        self.apart(call, x.byte_len(), Some((x, 0..x.byte_len())), None)
+    }
+
+    /// Reduces the elements of all ranks and gives each rank a block of the result: rank `r` gets
+    /// block `r` of `from`, which has as many blocks of the length of `to` as there are ranks.
+    ///
+    /// # Errors
+    /// `from` is not that long, or the ranks or the device have failed.
+    pub fn reduce_scatter<T: Element, R: Reduction<T>>(
+        &mut self,
+        _: R,
+        from: &DeviceSlice<S, T>,
+        to: &mut DeviceSlice<S, T>,
+    ) -> Result<()> {
+        self.blocks("reduce-scatter", (from.len(), to.len()), to.len(), from.len())?;
+        let call = self.reduction::<T, R>(Code::ReduceScatter, None, to.len());
+        let own = self.block(to.byte_len());
+        let all = 0..from.byte_len();
+        self.apart(call, all.len(), Some((from, all)), Some((to, own)))
+    }
+
+    /// Gives every rank the elements of all: block `r` of `to` becomes `from` of rank `r`.
+    ///
+    /// # Errors
+    /// `to` has not a block of the length of `from` for each rank, or the ranks or the device have
+    /// failed.
+    pub fn all_gather<T: Element>(&mut self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        self.blocks("all-gather", (from.len(), to.len()), from.len(), to.len())?;
+        let call = call::<T>(Code::AllGather, None, from.len());
+        let (own, all) = (self.block(from.byte_len()), 0..to.byte_len());
+        self.apart(call, all.len(), Some((from, own)), Some((to, all)))
+    }
+
+    /// Gives every rank the elements of all: `x` has a block for each rank, and rank `r` brings
+    /// block `r`.
+    ///
+    /// # Errors
+    /// The length of `x` is not a multiple of the number of ranks, or the ranks or the device have
+    /// failed.
+    pub fn all_gather_in_place<T: Element>(&mut self, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        let count = x.len() / self.size();
+        self.blocks("all-gather", (count, x.len()), count, x.len())?;
+        self.in_place(call::<T>(Code::AllGather, None, count), x)
+    }
+
+    /// Gives every rank the elements of rank `root`.
+    ///
+    /// # Errors
+    /// `root` is no rank, or the ranks or the device have failed.
+    pub fn broadcast<T: Element>(&mut self, root: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        self.root(root)?;
+        let call = call::<T>(Code::Broadcast, Some(root), x.len());
+        if self.rank() == root {
+            return self.apart(call, x.byte_len(), Some((x, 0..x.byte_len())), None);
+        }
+        let all = 0..x.byte_len();
+        self.apart(call, all.len(), None, Some((x, all)))
+    }
+
+    /// Makes the stream wait until the streams of all ranks have come here. The host does not wait:
+    /// [`synchronize`](Self::synchronize) does.
+    ///
+    /// # Errors
+    /// The ranks or the device have failed.
+    pub fn barrier(&mut self) -> Result<()> {
+        self.apart::<u8>(call::<u8>(Code::Barrier, None, 0), 0, None, None)
+    }
+
+    /// Sends elements to another rank, which [receives](Self::receive) them. Two ranks that send to
+    /// one another do it in a [`group`](Self::group).
+    ///
+    /// # Errors
+    /// `to` is no other rank, or the ranks or the device have failed.
+    pub fn send<T: Element>(&mut self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
+        self.group(|group| group.send(to, x))
+    }
+
+    /// Receives as many elements as `x` has from another rank.
+    ///
+    /// # Errors
+    /// `from` is no other rank, or the ranks or the device have failed.
+    pub fn receive<T: Element>(&mut self, from: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        self.group(|group| group.receive(from, x))
+    }
+
+    /// Sends and receives several messages at once, so that no rank waits for another one's order.
+    ///
+    /// The closure only lists the messages; they are enqueued together when it returns. If it returns
+    /// an error or panics, nothing is enqueued, so a group cannot stay open.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    /// use thalweg_collective::{Options, Result, ranks};
+    ///
+    /// stream_tags!(Exchange);
+    /// let devices = [Device::new_cpu()?, Device::new_cpu()?, Device::new_cpu()?];
+    /// let passed = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<i32>> {
+    ///     let stream = rank.stream::<Exchange>()?;
+    ///     let mut comm = world.comm(stream)?;
+    ///     let (x, mut y) = (stream.upload_blocking(&[rank.index() as i32])?, stream.alloc(1)?);
+    ///     let (next, last) = ((rank.index() + 1) % 3, (rank.index() + 2) % 3);
+    ///     comm.group(|group| {
+    ///         group.send(next, &x)?;
+    ///         group.receive(last, &mut y)
+    ///     })?;
+    ///     Ok(stream.read_blocking(&y)?)
+    /// });
+    /// assert_eq!(passed.into_iter().collect::<Result<Vec<_>>>().unwrap(), [[2], [0], [1]]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the closure, or the ranks or the device have failed.
+    pub fn group<'b>(&'b mut self, f: impl FnOnce(&mut Group<'b, S>) -> Result<()>) -> Result<()> {
+        let mut group = Group { rank: self.rank(), size: self.size(), sends: Vec::new(), receives: Vec::new() };
+        f(&mut group)?;
+        self.healthy()?;
+        let Some(first) = group.sends.first().map(|m| m.1).or(group.receives.first().map(|m| m.1)) else {
+            return Ok(());
+        };
+        let mut end = 0;
+        let mut message = |peer, call, len| {
+            end += len;
+            Message { peer, call, bytes: end - len..end }
+        };
+        let sends: Vec<Message> = group.sends.iter().map(|(to, call, x)| message(*to, *call, x.len())).collect();
+        let receives: Vec<Message> =
+            group.receives.iter().map(|(from, call, x)| message(*from, *call, x.len())).collect();
+        self.stage(end)?;
+        for (message, (_, _, x)) in sends.iter().zip(&group.sends) {
+            self.copy_in(x, message.bytes.clone())?;
+        }
+        let places: Vec<Range<usize>> = receives.iter().map(|message| message.bytes.clone()).collect();
+        let seq = self.seq;
+        self.launch(first, seq, end, move |engine, bytes| engine.exchange(seq, &sends, &receives, bytes))?;
+        for ((_, _, x), place) in group.receives.into_iter().zip(places) {
+            self.copy_out(place, x)?;
+        }
+        Ok(())
+    }
+
+    fn reduction<T: Element, R: Reduction<T>>(&self, code: Code, root: Option<usize>, count: usize) -> Call {
+        Call { op: Some(<R as HasOp>::OP), ..call::<T>(code, root, count) }
+    }
+
+    /// Enqueues a collective operation on the elements of `x`.
+    fn in_place<T: Element>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        let (bytes, Some(seq)) = (x.byte_len(), self.begin(call)?) else { return Ok(()) };
+        self.stage(bytes)?;
+        self.copy_in(x.cast(), 0..bytes)?;
+        self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
+        self.copy_out(0..bytes, x.cast_mut())
+    }
+
+    /// Enqueues a collective operation on `bytes` of staging memory, with the places in it of what
+    /// goes in and out.
+    fn apart<T: Element>(
+        &mut self,
+        call: Call,
+        bytes: usize,
+        from: Option<(&DeviceSlice<S, T>, Range<usize>)>,
+        to: Option<(&mut DeviceSlice<S, T>, Range<usize>)>,
+    ) -> Result<()> {
+        let Some(seq) = self.begin(call)? else {
+            return match (from, to) {
+                (Some((from, _)), Some((to, _))) => Ok(self.stream.copy(from, to)?),
+                _ => Ok(()),
+            };
+        };
+        self.stage(bytes)?;
+        if let Some((from, place)) = from {
+            self.copy_in(from.cast(), place)?;
+        }
+        self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
+        to.map_or(Ok(()), |(to, place)| self.copy_out(place, to.cast_mut()))
+    }
+
+    /// Counts a collective operation, and compares it with those of the other ranks if the options
+    /// say so. `None` for a single rank.
+    fn begin(&mut self, call: Call) -> Result<Option<u64>> {
+        self.healthy()?;
+        self.seq += 1;
+        let (keep, seq) = (self.keep(), self.seq);
+        if keep.engine.is_none() {
+            return Ok(None);
+        }
+        if keep.options.compare {
+            let (op, timeout) = (call.text(), keep.options.timeout);
+            let name = format!("thalweg/compare/{seq}");
+            let failure = match keep.store.meet(&name, keep.rank, keep.size, op.as_bytes(), timeout) {
+                Ok(calls) if calls.iter().all(|other| other == op.as_bytes()) => return Ok(Some(seq)),
+                Ok(calls) => {
+                    let calls = calls.iter().map(|call| String::from_utf8_lossy(call).into_owned());
+                    mismatch(seq, calls.enumerate().collect())
+                }
+                Err(StoreError::Missing { missing, waited, .. }) => {
+                    Failure::Timeout { seq, op, lagging: missing, waited }
+                }
+                Err(why) => Failure::StoreGone { seq, op, reason: why.to_string() },
+            };
+            return Err(Error::Failed(keep.fate.fail(failure).clone()));
+        }
+        Ok(Some(seq))
+    }
+
+    /// Makes the staging memory at least this large.
+    fn stage(&mut self, bytes: usize) -> Result<()> {
+        if self.staging.len() < bytes {
+            let larger = self.stream.device().pinned::<u8>(bytes)?;
+            self.staging = self.stream.bind(larger).map_err(thalweg::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn copy_in(&mut self, from: &DeviceSlice<S, u8>, place: Range<usize>) -> Result<()> {
+        let to = self.staging.slice_mut(place).map_err(thalweg::Error::from)?;
+        Ok(self.stream.copy_to_host(from, to)?)
+    }
+
+    fn copy_out(&mut self, place: Range<usize>, to: &mut DeviceSlice<S, u8>) -> Result<()> {
+        let from = self.staging.slice(place).map_err(thalweg::Error::from)?;
+        Ok(self.stream.copy_to_device(from, to)?)
+    }
+
+    /// Enqueues what ranks do with one another, on the first `bytes` of the staging memory.
+    fn launch(
+        &mut self,
+        call: Call,
+        seq: u64,
+        bytes: usize,
+        work: impl FnOnce(&Engine, &mut [u8]) + Send + 'static,
+    ) -> Result<()> {
+        let turn = Turn { keep: self.keep().clone(), seq, call, over: false };
+        let memory = self.staging.slice_mut(..bytes).map_err(thalweg::Error::from)?;
+        self.stream.launch_host_on(memory, move |bytes| {
+            let mut turn = turn; // all of it, and not its fields one by one
+            if let Some(engine) = &turn.keep.engine {
+                work(engine, bytes);
+            }
+            turn.over = true;
+        })?;
+        Ok(())
+    }
+
+    fn root(&self, root: usize) -> Result<()> {
+        if root < self.size() {
+            return Ok(());
+        }
+        Err(Error::Rank { rank: root, role: "the root", this: self.rank(), size: self.size() })
+    }
+
+    /// Checks that `all` elements are a block of `one` for each rank.
+    fn blocks(&self, op: &'static str, (from, to): (usize, usize), one: usize, all: usize) -> Result<()> {
+        if one.checked_mul(self.size()) == Some(all) {
+            return Ok(());
+        }
+        Err(Error::Length { op, from, to, expected: "a block of equal length for each rank on the longer side" })
+    }
+
+    /// The place of this rank's block.
+    fn block(&self, bytes: usize) -> Range<usize> {
+        self.rank() * bytes..(self.rank() + 1) * bytes
+    }
+}
+
+fn call<T: Element>(code: Code, root: Option<usize>, count: usize) -> Call {
+    Call { code, kind: <T as HasKind>::KIND, op: None, root, count }
+}
+
+impl<'b, S: LiveBrand> Group<'b, S> {
+    /// Lists a message to another rank.
+    ///
+    /// # Errors
+    /// `to` is no other rank.
+    pub fn send<T: Element>(&mut self, to: usize, x: &'b DeviceSlice<S, T>) -> Result<()> {
+        self.peer(to, "sent to")?;
+        self.sends.push((to, call::<T>(Code::Message, None, x.len()), x.cast()));
+        Ok(())
+    }
+
+    /// Lists a message from another rank, of as many elements as `x` has.
+    ///
+    /// # Errors
+    /// `from` is no other rank.
+    pub fn receive<T: Element>(&mut self, from: usize, x: &'b mut DeviceSlice<S, T>) -> Result<()> {
+        self.peer(from, "received from")?;
+        self.receives.push((from, call::<T>(Code::Message, None, x.len()), x.cast_mut()));
+        Ok(())
+    }
+
+    fn peer(&self, rank: usize, role: &'static str) -> Result<()> {
+        if rank < self.size && rank != self.rank {
+            return Ok(());
+        }
+        Err(Error::Rank { rank, role, this: self.rank, size: self.size })
+    }
+}
+
+impl<S: LiveBrand> fmt::Debug for Comm<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Comm")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .field("operations", &self.seq)
+            .field("failure", &self.failure())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for Group<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({} messages to send, {} to receive)", self.sends.len(), self.receives.len())
+    }
+}

@@ -1,0 +1,89 @@
+//! Collective operations: several ranks, each with a device, compute together.
+//!
+//! A [`World`] is this rank among the others. [`World::comm`] binds a communicator ([`Comm`]) to a
+//! stream; its operations are enqueued there, and take the buffers of that stream. So the types of
+//! thalweg order them: no other stream and no host can touch a buffer while it is reduced.
+//!
+//! ```
+//! use thalweg::{Device, stream_tags};
+//! use thalweg_collective::{Mean, World};
+//!
+//! stream_tags!(Compute, Reduce);
+//!
+//! // One of the processes that `thalweg launch`, `torchrun`, Slurm or Open MPI started; alone without them.
+//! let world = World::from_env()?;
+//! let (rank, device) = (world.rank(), Device::cpu()?);
+//! let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
+//! let mut comm = world.comm(reduce)?;
+//!
+//! let mut gradient = compute.upload_blocking(&[1.0f32, 2.0, 3.0])?; // what a backward pass made
+//! let mut gradient = compute.hand(gradient, &reduce)?;
+//! comm.all_reduce_in_place(Mean, &mut gradient)?; // enqueued; the host goes on
+//! let gradient = reduce.hand(gradient, &compute)?; // `compute` waits for the sum
+//! assert_eq!(compute.read_blocking(&gradient)?, [1.0, 2.0, 3.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How ranks are connected
+//!
+//! | ranks | made by | bytes go |
+//! |---|---|---|
+//! | one | [`World::single`] | nowhere: the operations are copies on the device, or nothing |
+//! | threads of a process | [`ranks`], [`World::local`] | through memory |
+//! | processes | [`World::join`], [`World::from_env`] | over TCP, a connection between each two ranks |
+//!
+//! The operations are the same text over all of them, with the same bits as result: a reduction is
+//! always in the order of the ranks ([`Reduction`]). They work on every device; the bytes of a GPU go
+//! through page-locked memory. There is no engine over NCCL: several GPUs of one machine are slower
+//! here than they could be.
+//!
+//! On a GPU, the driver runs the host functions of one device on one thread. An operation that waits
+//! for its peers there holds up the other host functions of the device.
+//!
+//! # When something goes wrong
+//!
+//! A rank that is late, stopped, killed or wrong makes all ranks fail, with one [`Failure`] that names
+//! rank and operation. The failure is kept before anything is aborted, and the device of each rank
+//! fails with it ([`thalweg::Device::fail`]): work that was enqueued behind the operation runs on
+//! partial sums, and no read, no event and no stream gives its result to the host. The processes
+//! end, and new ones go on from the last checkpoint.
+//!
+//! # The store
+//!
+//! Ranks of several processes find one another through a [`Store`], which rank 0 starts, or
+//! `thalweg launch`. [`Place`] says where it is and what launchers set.
+//!
+//! # Messages
+//!
+//! Through the crate [`log`], at the level `debug`: `thalweg_collective::store` (a store listens;
+//! connections that end in an error), `thalweg_collective::tcp` (ranks are connected; strangers that
+//! are refused) and `thalweg_collective::fate` (the first failure).
+
+mod comm;
+mod element;
+mod engine;
+mod error;
+mod fate;
+mod head;
+mod link;
+mod member;
+mod options;
+mod place;
+mod sha256;
+mod store;
+mod wire;
+mod world;
+
+pub use comm::{Comm, Group};
+pub use element::{Element, Max, Mean, Min, Reduction, Sum};
+pub use error::{Error, Failure, Result, StoreError};
+pub use options::Options;
+pub use place::Place;
+pub use store::{Limits, Store, StoreServer};
+pub use world::{World, ranks};
+
+/// Locks a mutex, also after a panic poisoned it. No code of the user runs under a lock of this
+/// crate.
+pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,42 @@
+//! How a rank sends bytes to the others and gets theirs.
+
+pub(crate) mod local;
+pub(crate) mod tcp;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::head::Head;
+
+/// Why nothing came from a rank.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Trouble {
+    /// Not by the deadline.
+    Late,
+    /// The connection is closed.
+    Closed,
+    /// It sent what no rank sends.
+    Garbled(String),
+    /// The ranks have failed, and the link is aborted.
+    Aborted,
+}
+
+/// The messages between one rank and each of the others. They arrive in the order in which they are
+/// sent.
+pub(crate) trait Link: Send + Sync + Debug {
+    /// Sends a message, without waiting for the other side. The head says how many bytes it has.
+    fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>);
+
+    /// Waits for the head of the next message of a rank.
+    fn head(&self, from: usize, deadline: Instant) -> Result<Head, Trouble>;
+
+    /// Waits for the bytes of the message whose head came last.
+    fn body(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble>;
+
+    /// Waits until what was sent has left this process. Otherwise gives the ranks that take nothing.
+    fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>>;
+
+    /// Ends every wait. The failure is kept already.
+    fn abort(&self);
+}

@@ -1,0 +1,342 @@
+//! Ranks that are processes: a connection between each two of them.
+//!
+//! A thread for each connection writes what the rank sends, so no operation waits for a peer that is
+//! not reading yet: all ranks can send at once without a deadlock, however full the sockets are.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::debug;
+
+use super::local::bye;
+use super::{Link, Trouble};
+use crate::head::{HEAD, Head};
+use crate::lock;
+use crate::wire::{self, GREETING};
+
+/// Messages up to this many bytes are copied behind their head, to leave in one packet.
+const TOGETHER: usize = 32 << 10;
+
+/// How long a rank that ends waits until its last words have left.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    /// `None` at the place of this rank.
+    peers: Vec<Option<Peer>>,
+    aborted: AtomicBool,
+}
+
+type Outgoing = (Head, Arc<[u8]>);
+
+#[derive(Debug)]
+struct Peer {
+    socket: TcpStream,
+    /// `None` once the rank ends.
+    outgoing: Mutex<Option<Sender<Outgoing>>>,
+    pending: Arc<Pending>,
+}
+
+/// The messages that have not left yet.
+#[derive(Debug, Default)]
+struct Pending {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Pending {
+    fn add(&self) {
+        *lock(&self.count) += 1;
+    }
+    fn done(&self) {
+        *lock(&self.count) -= 1;
+        self.changed.notify_all();
+    }
+    /// Waits until there are none. False at the deadline.
+    fn drained(&self, deadline: Instant) -> bool {
+        let mut count = lock(&self.count);
+        while *count > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            count = self.changed.wait_timeout(count, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// The side of a rank before the ranks are connected: it listens.
+#[derive(Debug)]
+pub(crate) struct Porch {
+    listener: TcpListener,
+    rank: usize,
+    secret: Vec<u8>,
+}
+
+impl Porch {
+    pub(crate) fn new(ip: IpAddr, rank: usize, secret: &[u8]) -> io::Result<Self> {
+        let listener = TcpListener::bind((ip, 0))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, rank, secret: secret.to_vec() })
+    }
+
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Connects with every rank: calls those before this one, and is called by those after.
+    pub(crate) fn connect(self, addresses: &[SocketAddr], timeout: Duration, deadline: Instant) -> io::Result<TcpLink> {
+        let mut sockets: Vec<Option<TcpStream>> = addresses.iter().map(|_| None).collect();
+        for (peer, address) in addresses.iter().enumerate().take(self.rank) {
+            let socket = TcpStream::connect_timeout(address, GREETING)?;
+            wire::prepare(&socket)?;
+            wire::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
+            (&socket).write_all(&(self.rank as u64).to_le_bytes())?;
+            sockets[peer] = Some(socket);
+        }
+        let (tell, told) = mpsc::channel();
+        while sockets.iter().skip(self.rank + 1).any(Option::is_none) {
+            if let Ok((socket, _)) = self.listener.accept() {
+                // On a thread of its own: a stranger that says nothing must not hold up the others.
+                let (tell, secret) = (tell.clone(), self.secret.clone());
+                thread::Builder::new().name("thalweg porch".to_owned()).spawn(move || {
+                    match admit(&socket, &secret) {
+                        Ok(rank) => _ = tell.send((rank, socket)),
+                        Err(why) => debug!(target: "thalweg_collective::tcp", "a stranger is refused: {why}"),
+                    }
+                })?;
+            }
+            while let Ok((rank, socket)) = told.try_recv() {
+                if let Some(place @ None) = sockets.get_mut(rank).filter(|_| rank > self.rank) {
+                    *place = Some(socket);
+                }
+            }
+            if Instant::now() >= deadline {
+                let missing = (self.rank + 1..sockets.len()).find(|&rank| sockets[rank].is_none()).unwrap_or(0);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("rank {missing} does not connect")));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let peers = sockets.into_iter().map(|socket| socket.map(|socket| Peer::new(socket, timeout)).transpose());
+        Ok(TcpLink { peers: peers.collect::<io::Result<_>>()?, aborted: AtomicBool::new(false) })
+    }
+}
+
+/// Greets a rank that calls. Returns its number.
+fn admit(socket: &TcpStream, secret: &[u8]) -> io::Result<usize> {
+    let deadline = Instant::now() + GREETING;
+    socket.set_nonblocking(false)?;
+    wire::prepare(socket)?;
+    wire::welcome(socket, secret, b"peer", deadline)?;
+    let mut rank = [0; 8];
+    wire::read(socket, &mut rank, deadline)?;
+    usize::try_from(u64::from_le_bytes(rank)).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+impl Peer {
+    fn new(socket: TcpStream, timeout: Duration) -> io::Result<Self> {
+        let (outgoing, messages) = mpsc::channel::<Outgoing>();
+        let pending = Arc::new(Pending::default());
+        let (writer, left) = (socket.try_clone()?, pending.clone());
+        // A write that takes longer than an operation may is one to a rank that has stopped.
+        writer.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+        thread::Builder::new().name("thalweg sender".to_owned()).spawn(move || {
+            let mut open = true;
+            for (head, bytes) in messages {
+                // After an error the messages are dropped. The reader of this connection finds it closed.
+                if open && write(&writer, &head, &bytes).is_err() {
+                    open = false;
+                    _ = writer.shutdown(Shutdown::Both);
+                }
+                left.done();
+            }
+            _ = writer.shutdown(Shutdown::Write);
+        })?;
+        Ok(Self { socket, outgoing: Mutex::new(Some(outgoing)), pending })
+    }
+
+    fn send(&self, head: &Head, bytes: &Arc<[u8]>) {
+        if let Some(outgoing) = &*lock(&self.outgoing) {
+            self.pending.add();
+            if outgoing.send((*head, bytes.clone())).is_err() {
+                self.pending.done();
+            }
+        }
+    }
+}
+
+fn write(mut to: &TcpStream, head: &Head, bytes: &[u8]) -> io::Result<()> {
+    let head = head.encode();
+    if bytes.len() <= TOGETHER {
+        return to.write_all(&[&head, bytes].concat());
+    }
+    to.write_all(&head)?;
+    to.write_all(bytes)
+}
+
+impl TcpLink {
+    fn peer(&self, rank: usize) -> Result<&Peer, Trouble> {
+        self.peers.get(rank).and_then(Option::as_ref).ok_or(Trouble::Closed)
+    }
+
+    fn read(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble> {
+        let outcome = wire::read(&self.peer(from)?.socket, to, deadline);
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(Trouble::Aborted);
+        }
+        outcome.map_err(|why| if why.kind() == io::ErrorKind::TimedOut { Trouble::Late } else { Trouble::Closed })
+    }
+}
+
+impl Link for TcpLink {
+    fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>) {
+        if let Ok(peer) = self.peer(to) {
+            peer.send(head, bytes);
+        }
+    }
+
+    fn head(&self, from: usize, deadline: Instant) -> Result<Head, Trouble> {
+        let mut bytes = [0; HEAD];
+        self.read(from, &mut bytes, deadline)?;
+        Head::decode(&bytes).ok_or_else(|| Trouble::Garbled("a head of no known form".to_owned()))
+    }
+
+    fn body(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble> {
+        self.read(from, to, deadline)
+    }
+
+    fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>> {
+        let stuck = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|(_, peer)| peer.as_ref().is_some_and(|peer| !peer.pending.drained(deadline)));
+        let stuck: Vec<usize> = stuck.map(|(rank, _)| rank).collect();
+        if stuck.is_empty() { Ok(()) } else { Err(stuck) }
+    }
+
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        for peer in self.peers.iter().flatten() {
+            _ = peer.socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for TcpLink {
+    fn drop(&mut self) {
+        let none: Arc<[u8]> = Arc::new([]);
+        for peer in self.peers.iter().flatten() {
+            peer.send(&bye(), &none);
+            lock(&peer.outgoing).take();
+        }
+        _ = self.flush(Instant::now() + FAREWELL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::super::local::bye;
+    use super::super::{Link, Trouble};
+    use super::{Porch, TcpLink};
+    use crate::element::Kind;
+    use crate::head::{Call, Code, Head};
+    use crate::wire::{self, GREETING};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    fn porch(rank: usize, secret: &[u8]) -> (Porch, SocketAddr) {
+        let porch = Porch::new(IpAddr::V4(Ipv4Addr::LOCALHOST), rank, secret).unwrap();
+        let address = porch.address().unwrap();
+        (porch, address)
+    }
+
+    /// Connects two ranks; `strangers` calls rank 0 before rank 1 does.
+    fn pair(strangers: impl FnOnce(SocketAddr)) -> [TcpLink; 2] {
+        let ((a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
+        let all = [at_a, at_b];
+        thread::scope(|threads| {
+            let first = threads.spawn(move || a.connect(&all, HOUR, soon()).unwrap());
+            strangers(at_a);
+            [b.connect(&all, HOUR, soon()).unwrap(), first.join().unwrap()]
+        })
+    }
+
+    fn head(len: usize) -> Head {
+        let call = Call { code: Code::AllGather, kind: Kind::U8, op: None, root: None, count: len };
+        Head { call, seq: 1, step: 1, len }
+    }
+
+    #[test]
+    fn strangers_do_not_hold_up_the_ranks() {
+        let mut kept = Vec::new();
+        let started = Instant::now();
+        let [b, a] = pair(|at| {
+            for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", b"thalweg1", &[0xff; 4096]] {
+                let mut stranger = TcpStream::connect(at).unwrap();
+                _ = stranger.write_all(said);
+                kept.push(stranger); // open, so that its greeting is waited for
+            }
+            drop(TcpStream::connect(at).unwrap());
+            let guess = TcpStream::connect(at).unwrap();
+            assert!(wire::greet(&guess, b"another secret", b"peer", soon()).is_err());
+        });
+        assert!(started.elapsed() < GREETING, "the ranks waited for a stranger");
+        let bytes: Arc<[u8]> = (0..100_000).map(|i| i as u8).collect();
+        b.send(0, &head(bytes.len()), &bytes);
+        assert_eq!(a.head(1, soon()).unwrap(), head(bytes.len()));
+        let mut got = vec![0; bytes.len()];
+        a.body(1, &mut got, soon()).unwrap();
+        assert_eq!(got, *bytes);
+        // The end of a rank is its last word, after what it sent before.
+        b.send(0, &head(3), &Arc::from([1, 2, 3]));
+        drop(b);
+        assert_eq!(a.head(1, soon()).unwrap(), head(3));
+        a.body(1, &mut [0; 3], soon()).unwrap();
+        assert_eq!(a.head(1, soon()).unwrap(), bye());
+        assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
+    }
+
+    #[test]
+    fn garbage_silence_and_aborts_have_names() {
+        let [b, a] = pair(|_| ());
+        assert_eq!(a.head(1, Instant::now() + Duration::from_millis(20)), Err(Trouble::Late));
+        (&b.peers[0].as_ref().unwrap().socket).write_all(&[7; 40]).unwrap();
+        assert!(matches!(a.head(1, soon()), Err(Trouble::Garbled(_))));
+        // Half a message, then nothing, until the abort.
+        (&b.peers[0].as_ref().unwrap().socket).write_all(&[7; 10]).unwrap();
+        thread::scope(|threads| {
+            let waits = threads.spawn(|| a.head(1, Instant::now() + HOUR));
+            a.abort();
+            assert_eq!(waits.join().unwrap(), Err(Trouble::Aborted));
+        });
+        assert_eq!(b.head(0, soon()), Err(Trouble::Closed));
+    }
+
+    #[test]
+    fn a_rank_that_takes_nothing_is_named() {
+        let [b, a] = pair(|_| ());
+        let bytes: Arc<[u8]> = Arc::from(vec![0; 64 << 20]);
+        a.send(1, &head(bytes.len()), &bytes);
+        assert_eq!(a.flush(Instant::now() + Duration::from_millis(50)), Err(vec![1]));
+        b.head(0, soon()).unwrap();
+        b.body(0, &mut vec![0; bytes.len()], soon()).unwrap();
+        assert_eq!(a.flush(soon()), Ok(()));
+    }
+}

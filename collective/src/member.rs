@@ -1,0 +1,87 @@
+//! A rank among the others: what its world, its communicator and its operations share.
+
+use std::fmt;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use log::debug;
+
+use crate::engine::Engine;
+use crate::error::{Failure, Result};
+use crate::fate::{FAILURE, Fate};
+use crate::options::Options;
+use crate::store::{Store, StoreServer};
+
+/// A rank, as long as its world or its communicator lives.
+#[derive(Debug)]
+pub(crate) struct Member(pub(crate) Arc<Keep>);
+
+/// What the operations of a rank need. Those under way hold it too, so the end of a rank comes after
+/// its last operation. The fields are dropped in this order.
+pub(crate) struct Keep {
+    /// `None` for a single rank.
+    pub(crate) engine: Option<Engine>,
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// The rank and the number of ranks on this machine.
+    pub(crate) local: (usize, usize),
+    pub(crate) options: Options,
+    pub(crate) store: Store,
+    #[expect(dead_code, reason = "it ends with the rank")]
+    pub(crate) watch: Option<Watch>,
+    #[expect(dead_code, reason = "it ends with the rank")]
+    pub(crate) server: Option<StoreServer>,
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.size)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fate.fail(Failure::Panicked { rank: self.0.rank });
+        }
+    }
+}
+
+/// A thread that waits for the failure of a rank of another process.
+pub(crate) struct Watch {
+    socket: Option<TcpStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(crate) fn new(store: &Store, fate: Arc<Fate>) -> Result<Self> {
+        let store = store.reconnected()?;
+        let socket = store.shutter();
+        let wait = move || match store.wait(FAILURE, Duration::MAX) {
+            Ok(bytes) => {
+                if let Some(failure) = Failure::decode(&bytes) {
+                    fate.learn(failure);
+                }
+            }
+            // The connections between the ranks still tell of ranks that are gone.
+            Err(why) => debug!(target: "thalweg_collective::store", "failures are not shared any more: {why}"),
+        };
+        let thread = thread::Builder::new().name("thalweg watch".to_owned()).spawn(wait);
+        let thread = thread.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
+        Ok(Self { socket, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            _ = socket.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}

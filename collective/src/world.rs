@@ -1,0 +1,249 @@
+//! Ranks that have met, before they have communicators.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::debug;
+use thalweg::{Device, LiveBrand, Rank, Stream};
+
+use crate::comm::Comm;
+use crate::engine::Engine;
+use crate::error::{Error, Result, StoreError};
+use crate::fate::Fate;
+use crate::link::local::{Hall, LocalLink};
+use crate::link::tcp::Porch;
+use crate::lock;
+use crate::member::{Keep, Member, Watch};
+use crate::options::Options;
+use crate::place::Place;
+use crate::store::{Limits, Store, StoreServer};
+
+/// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
+///
+/// If it is dropped, the other ranks learn that this one has left.
+#[derive(Debug)]
+#[must_use = "the other ranks fail if one leaves"]
+pub struct World {
+    pub(crate) member: Member,
+}
+
+impl World {
+    /// A single rank. Its operations need nobody.
+    pub fn single() -> Self {
+        Self::of(Keep {
+            engine: None,
+            fate: Arc::new(Fate::new(None)),
+            rank: 0,
+            size: 1,
+            local: (0, 1),
+            options: Options::default(),
+            store: Store::local(),
+            watch: None,
+            server: None,
+        })
+    }
+
+    fn of(keep: Keep) -> Self {
+        Self { member: Member(Arc::new(keep)) }
+    }
+
+    /// The ranks of one process, for a thread each. [`ranks`] gives each of them to its thread.
+    pub fn local(size: usize, options: Options) -> Vec<Self> {
+        let (hall, store) = (Hall::new(size), Store::local());
+        let fate = Arc::new(Fate::new(None));
+        let world = |rank| {
+            let link = Arc::new(LocalLink::new(hall.clone(), rank));
+            Self::of(Keep {
+                engine: Some(Engine::new(rank, size, fate.clone(), link, options.timeout)),
+                fate: fate.clone(),
+                rank,
+                size,
+                local: (rank, size),
+                options,
+                store: store.clone(),
+                watch: None,
+                server: None,
+            })
+        };
+        (0..size).map(world).collect()
+    }
+
+    /// Joins the ranks that a launcher started, as the environment says: [`Place::from_env`] and
+    /// [`Options::from_env`]. Without a launcher it is a single rank.
+    ///
+    /// # Errors
+    /// The environment is incomplete, or the ranks do not meet in time.
+    pub fn from_env() -> Result<Self> {
+        match Place::from_env()? {
+            None => Ok(Self::single()),
+            Some(place) => Self::join(&place, Options::from_env()?),
+        }
+    }
+
+    /// Joins the ranks of several processes, and waits until all of them are there. Between each two
+    /// ranks there is a TCP connection.
+    ///
+    /// The addresses are those of the interface that reaches the store; `THALWEG_HOST` names another
+    /// address of this machine.
+    ///
+    /// # Errors
+    /// A rank does not come in time, has another secret, or cannot be reached.
+    pub fn join(place: &Place, options: Options) -> Result<Self> {
+        let deadline = Instant::now() + options.join;
+        let failed = |reason: String| Error::Join { rank: place.rank, reason };
+        let (store, server) = meeting_place(place, deadline).map_err(|why| failed(why.to_string()))?;
+        let ip = match std::env::var("THALWEG_HOST") {
+            Ok(host) if !host.is_empty() => host.parse().map_err(|_| Error::Environment {
+                name: "THALWEG_HOST",
+                given: format!("`{host}`"),
+                expected: "an IP address of this machine",
+            })?,
+            _ => store.local_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        };
+        let porch = Porch::new(ip, place.rank, &place.secret).map_err(|why| failed(format!("{ip}: {why}")))?;
+        let address = porch.address().map_err(|why| failed(why.to_string()))?.to_string();
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let all = store
+            .meet("thalweg/addresses", place.rank, place.size, address.as_bytes(), left())
+            .map_err(|why| failed(why.to_string()))?;
+        let parse = |text: &Vec<u8>| std::str::from_utf8(text).ok().and_then(|text| text.parse::<SocketAddr>().ok());
+        let all: Option<Vec<SocketAddr>> = all.iter().map(parse).collect();
+        let all = all.ok_or_else(|| failed("the store has an address that is none".to_owned()))?;
+        let link = porch.connect(&all, options.timeout, deadline).map_err(|why| failed(why.to_string()))?;
+        debug!(target: "thalweg_collective::tcp", "rank {} of {} is connected", place.rank, place.size);
+
+        let fate = Arc::new(Fate::new(Some(store.clone())));
+        let watch = Watch::new(&store, fate.clone()).map_err(|why| failed(why.to_string()))?;
+        Ok(Self::of(Keep {
+            engine: Some(Engine::new(place.rank, place.size, fate.clone(), Arc::new(link), options.timeout)),
+            fate,
+            rank: place.rank,
+            size: place.size,
+            local: (place.local_rank, place.local_size),
+            options,
+            store,
+            watch: Some(watch),
+            server,
+        }))
+    }
+
+    /// The number of this rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.member.0.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.member.0.size
+    }
+
+    /// The number of this rank among those of its machine: which GPU it takes.
+    pub fn local_rank(&self) -> usize {
+        self.member.0.local.0
+    }
+
+    /// The number of ranks of this machine.
+    pub fn local_size(&self) -> usize {
+        self.member.0.local.1
+    }
+
+    /// The store of the ranks, for what a program exchanges itself. Keys that begin with `thalweg/`
+    /// are this crate's own.
+    pub fn store(&self) -> &Store {
+        &self.member.0.store
+    }
+
+    /// The communicator of this rank, whose operations run on `stream`. A world has one: so all ranks
+    /// have one order of operations.
+    ///
+    /// If the ranks fail, the device of the stream fails with them
+    /// ([`Device::fail`]), so that nobody reads a partial sum.
+    ///
+    /// # Errors
+    /// The ranks have failed already.
+    pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
+        let fate = &self.member.0.fate;
+        fate.bind(stream.device());
+        if let Some(failure) = fate.failure() {
+            return Err(Error::Failed(failure.clone()));
+        }
+        Comm::new(self.member, stream)
+    }
+}
+
+/// Runs `f` on every device at once, as [`thalweg::ranks`] does, each time with a [`World`] whose
+/// ranks are these threads. So a program for several processes also runs, and is tested, in one.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_collective::{Options, Result, Sum, ranks};
+///
+/// stream_tags!(Reduce);
+///
+/// let devices = [Device::new_cpu()?, Device::new_cpu()?, Device::new_cpu()?];
+/// let sums = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+///     let reduce = rank.stream::<Reduce>()?;
+///     let mut comm = world.comm(reduce)?;
+///     let mut x = reduce.upload_blocking(&[1.0, rank.index() as f32])?;
+///     comm.all_reduce_in_place(Sum, &mut x)?;
+///     Ok(reduce.read_blocking(&x)?)
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?, [3.0, 0.0 + 1.0 + 2.0]);
+/// }
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+///
+/// # Panics
+/// If a call panics: see [`thalweg::ranks`]. The operations of the other ranks fail with
+/// [`Failure::Panicked`](crate::Failure::Panicked) first.
+pub fn ranks<T: Send>(devices: &[Device], options: Options, f: impl for<'r> Fn(Rank<'r>, World) -> T + Sync) -> Vec<T> {
+    let worlds: Mutex<Vec<Option<World>>> =
+        Mutex::new(World::local(devices.len(), options).into_iter().map(Some).collect());
+    thalweg::ranks(devices, |rank| {
+        let world = lock(&worlds)[rank.index()].take();
+        f(rank, world.expect("`thalweg::ranks` has each rank once"))
+    })
+}
+
+/// The store of the ranks: one that is there, or that rank 0 starts.
+fn meeting_place(place: &Place, deadline: Instant) -> Result<(Store, Option<StoreServer>), StoreError> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    if let Some(store) = &place.store {
+        return Ok((Store::connect(store, &place.secret, left())?, None));
+    }
+    let host = &place.master.0;
+    if place.rank == 0 {
+        let bind = |port| StoreServer::bind((host.as_str(), port), &place.secret, Limits::default());
+        let gone = |reason: String| StoreError::Gone { reason };
+        let mut last = "there is no port after MASTER_PORT".to_owned();
+        for port in place.ports() {
+            match bind(port) {
+                Ok(server) => {
+                    let store = Store::connect(server.address(), &place.secret, left())?;
+                    return Ok((store, Some(server)));
+                }
+                Err(why) => last = format!("{host}:{port}: {why}"),
+            }
+        }
+        return Err(gone(last));
+    }
+    loop {
+        let mut last = StoreError::Gone { reason: format!("{host} has no address") };
+        for port in place.ports() {
+            for address in (host.as_str(), port).to_socket_addrs().into_iter().flatten() {
+                match Store::try_connect(address, &place.secret) {
+                    Ok(store) => return Ok((store, None)),
+                    // It may be the store of another job, at a port that this one could have had.
+                    Err(why) => last = why,
+                }
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(last);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

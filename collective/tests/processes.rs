@@ -1,0 +1,177 @@
+//! Ranks that are processes: this test binary starts itself again, once for each rank. Then ranks can be
+//! killed and stopped.
+
+#![cfg(unix)]
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use thalweg::{Device, stream_tags};
+use thalweg_collective::{Comm, Error, Limits, Result, Store, StoreServer, Sum, World};
+
+stream_tags!(Reduce);
+
+const RANK_OF: &str = "THALWEG_TEST_RANK_OF";
+const LONG: Duration = Duration::from_secs(30);
+
+/// The processes of a test, and the store that this one has.
+struct Ranks {
+    children: Vec<Child>,
+    store: Store,
+    _server: StoreServer,
+}
+
+impl Ranks {
+    /// Starts ranks of a scenario, which `rank` runs.
+    fn start(scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
+        let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+        let child = |rank: usize| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "rank", "--nocapture", "--test-threads=1"])
+                .env(RANK_OF, scenario)
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", size.to_string())
+                .env("THALWEG_STORE", server.address().to_string())
+                .env("THALWEG_SECRET", "s")
+                .envs(environment.iter().copied())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let store = Store::connect(server.address(), b"s", LONG).unwrap();
+        Self { children: (0..size).map(child).collect(), store, _server: server }
+    }
+
+    fn signal(&self, rank: usize, signal: &str) {
+        let id = self.children[rank].id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// What a rank wrote in lines that begin with its mark, once it has ended.
+    fn said(&mut self, rank: usize) -> String {
+        let child = &mut self.children[rank];
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < LONG, "rank {rank} does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        text.lines().filter_map(|line| line.split_once("SAYS ")).map(|(_, said)| said).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            _ = child.kill();
+            _ = child.wait();
+        }
+    }
+}
+
+/// A process that [`Ranks::start`] started. Does nothing in the test run itself.
+#[test]
+fn rank() {
+    let Ok(scenario) = std::env::var(RANK_OF) else { return };
+    let world = World::from_env().unwrap();
+    let store = world.store().reconnected().unwrap();
+    let reduce = Device::new_cpu().unwrap().stream::<Reduce>().unwrap();
+    let mut comm = world.comm(reduce).unwrap();
+    let outcome = match &scenario[..] {
+        "sums" => sums(&mut comm),
+        "forever" => forever(&mut comm, &store),
+        other => panic!("{other}"),
+    };
+    match outcome.map_err(|error| comm.explain(error)) {
+        Ok(said) => println!("SAYS {said}"),
+        Err(Error::Failed(failure)) => println!("SAYS failed: {failure}"),
+        Err(error) => println!("SAYS {error}"),
+    }
+}
+
+/// Sums whose bits depend on the order; says a hash of the bits.
+fn sums<S: thalweg::Tag>(comm: &mut Comm<S>) -> Result<String> {
+    let (s, rank) = (comm.stream(), comm.rank());
+    let mut hash = 0u64;
+    for n in [1, 10, 1000, 100_003] {
+        let own: Vec<f32> = (0..n).map(|i| 1.0 / (1 + (i * 7 + rank * 13) % 1009) as f32).collect();
+        let mut x = s.upload_blocking(&own)?;
+        for _ in 0..5 {
+            comm.all_reduce_in_place(Sum, &mut x)?;
+        }
+        let sums = s.read_blocking(&x)?;
+        hash = sums.iter().fold(hash, |hash, v| hash.rotate_left(5).wrapping_add(v.to_bits().into()));
+    }
+    Ok(format!("{hash:016x}"))
+}
+
+/// Sums until something goes wrong, and counts them in the store.
+fn forever(comm: &mut Comm<Reduce>, store: &Store) -> Result<String> {
+    let mut x = comm.stream().alloc_zeroed::<f32>(1 << 20)?;
+    loop {
+        comm.all_reduce_in_place(Sum, &mut x)?;
+        comm.synchronize()?;
+        store.add("sums", 1)?;
+    }
+}
+
+/// Waits until the ranks are in the middle of their work.
+fn under_way(ranks: &Ranks) {
+    let started = Instant::now();
+    while ranks.store.add("sums", 0).unwrap() < 12 {
+        assert!(started.elapsed() < LONG, "the ranks do nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every rank and every run has the same bits, and so have ranks that are threads.
+#[test]
+fn the_same_bits_everywhere() {
+    let mut first = Ranks::start("sums", 3, &[]);
+    let mut second = Ranks::start("sums", 3, &[("THALWEG_COLLECTIVE_COMPARE", "1")]);
+    let said: Vec<String> = (0..3).flat_map(|rank| [first.said(rank), second.said(rank)]).collect();
+    let devices = [Device::cpu().unwrap(); 3];
+    let threads = thalweg_collective::ranks(&devices, thalweg_collective::Options::default(), |_, world| {
+        stream_tags!(A, B, C);
+        // A communicator of a plain tag, as the processes have.
+        fn on<S: thalweg::Tag>(world: World) -> Comm<S> {
+            world.comm(Device::cpu().unwrap().stream::<S>().unwrap()).unwrap()
+        }
+        match world.rank() {
+            0 => sums(&mut on::<A>(world)).unwrap(),
+            1 => sums(&mut on::<B>(world)).unwrap(),
+            _ => sums(&mut on::<C>(world)).unwrap(),
+        }
+    });
+    assert_eq!(said[0].len(), 16, "{said:?}");
+    assert!(said.iter().chain(&threads).all(|bits| *bits == said[0]), "{said:?} {threads:?}");
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    let mut ranks = Ranks::start("forever", 3, &[]);
+    under_way(&ranks);
+    let killed = Instant::now();
+    ranks.signal(1, "-KILL");
+    let said = [ranks.said(0), ranks.said(2)];
+    assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].starts_with("failed: rank 1 is gone: operation "), "{said:?}");
+    assert!(said[0].ends_with(", all-reduce (sum) of 1048576 x f32, needs it"), "{said:?}");
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_learns_it() {
+    let mut ranks = Ranks::start("forever", 3, &[("THALWEG_COLLECTIVE_TIMEOUT", "0.7")]);
+    under_way(&ranks);
+    ranks.signal(2, "-STOP");
+    let said = [ranks.said(0), ranks.said(1)];
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].starts_with("failed: rank 2 did not come to operation "), "{said:?}");
+    assert!(said[0].ends_with(", all-reduce (sum) of 1048576 x f32, within 700ms"), "{said:?}");
+    ranks.signal(2, "-CONT");
+    assert_eq!(ranks.said(2), said[0]);
+}

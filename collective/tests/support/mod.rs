@@ -1,0 +1,48 @@
+//! Ranks for tests: threads over memory, or over TCP.
+
+#![allow(unreachable_pub, dead_code, reason = "each test binary uses a part")]
+
+use std::time::Duration;
+
+use thalweg::{Device, Rank};
+use thalweg_collective::{Limits, Options, Place, StoreServer, World, ranks};
+
+pub const LONG: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Over {
+    Memory,
+    Tcp,
+}
+
+pub fn options(timeout: Duration) -> Options {
+    Options { timeout, join: LONG, ..Options::default() }
+}
+
+/// Runs the ranks, each on a CPU device of its own if they may fail, or all on one.
+pub fn run<T: Send>(
+    over: Over,
+    devices: &[Device],
+    options: Options,
+    f: impl for<'r> Fn(Rank<'r>, World) -> T + Sync,
+) -> Vec<T> {
+    match over {
+        Over::Memory => ranks(devices, options, f),
+        Over::Tcp => {
+            let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+            let store = server.address().to_string();
+            thalweg::ranks(devices, |rank| {
+                let place = Place::with_store(rank.index(), rank.size(), &store, b"s");
+                f(rank, World::join(&place, options).unwrap())
+            })
+        }
+    }
+}
+
+pub fn one_device(size: usize) -> Vec<Device> {
+    vec![Device::cpu().unwrap(); size]
+}
+
+pub fn own_devices(size: usize) -> Vec<Device> {
+    (0..size).map(|_| Device::new_cpu().unwrap()).collect()
+}
