@@ -36,6 +36,9 @@ pub(crate) struct Message {
     pub(crate) bytes: Range<usize>,
 }
 
+/// The longest time in which ranks find out who holds them up, after an operation's time is over.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// The first step, in which ranks also compare their calls.
 const FIRST: u8 = 1;
 /// The second step: results of pieces.
@@ -43,7 +46,7 @@ const SECOND: u8 = 2;
 
 impl Engine {
     pub(crate) fn new(rank: usize, size: usize, fate: Arc<Fate>, link: Arc<dyn Link>, timeout: Duration) -> Self {
-        fate.watch(Arc::downgrade(&link));
+        fate.watch(&link);
         Self { rank, size, fate, link, timeout, messages: Mutex::new(vec![[0; 2]; size]) }
     }
 
@@ -234,7 +237,9 @@ impl Run<'_> {
     }
 
     fn late(&self, lagging: Vec<usize>) -> Failure {
-        Failure::Timeout { seq: self.seq, op: self.call.text(), lagging, waited: self.engine.timeout }
+        let Engine { rank, fate, timeout, .. } = self.engine;
+        let lagging = fate.culprits(*rank, lagging, (*timeout / 4).min(GRACE));
+        Failure::Timeout { seq: self.seq, op: self.call.text(), lagging, waited: *timeout }
     }
 
     fn left(&self, rank: usize) -> Failure {

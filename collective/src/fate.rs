@@ -5,7 +5,8 @@
 //! that ends because of the abort is followed on its stream by work on partial sums, and whoever
 //! waits for that work asks the device after the wait.
 
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use log::debug;
 use thalweg::Device;
@@ -14,6 +15,7 @@ use crate::error::Failure;
 use crate::link::Link;
 use crate::lock;
 use crate::store::Store;
+use crate::wire::{Fields, Parse};
 
 /// The key of the first failure in the store.
 pub(crate) const FAILURE: &str = "thalweg/failure";
@@ -22,7 +24,7 @@ pub(crate) const FAILURE: &str = "thalweg/failure";
 pub(crate) struct Fate {
     first: OnceLock<Failure>,
     held: Mutex<Held>,
-    /// Where ranks of other processes learn of a failure.
+    /// Where other ranks learn of a failure. The connection is its own: nobody else waits on it.
     store: Option<Store>,
 }
 
@@ -52,40 +54,64 @@ impl Fate {
         }
     }
 
-    /// Keeps the failure that all ranks have been told, and aborts what is under way.
+    /// Keeps the failure that all ranks have been told, and aborts what is under way. Whoever comes
+    /// second waits for the first: an operation that ends after this call ends on a failed device.
     pub(crate) fn learn(&self, failure: Failure) -> &Failure {
-        let mut new = false;
-        let first = self.first.get_or_init(|| {
-            new = true;
-            failure
-        });
-        if new {
-            debug!(target: "thalweg_collective::fate", "the ranks have failed: {first}");
-            let held = std::mem::take(&mut *lock(&self.held));
-            held.devices.iter().for_each(|device| device.fail(first.to_string()));
-            held.links.iter().filter_map(Weak::upgrade).for_each(|link| link.abort());
+        let mut held = lock(&self.held);
+        if self.first.get().is_none() {
+            debug!(target: "thalweg_collective::fate", "the ranks have failed: {failure}");
+            let cause = failure.to_string();
+            held.devices.drain(..).for_each(|device| device.fail(&*cause));
         }
+        let first = self.first.get_or_init(|| failure);
+        held.links.drain(..).filter_map(|link| link.upgrade()).for_each(|link| link.abort());
         first
+    }
+
+    /// Of the ranks for which this one waits in vain, finds those that wait for nobody themselves. A
+    /// rank in the second step of an operation may be held up by one that a third rank waits for in
+    /// the first. So each rank whose time is over says for whom it waited, and looks what those say.
+    pub(crate) fn culprits(&self, rank: usize, lagging: Vec<usize>, grace: Duration) -> Vec<usize> {
+        let key = |rank: usize| format!("thalweg/waits/{rank}");
+        let (Some(store), None) = (&self.store, self.first.get()) else { return lagging };
+        let list = lagging.iter().fold(Fields::default(), |all, &rank| all.number(rank as u64));
+        if store.set(&key(rank), &list.0).is_err() {
+            return lagging;
+        }
+        let deadline = Instant::now() + grace;
+        let (mut seen, mut open, mut culprits) = (vec![rank], lagging.clone(), Vec::new());
+        while let Some(next) = open.pop() {
+            if seen.contains(&next) {
+                continue;
+            }
+            seen.push(next);
+            match store.wait(&key(next), deadline.saturating_duration_since(Instant::now())) {
+                Ok(list) => {
+                    let mut list = Parse(&list);
+                    open.extend(std::iter::from_fn(|| list.size()));
+                }
+                Err(_) => culprits.push(next),
+            }
+        }
+        culprits.sort_unstable();
+        if culprits.is_empty() { lagging } else { culprits }
     }
 
     /// A device whose streams carry operations: it fails with the ranks.
     pub(crate) fn bind(&self, device: Device) {
-        lock(&self.held).devices.push(device);
-        self.late();
+        let mut held = lock(&self.held);
+        match self.first.get() {
+            None => held.devices.push(device),
+            Some(first) => device.fail(first.to_string()),
+        }
     }
 
     /// A link to abort.
-    pub(crate) fn watch(&self, link: Weak<dyn Link>) {
-        lock(&self.held).links.push(link);
-        self.late();
-    }
-
-    /// Fails what came after the failure.
-    fn late(&self) {
-        if let Some(first) = self.first.get() {
-            let held = std::mem::take(&mut *lock(&self.held));
-            held.devices.iter().for_each(|device| device.fail(first.to_string()));
-            held.links.iter().filter_map(Weak::upgrade).for_each(|link| link.abort());
+    pub(crate) fn watch(&self, link: &Arc<dyn Link>) {
+        let mut held = lock(&self.held);
+        match self.first.get() {
+            None => held.links.push(Arc::downgrade(link)),
+            Some(_) => link.abort(),
         }
     }
 }

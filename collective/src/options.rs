@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 /// How ranks wait for one another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// How long an operation may take from its turn on the stream on. After that, every rank gets
+    /// How long an operation may take from its turn on the stream on. After that, and at most a
+    /// quarter of it in which the ranks find out who holds them up, every rank gets
     /// [`Failure::Timeout`](crate::Failure::Timeout).
     pub timeout: Duration,
     /// How long ranks wait for one another at the start.

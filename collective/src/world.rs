@@ -52,7 +52,7 @@ impl World {
     /// The ranks of one process, for a thread each. [`ranks`] gives each of them to its thread.
     pub fn local(size: usize, options: Options) -> Vec<Self> {
         let (hall, store) = (Hall::new(size), Store::local());
-        let fate = Arc::new(Fate::new(None));
+        let fate = Arc::new(Fate::new(Some(store.clone())));
         let world = |rank| {
             let link = Arc::new(LocalLink::new(hall.clone(), rank));
             Self::of(Keep {
@@ -114,7 +114,8 @@ impl World {
         let link = porch.connect(&all, options.timeout, deadline).map_err(|why| failed(why.to_string()))?;
         debug!(target: "thalweg_collective::tcp", "rank {} of {} is connected", place.rank, place.size);
 
-        let fate = Arc::new(Fate::new(Some(store.clone())));
+        let own = store.reconnected().map_err(|why| failed(why.to_string()))?;
+        let fate = Arc::new(Fate::new(Some(own)));
         let watch = Watch::new(&store, fate.clone()).map_err(|why| failed(why.to_string()))?;
         Ok(Self::of(Keep {
             engine: Some(Engine::new(place.rank, place.size, fate.clone(), Arc::new(link), options.timeout)),

@@ -43,7 +43,6 @@ fn keys_values_and_waits() {
         let missing = store.meet("m", 1, 3, b"", SHORT).unwrap_err();
         assert_eq!(missing, StoreError::Missing { name: "m".into(), missing: vec![0, 2], waited: SHORT });
         assert_eq!(missing.to_string(), "ranks 0 and 2 did not come to `m` within 30ms");
-        assert!(matches!(store.meet("m", 0, 4, b"", SHORT), Err(StoreError::Refused { .. })));
         assert!(matches!(store.meet("m", 3, 3, b"", SHORT), Err(StoreError::Refused { .. })));
         let [a, b] = [(); 2].map(|()| store.reconnected().unwrap());
         let a = thread::spawn(move || a.meet("m", 0, 3, b"zero", LONG).unwrap());
@@ -125,7 +124,7 @@ fn garbage_ends_a_connection_and_nothing_else() {
     for said in strangers {
         let mut stranger = TcpStream::connect(server.address()).unwrap();
         _ = stranger.write_all(said);
-        stranger.shutdown(std::net::Shutdown::Write).unwrap();
+        _ = stranger.shutdown(std::net::Shutdown::Write); // it may be refused already
         // The greeting of the server and then its end, perhaps by a reset.
         _ = stranger.read_to_end(&mut Vec::new());
     }
@@ -142,7 +141,7 @@ fn garbage_ends_a_connection_and_nothing_else() {
     for request in requests {
         let mut socket = greeted(&server);
         socket.write_all(request).unwrap();
-        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        _ = socket.shutdown(std::net::Shutdown::Write);
         socket.set_read_timeout(Some(LONG)).unwrap();
         let mut answer = Vec::new();
         _ = socket.read_to_end(&mut answer);

@@ -490,5 +490,19 @@ mod tests {
             }
         });
         assert_eq!(table.holds(), (0, 0));
+        // One that is under way has its size.
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| store.meet("m", 0, 2, b"0", Duration::from_secs(20)).unwrap());
+            while table.holds().0 == 0 {
+                std::thread::yield_now();
+            }
+            assert!(matches!(store.meet("m", 1, 3, b"", Duration::ZERO), Err(StoreError::Refused { .. })));
+            assert_eq!(store.meet("m", 1, 2, b"1", Duration::ZERO).unwrap(), waits.join().unwrap());
+        });
+        // Who gives up is not there any more for those who come later.
+        assert!(store.meet("m", 1, 2, &[1; 9], Duration::ZERO).is_err());
+        assert_eq!(table.holds(), (0, 0));
+        let late = store.meet("m", 0, 2, b"", Duration::ZERO).unwrap_err();
+        assert!(matches!(late, StoreError::Missing { missing, .. } if missing == [1]));
     }
 }

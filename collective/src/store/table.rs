@@ -208,9 +208,18 @@ impl Table {
             if Instant::now() >= deadline {
                 let parts = lock(&meeting.parts);
                 let missing = parts.iter().enumerate().filter(|(_, part)| part.is_none()).map(|(rank, _)| rank);
-                return Ok(Answer::Missing(missing.collect()));
+                let missing = missing.collect();
+                drop(parts);
+                withdraw(&mut state, name, rank, &meeting);
+                return Ok(Answer::Missing(missing));
             }
-            state = self.sleep(state, deadline, &mut interrupted)?;
+            match self.sleep(state, deadline, &mut interrupted) {
+                Ok(awake) => state = awake,
+                Err(why) => {
+                    withdraw(&mut lock(&self.state), name, rank, &meeting);
+                    return Err(why);
+                }
+            }
         }
     }
 
@@ -219,5 +228,18 @@ impl Table {
     pub(super) fn holds(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.values.len() + state.meetings.len(), state.bytes)
+    }
+}
+
+/// Takes the part of a rank that does not wait any more out of a meeting, so that the others do not
+/// take it for one that is there. The last one takes the meeting with it.
+fn withdraw(state: &mut State, name: &str, rank: usize, meeting: &Arc<Meeting>) {
+    let mut parts = lock(&meeting.parts);
+    if let Some(part) = parts.get_mut(rank).and_then(Option::take) {
+        state.bytes -= part.len();
+        if parts.iter().all(Option::is_none) {
+            state.bytes -= name.len();
+            state.meetings.remove(name);
+        }
     }
 }

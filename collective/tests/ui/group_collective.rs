@@ -5,7 +5,8 @@ use thalweg_collective::{Comm, Result, Sum};
 fn sum<S: Tag>(comm: &mut Comm<S>, x: &mut DeviceSlice<S, f32>) -> Result<()> {
     comm.group(|group| {
         comm.all_reduce_in_place(Sum, x)?; // bug
-        //~ E0501 `*comm`
+    //~ E0500 `*comm`
+    //~ E0501 `*comm`
         group.send(1, x) // fix
         Ok(()) // bug
     })?;
