@@ -194,7 +194,7 @@ impl World {
 /// for sum in sums {
 ///     assert_eq!(sum?, [3.0, 0.0 + 1.0 + 2.0]);
 /// }
-/// # Ok::<(), thalweg::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Panics
