@@ -5,7 +5,7 @@ use std::ops::Range;
 use thalweg::{Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Resource, Result, Stream};
 use thalweg_kernels::jpeg::{self, Coded, Pieces};
 
-use crate::error::JpegError;
+use crate::error::{JpegError, Unsupported};
 use crate::plan::{ALIGNED, File, Place, Plan, Scratch, step};
 
 /// The buffers of pixels that a decoder keeps for later batches.
@@ -72,6 +72,8 @@ impl Report {
         let Place { number, height, width, start } = self.files[index]?;
         match self.status[number] {
             0 => Ok(Image { height, width, bytes: start..start + 3 * height as usize * width as usize }),
+            // Where pieces are out of step, nothing else that they say counts.
+            status if status & 4 != 0 => Err(JpegError::Unsupported(Unsupported::Steps)),
             status if status & 1 != 0 => Err(JpegError::BrokenData),
             _ => Err(JpegError::Truncated),
         }

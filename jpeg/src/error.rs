@@ -52,6 +52,9 @@ pub enum Unsupported {
     },
     /// The number of rows stands after the image (`DNL`).
     LateHeight,
+    /// Coded data of which no part can be decoded before all that precedes it: a decoder that starts
+    /// within it does not fall into step.
+    Steps,
 }
 
 impl fmt::Display for JpegError {
@@ -79,6 +82,7 @@ impl fmt::Display for Unsupported {
             Self::Scans => f.write_str("several scans"),
             Self::Sampling => f.write_str("unusual sampling factors"),
             Self::Size { height, width } => write!(f, "{width} x {height} pixels, more than 16384 a side"),
+            Self::Steps => f.write_str("its coded data can only be decoded from the start"),
             Self::LateHeight => f.write_str("the number of rows stands after the image"),
         }
     }

@@ -15,8 +15,9 @@
 //!
 //! Files may come from strangers. The parser has no unsafe code. The memory that a file asks for is
 //! bounded by its length: at most 4 KiB for each byte of the file. The kernels bound every index,
-//! and their time is bounded by the length of the data. A broken file is an error of its own and
-//! leaves the other files of its batch alone.
+//! and their time is in proportion to the length of the data: from about 256 KiB on, data of which no
+//! part can be decoded before all that precedes it is [`Unsupported::Steps`]. A broken file is an
+//! error of its own and leaves the other files of its batch alone.
 //!
 //! # Modules
 //!

@@ -4,7 +4,7 @@
 //! synchronize:  for every block of 128 pieces, in parallel:
 //!                   start = the state at the start of a unit, for each piece
 //!                   repeat: end = decode(piece, start); start = end of the piece before; until none changes
-//! settle:       for every image: repeat for every block of pieces whose predecessor ended elsewhere than assumed:
+//! settle:       for every image: repeat up to 16 times for every block of pieces whose predecessor ended elsewhere than assumed:
 //!                   decode its pieces again, until one ends as before
 //! offsets:      for every image: sums of coefficients and of DC differences over the pieces before
 //! coefficients: for every piece, in parallel: decode(piece, start) and write
@@ -34,6 +34,11 @@ const COUNTS: u32 = 4;
 const BROKEN: u32 = 1;
 /// The bit of `status` for data that ends too early.
 const SHORT: u32 = 2;
+/// The bit of `status` for data whose pieces did not fall into step within [`ROUNDS`] rounds.
+const APART: u32 = 4;
+/// The most rounds of [`settle`]. Data of photographs needs 1 or 2. Without a bound, data that never
+/// falls into step would take time in proportion to the square of its length.
+const ROUNDS: u32 = 16;
 
 /// Copies the Huffman tables of an image into shared memory.
 ///
@@ -164,7 +169,7 @@ kernel! {
 
 kernel! {
     /// Decodes pieces again where the first piece of a block does not start where the piece before
-    /// it ended, until every piece of the image starts where its predecessor ended.
+    /// it ended, until every piece of the image starts where its predecessor ended, or for 16 rounds.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn settle(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, table_count: u32,
@@ -195,9 +200,9 @@ kernel! {
         let first = image.get(cx, 10).min(piece_count);
         let own = image.get(cx, 11).min(piece_count - first);
         let blocks = own.div_ceil(PIECES_OF_BLOCK);
-        // Each round settles at least one block more, so there are at most as many rounds as blocks.
+        // Each round settles at least one block more, so no more rounds than blocks are of use.
         let mut round = 0;
-        while round < blocks {
+        while round < blocks.min(ROUNDS) {
             // Each thread takes one block of pieces, and then the one 256 blocks further. It reads the state
             // before its block before anyone changes a state. All threads make equally many turns.
             let mut turn = 1;
@@ -319,7 +324,8 @@ pub const ZIGZAG: [u8; 64] = [
 kernel! {
     /// Decodes every piece and writes its coefficients, row by row in each block, and DC coefficients
     /// as their values. `coefficients` [B, 64] is 0 before. `status` [I] gets bit 0 for an image with
-    /// data that does not fit its tables, and bit 1 for one whose data ends too early.
+    /// data that does not fit its tables, bit 1 for one whose data ends too early, and bit 2 for one
+    /// whose pieces did not fall into step.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn coefficients(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
@@ -355,6 +361,11 @@ kernel! {
             let within = piece.saturating_sub(segment.get(cx, 2));
             let decoder = Decoder::new(cx, image, segment, within, data, words);
             let start = State(states.get(cx, STATES * piece));
+            // A piece that does not start where the one before it ended has wrong places. This is
+            // told here, because what the end of the kernel needs takes registers until then.
+            if within > 0 && piece > 0 && State(states.get(cx, STATES * (piece - 1) + 1)) != start {
+                status.atomic(number).or(cx, APART);
+            }
             // The sums before this piece, from the start of its segment.
             let sum = |c: u32| {
                 let zero = (piece - within).max(first);

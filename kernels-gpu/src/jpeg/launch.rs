@@ -107,8 +107,9 @@ pub struct Pieces<'a, S> {
 }
 
 /// Decodes every piece and writes `coefficients` [B, 64], row by row in each block, which are 0
-/// before. `status` \[I\] gets bit 0 for an image with data that does not fit its tables, and bit 1
-/// for one whose data ends too early.
+/// before. `status` \[I\] gets bit 0 for an image with data that does not fit its tables, bit 1 for
+/// one whose data ends too early, and bit 2 for one whose pieces did not fall into step: its data is
+/// made so that [`settle`] does not end within 16 rounds.
 ///
 /// # Errors
 /// See the launchers of this module.

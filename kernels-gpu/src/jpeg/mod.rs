@@ -25,8 +25,8 @@
 //! # Trust
 //!
 //! The bits come from strangers. Every index that depends on them is bounded before it is used, and
-//! a piece is decoded at most once for each piece before it, so the time is bounded by the length of
-//! the data. Launchers check the shapes of buffers. What is in `images`, `segments` and the other
+//! a piece is decoded at most 128 times by `synchronize` and 16 times by `settle`, so the time is in
+//! proportion to the length of the data. Data that takes more is reported. Launchers check the shapes of buffers. What is in `images`, `segments` and the other
 //! tables never decides an address without a bound, either.
 
 mod color;
