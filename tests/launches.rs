@@ -117,13 +117,18 @@ fn the_page_for_a_first_kernel_shows_the_example() {
         .collect();
     let manifest = include_str!("../examples/user-kernel/Cargo.toml");
     let manifest = manifest.replace("\"../../", "\"../thalweg/").replace("\"../..\"", "\"../thalweg\"");
+    // The page adds the second part of the library later.
+    let library = include_str!("../examples/user-kernel/src/lib.rs");
+    let (first, second) = library.split_at(library.find("\nkernel! {\n    /// Computes the matrix product").unwrap());
     let files = [
         &*manifest,
         include_str!("../examples/user-kernel/build.rs"),
-        include_str!("../examples/user-kernel/src/lib.rs"),
+        first,
         include_str!("../examples/user-kernel/src/main.rs"),
+        second.trim_start(),
+        include_str!("../examples/user-kernel/examples/product.rs"),
     ];
-    assert_eq!(shown.len(), files.len(), "the page shows other files than the four of the example");
+    assert_eq!(shown.len(), files.len(), "the page shows other files than those of the example");
     for (shown, file) in shown.into_iter().zip(files) {
         assert_eq!(format!("{shown}\n"), file);
     }

@@ -242,3 +242,32 @@ fn warps_exchange_values() {
         assert_eq!(y.iter().skip(i as usize).step_by(64).copied().collect::<Vec<_>>(), want, "thread {i}");
     }
 }
+
+kernel! {
+    fn increment(t: impl Simt, n: u32, x: In<u32>[n], y: InOut<u32>[n] by [x])
+    grid(n.div_ceil(32)) block(32)
+    {
+        if let Some(y) = y.cell(t) {
+            y.set(y.get() + x.try_get(t, y.at()).unwrap_or(1));
+        }
+    }
+}
+
+#[test]
+fn the_checked_device_names_the_line_of_a_kernel_without_unsafe() {
+    let run = |x: bool, y: bool| {
+        let device = Device::checked_cpu().unwrap();
+        let result = device.per_thread(|s| -> thalweg::Result<()> {
+            let written = |yes: bool| if yes { s.upload_blocking(&[1u32; 40]) } else { s.alloc(40) };
+            let (x, mut y) = (written(x)?, written(y)?);
+            increment(s, 40, &x, &mut y)?;
+            s.synchronize()
+        });
+        result.unwrap().map_err(|error| error.to_string())
+    };
+    run(true, true).unwrap();
+    for (x, y, buffer) in [(false, true, "`x`"), (true, false, "`y`")] {
+        let error = run(x, y).unwrap_err();
+        assert!(error.contains(buffer) && error.contains("tests/safe_kernels.rs:"), "{error}");
+    }
+}

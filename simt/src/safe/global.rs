@@ -90,6 +90,7 @@ impl<'k, T: Element, const D: usize> In<'k, T, D> {
     /// Loads an element, if it is inside the extents.
     #[must_use]
     #[inline(always)]
+    #[track_caller]
     pub fn try_get(self, t: &impl Witness<'k>, at: [u32; D]) -> Option<T> {
         let i = offset(at, self.extents)?;
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
@@ -216,6 +217,7 @@ impl<C: Simt, T: Element, const D: usize, const READ: bool> Cell<'_, C, T, D, RE
 
     /// Stores the element.
     #[inline(always)]
+    #[track_caller]
     pub fn set(&self, v: T) {
         // SAFETY: `owned` made the address, of an element in device memory. No other thread accesses
         // it, because this one owns it. It is aligned because every `DeviceSlice` is.
@@ -227,6 +229,7 @@ impl<C: Simt, T: Element, const D: usize> Cell<'_, C, T, D, true> {
     /// Loads the element.
     #[must_use]
     #[inline(always)]
+    #[track_caller]
     pub fn get(&self) -> T {
         // SAFETY: `owned` made the address, of an element in device memory. No other thread accesses
         // it, because this one owns it. It is aligned because every `DeviceSlice` is.
