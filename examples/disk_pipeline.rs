@@ -65,6 +65,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             path => !path.starts_with('-') && folder.replace(PathBuf::from(path)).is_none(),
         },
     );
+    if expects_decode {
+        return Err("--decode needs a value; --help lists the arguments".into());
+    }
     let gpu = args.device()?;
     let (files, [height, width], total, batch) =
         support::sized(gpu, (32, [2160, 3840], 512, 8), (6, [200, 300u32], 36, 4));
@@ -134,11 +137,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wall = trace.metrics().wall.as_secs_f64();
     let busy = |activity| {
         let spans = trace.spans().iter().filter(|span| span.activity == activity && &*span.label != "decode");
-        spans.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall
+        spans.map(|span| span.length().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall
     };
     let on_device = !raw && loader.decodes_on_device();
     let decodes = trace.spans().iter().filter(|span| &*span.label == "decode");
-    let decoding = decodes.map(|span| span.length().as_secs_f64()).sum::<f64>() / wall;
+    let decoding = decodes.map(|span| span.length().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall;
     let (first, alone) = match (raw, on_device) {
         (true, _) => ("read", "reading alone, from the page cache"),
         (_, true) => ("read", "the host decoding alone"),
@@ -168,7 +171,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (binds, share, _) = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).ok_or("no stages")?;
     print!("{binds} is the limit, {:.0} % busy; the pipeline reaches ", 100.0 * share);
     if on_device {
-        println!("{:.1} times the rate of {alone}", rate / decode_rate);
+        println!("{:.2} times the rate of {alone}", rate / decode_rate);
     } else {
         let limit = decode_rate.min(upload_rate);
         println!("{:.0} % of the smaller rate of {alone} and uploading alone", 100.0 * rate / limit);
