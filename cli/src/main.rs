@@ -1,6 +1,6 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens`, `augment` and `devices` are subcommands. `tokens` finds the
+//! `args` parses the command line. `tokens`, `augment`, `train`, `predict` and `devices` are subcommands. `tokens` finds the
 //! photographs (`inputs`), decodes them (`photos`), computes the results (`engine`),
 //! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
 //! (`output`) and reports what it did (`report`). `devices` lists the devices.
@@ -13,8 +13,10 @@ mod heatmap;
 mod inputs;
 mod output;
 mod photos;
+mod predict;
 mod report;
 mod tokens;
+mod train;
 
 use std::process::ExitCode;
 
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     let done = match args::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Augment(args) => augment::run(&args),
+        Command::Train(args) => train::run(&args),
+        Command::Predict(args) => predict::run(&args),
         Command::Devices(list) => devices::run(&list),
         Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
     };

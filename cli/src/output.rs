@@ -56,6 +56,12 @@ pub(crate) fn write(
     second.map_or(Ok(()), publish)
 }
 
+/// Runs a function that writes files. Ctrl-C ends the process only before or after it.
+pub(crate) fn whole<T>(write: impl FnOnce() -> T) -> T {
+    let _whole = writing();
+    write()
+}
+
 /// Writes one file.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let _whole = writing();

@@ -160,6 +160,11 @@ impl Tokens {
         self.tensors.keys().map(String::as_str).collect()
     }
 
+    /// Returns the bytes of all tensors.
+    pub(crate) fn bytes(&self) -> Vec<(&str, &[u8])> {
+        self.tensors.iter().map(|(name, (_, _, bytes))| (name.as_str(), &bytes[..])).collect()
+    }
+
     #[track_caller]
     pub(crate) fn f32(&self, name: &str) -> (&[usize], Vec<f32>) {
         let (dtype, shape, bytes) = &self.tensors[name];

@@ -1,0 +1,70 @@
+//! The subcommand `thalweg predict`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use thalweg::stream_tags;
+use thalweg_train::{Tensors, TokenTransformer};
+use thalweg_vision::{Params, Pipeline};
+
+use crate::args::PredictArgs;
+use crate::inputs::STDIN;
+use crate::output::{self, say};
+use crate::photos::Photos;
+use crate::train::data::{Packed, Tokens};
+use crate::train::{CLASSES, TOKENS, value};
+
+stream_tags!(Work);
+
+/// Runs the subcommand: prints path, class and probability of each image, in order.
+pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
+    let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
+    let (classes, params): (Vec<String>, Params) = (value(&file, CLASSES)?, value(&file, TOKENS)?);
+    let (device, note) = args.device.open()?;
+    if let Some(note) = note {
+        say(format_args!("thalweg: {note}"));
+    }
+    let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
+    let mut model = TokenTransformer::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
+    if model.config().classes != classes.len() || model.config().inputs != thalweg_vision::PLANES {
+        let what = format!("the weights are not those of a model with the classes {classes:?}");
+        return Err(file.wrong(what).to_string());
+    }
+    let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
+    let mut photos = Photos::open(device, &args.images)?;
+    let (mut packed, mut failed) = (Packed::default(), 0);
+    let name = |index: usize| {
+        let path = &args.images[index];
+        if path.as_os_str() == STDIN { Path::new("stdin").display() } else { path.display() }
+    };
+    while let Some(chunk) = photos.next_chunk(3)? {
+        let mut lines = Vec::new();
+        if !chunk.images.is_empty() {
+            let mut tokens = Tokens::default();
+            for (&index, set) in chunk.inputs.iter().zip(pipeline.run(&chunk.images)) {
+                tokens.add(&set.map_err(|e| format!("{}: {e}", name(index)))?, 0);
+            }
+            tokens.pack(&(0..tokens.len()).collect::<Vec<_>>(), &mut packed);
+            let found = model.evaluate(&packed.batch()).map_err(|e| e.to_string())?;
+            for ((&index, logits), &class) in
+                chunk.inputs.iter().zip(found.logits.chunks_exact(classes.len())).zip(&found.classes)
+            {
+                let class = class as usize;
+                let total: f64 = logits.iter().map(|&v| f64::from(v - logits[class]).exp()).sum();
+                lines.push((index, Ok(format!("{}\t{}\t{:.6}\n", name(index), classes[class], 1.0 / total))));
+            }
+        }
+        lines.extend(chunk.failures.into_iter().map(|(index, error)| (index, Err(error))));
+        lines.sort_by_key(|(index, _)| *index);
+        for (index, line) in lines {
+            match line {
+                Ok(line) => output::print(&line)?,
+                Err(error) => {
+                    failed += 1;
+                    say(format_args!("thalweg: {}: {error}", name(index)));
+                }
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,249 @@
+//! `thalweg train` and `thalweg predict`: what they learn, that a run goes on as if nothing had
+//! happened, and clear errors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use image::{Rgb, RgbImage};
+use serde_json::Value;
+
+mod support;
+use support::{Bench, Run, Tokens, png, thalweg};
+
+/// Bars that lie, stand or are missing, at random places and in random colours.
+fn picture(class: usize, seed: u32) -> RgbImage {
+    let noise = |i: u32| (seed.wrapping_mul(2_654_435_761).wrapping_add(i.wrapping_mul(40503)) >> 7) % 64;
+    let place = 4 + noise(1) % 20;
+    let bright = 150 + noise(2) as u8;
+    RgbImage::from_fn(32, 32, |x, y| {
+        let on = match class {
+            0 => (place..place + 6).contains(&y),
+            1 => (place..place + 6).contains(&x),
+            _ => false,
+        };
+        let v = if on { bright } else { 20 + (noise(x * 37 + y * 101 + 3) / 4) as u8 };
+        Rgb([v, v, v])
+    })
+}
+
+const CLASSES: [&str; 3] = ["lying", "standing", "without"];
+
+/// Writes a folder with a folder for each class.
+fn data(bench: &Bench, name: &str, count: u32, first: u32) -> PathBuf {
+    let root = bench.input(name);
+    for (class, folder) in CLASSES.iter().enumerate() {
+        fs::create_dir_all(root.join(folder)).expect("a folder");
+        for i in 0..count {
+            fs::write(root.join(folder).join(format!("{i:03}.png")), png(picture(class, first + i))).expect("a file");
+        }
+    }
+    root
+}
+
+/// A small model and few epochs.
+const SMALL: [&str; 8] = ["--width", "16", "--heads", "2", "--depth", "1", "--lr", "0.01"];
+
+fn train(data: &Path, out: &Path, arguments: &[&str]) -> Run {
+    Run::of(thalweg().arg("train").arg(data).args(SMALL).args(arguments).arg("--out").arg(out))
+}
+
+fn report(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("a report");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON in each line")).collect()
+}
+
+#[test]
+fn a_model_learns_and_predicts() {
+    let bench = Bench::new();
+    let (learn, other) = (data(&bench, "learn", 30, 0), data(&bench, "other", 8, 1000));
+    let (out, json) = (bench.folder.path().join("m.safetensors"), bench.folder.path().join("m.jsonl"));
+    let arguments =
+        ["--epochs", "20", "--json", json.to_str().expect("UTF-8"), "--val", other.to_str().expect("UTF-8")];
+    let run = train(&learn, &out, &arguments).expect(0, &[]);
+    assert!(run.out.contains("90 images to learn from, 24 to test, 3 classes"), "{run:#?}");
+    let lines = report(&json);
+    let (last, epochs) = lines.split_last().expect("lines");
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"));
+    assert!(number(last, "val_accuracy") >= 0.95, "{last}");
+    assert!(number(&epochs[0], "loss") > 0.8 && number(last, "loss") < 0.4, "{lines:?}");
+    // The summary is of the epoch whose model was written.
+    let best = &epochs[last["best_epoch"].as_u64().expect("a number") as usize - 1];
+    for key in ["loss", "val_loss", "val_accuracy"] {
+        assert_eq!(best[key], last[key]);
+    }
+    assert!(epochs.iter().all(|e| number(e, "val_accuracy") <= number(last, "val_accuracy")));
+    let curves = fs::read_to_string(out.with_extension("curves.svg")).expect("curves");
+    assert!(curves.starts_with("<svg") && curves.matches("<polyline").count() == 3, "{curves}");
+
+    // The model of the file gets as many of the other images right as the run said.
+    let mut images = Vec::new();
+    for class in CLASSES {
+        images.extend((0..8).map(|i| other.join(class).join(format!("{i:03}.png"))));
+    }
+    let run = Run::of(thalweg().arg("predict").arg(&out).args(&images)).expect(0, &[]);
+    let lines: Vec<Vec<&str>> = run.out.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines.len(), 24);
+    let mut right = 0;
+    for ((path, line), class) in images.iter().zip(&lines).zip(CLASSES.iter().flat_map(|c| [c; 8])) {
+        assert_eq!(line[0], path.to_str().expect("UTF-8"));
+        let probability: f64 = line[2].parse().expect("a number");
+        assert!((1.0 / 3.0..=1.0).contains(&probability), "{line:?}");
+        right += u32::from(line[1] == *class);
+    }
+    assert!((f64::from(right) / 24.0 - number(last, "val_accuracy")).abs() < 1e-9, "{right} of 24, and {last}");
+
+    // A broken image is named, and the others are done.
+    let cut = bench.file("cut.png", &png(picture(0, 5))[..60]);
+    let run = Run::of(thalweg().arg("predict").arg(&out).arg(&images[0]).arg(&cut).arg(&images[1]));
+    let run = run.expect(1, &["cut.png: truncated"]);
+    assert_eq!(run.out.lines().count(), 2);
+}
+
+#[test]
+fn a_run_that_goes_on_gives_the_same_model() {
+    let bench = Bench::new();
+    let learn = data(&bench, "learn", 12, 0);
+    let place = |name: &str| bench.folder.path().join(name);
+    let (whole, parts) = (place("whole.safetensors"), place("parts.safetensors"));
+    train(&learn, &whole, &["--epochs", "30", "--batch", "4", "--patience", "0"]).expect(0, &[]);
+
+    // The second run is stopped as soon as there is a checkpoint, and then goes on.
+    let checkpoint = parts.with_extension("checkpoint.safetensors");
+    let mut command = thalweg();
+    command
+        .arg("train")
+        .arg(&learn)
+        .args(SMALL)
+        .args(["--epochs", "30", "--batch", "4", "--patience", "0", "--out"])
+        .arg(&parts);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let begin = Instant::now();
+    while !checkpoint.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    #[cfg(unix)]
+    let interrupted = {
+        let pid = child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+        let run = Run::from(child.wait_with_output().expect("it ends"));
+        assert!(run.code == Some(130) || run.code == Some(0), "{run:#?}");
+        run.code == Some(130)
+    };
+    #[cfg(not(unix))]
+    let interrupted = {
+        child.kill().expect("it can be ended");
+        child.wait().expect("it ends");
+        true
+    };
+    assert!(interrupted, "30 epochs took less time than a signal");
+    let leftover = |dir: &Path| {
+        fs::read_dir(dir)
+            .expect("a folder")
+            .filter(|e| {
+                let name = e.as_ref().expect("an entry").file_name().into_string().expect("UTF-8");
+                name.ends_with(".new") || name.ends_with(".tmp")
+            })
+            .count()
+    };
+    assert_eq!(leftover(bench.folder.path()), 0, "no file is half written");
+    let run = Run::of(thalweg().arg("train").arg(&learn).args(["--resume", "--out"]).arg(&parts)).expect(0, &[]);
+    assert!(run.out.contains("epoch 30/30") && !run.out.contains("epoch 1/30"), "{run:#?}");
+    let [a, b] = [&whole, &parts].map(|path| Tokens::read(path));
+    assert!(a.metadata == b.metadata && a.bytes() == b.bytes(), "the models have the same bits");
+    let [a, b] = [&whole, &parts].map(|path| Tokens::read(&path.with_extension("checkpoint.safetensors")));
+    assert!(a.bytes() == b.bytes(), "weights and moments have the same bits");
+
+    // A run that goes on keeps its settings and its images.
+    let again = |arguments: &[&str]| {
+        Run::of(thalweg().arg("train").arg(&learn).args(["--resume"]).args(arguments).arg("--out").arg(&parts))
+    };
+    again(&["--lr", "0.5"]).expect(1, &["--resume: the run has other settings"]);
+    again(&["--epochs", "30"]).expect(0, &[]);
+    fs::remove_file(learn.join("lying/003.png")).expect("a file");
+    again(&[]).expect(1, &["--resume: the images are not those of"]);
+}
+
+#[test]
+fn a_table_a_file_of_settings_and_an_early_stop() {
+    let bench = Bench::new();
+    data(&bench, "learn", 10, 0);
+    let mut table = String::from("path,label\n");
+    for class in &CLASSES[..2] {
+        for i in 0..10 {
+            table += &format!("learn/{class}/{i:03}.png,{class}\n");
+        }
+    }
+    let table = bench.file("list.csv", table);
+    let config = bench.file("run.json", r#"{"epochs": 40, "patience": 2, "val_share": 0.3, "batch": 7}"#);
+    let (out, json) = (bench.folder.path().join("m.safetensors"), bench.folder.path().join("m.jsonl"));
+    let arguments = [
+        "--config",
+        config.to_str().expect("UTF-8"),
+        "--json",
+        json.to_str().expect("UTF-8"),
+        "--batch",
+        "5",
+        "--lr",
+        "1e-30",
+    ];
+    let run = train(&table, &out, &arguments).expect(0, &[]);
+    assert!(run.out.contains("14 images to learn from, 6 to test, 2 classes"), "{run:#?}");
+    assert!(run.out.contains("no better model for 2 epochs: stopped"), "{run:#?}");
+    let lines = report(&json);
+    let last = lines.last().expect("lines");
+    assert_eq!((&last["settings"]["batch"], &last["settings"]["epochs"]), (&5.into(), &40.into()));
+    assert_eq!(last["epochs"].as_u64(), Some(lines.len() as u64 - 1));
+    // With this learning rate no weight changes, so no epoch is better than the first one.
+    assert_eq!((last["epochs"].as_u64(), last["best_epoch"].as_u64()), (Some(3), Some(1)));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let bench = Bench::new();
+    let learn = data(&bench, "learn", 4, 0);
+    let out = bench.folder.path().join("m.safetensors");
+    let fails = |data: &Path, arguments: &[&str], words: &[&str]| {
+        train(data, &out, arguments).expect(1, words);
+        assert!(!out.exists());
+    };
+    let bare = bench.input("bare");
+    fs::create_dir_all(bare.join("class")).expect("a folder");
+    fails(&bare, &[], &["bare: no *.png", "expected a folder for each class"]);
+    fails(&learn.join("missing"), &[], &["missing: cannot read it: No such file"]);
+    fails(&bench.file("a.csv", "no separator"), &[], &["a.csv: line 1: expected a path and a class"]);
+    fails(&bench.file("b.csv", "x.png,a\ny.png,a"), &[], &["b.csv: there is one class, \"a\""]);
+    fails(
+        &bench.file("c.csv", "x.png,a\ny.png,b"),
+        &[],
+        &["x.png: cannot open it", "none of the images can be decoded"],
+    );
+    fails(&learn, &["--resume"], &["--resume: ", "m.checkpoint.safetensors", "No such file"]);
+    fails(&learn, &["--width", "30", "--heads", "4"], &["4 heads", "30 numbers"]);
+    fails(&learn, &["--batch", "0"], &["batch 0: expected 1 to 65535"]);
+    fails(&learn, &["--val-share", "1"], &["val_share 1: expected a number between 0 and 1"]);
+    fails(
+        &learn,
+        &["--config", bench.file("a.json", r#"{"epoch": 3}"#).to_str().expect("UTF-8")],
+        &["unknown field `epoch`"],
+    );
+    train(&learn, &out, &["--sides", "4..2"]).expect(2, &["--sides"]);
+    let strange = bench.input("strange");
+    fs::create_dir_all(strange.join("flying")).expect("a folder");
+    fs::write(strange.join("flying/1.png"), png(picture(0, 1))).expect("a file");
+    fails(&learn, &["--val", strange.to_str().expect("UTF-8")], &["flying", "the model has no class"]);
+
+    // A broken image is left out.
+    fs::write(learn.join("lying/broken.png"), &png(picture(0, 1))[..50]).expect("a file");
+    let run = train(&learn, &out, &["--epochs", "1"]).expect(1, &["broken.png: truncated", "left out"]);
+    assert!(run.out.contains("9 images to learn from, 3 to test"), "{run:#?}");
+
+    let predict = |model: &Path| Run::of(thalweg().arg("predict").arg(model).arg(learn.join("lying/001.png")));
+    predict(&out).expect(0, &[]);
+    predict(&bench.input("missing")).expect(1, &["missing: No such file"]);
+    predict(&bench.file("text.safetensors", "hello, this is no model")).expect(1, &["text.safetensors: "]);
+    let weights = support::repository("tests/golden").join("head-weights.safetensors");
+    predict(&weights).expect(1, &["did `thalweg train` write this file?"]);
+}
