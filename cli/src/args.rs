@@ -2,6 +2,7 @@
 //! a usage error (exit code 2).
 
 use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -50,6 +51,9 @@ Examples:
   thalweg train digits/ --out model.safetensors
   thalweg predict model.safetensors digits/3/0042.png
       trains a model on a folder for each class, and asks it about a photograph
+
+  thalweg launch -n 2 -- ./train --epochs 3
+      runs a program as two processes that compute together
 
   thalweg devices
       lists the devices
@@ -194,6 +198,17 @@ The file of --config has the names of the flags, with _ for -:
   0.2, \"patience\": 15, \"patch\": 16, \"sides\": [2, 2], \"budget\": 64}
 Flags count more than the file, and of equal flags the last one counts. A broken image is named and left out, and then the exit code is 1.";
 
+const LAUNCH: &str = "\
+Run a program as several processes of this machine, each a rank.
+
+Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT, as with torchrun, and the address and the secret of a store in
+which programs that use thalweg-collective meet. Its lines of output have its
+rank before them; its standard input is empty. If a rank fails, the others have
+5 seconds to end; then they are killed, and so they are after Ctrl-C or SIGTERM.
+The exit code is that of the first rank that failed, or 128 plus the number of
+the signal that ended it.";
+
 /// Turn photographs into adaptive visual tokens
 ///
 /// Cuts a photograph into patches, scores each one, and spends a budget of tokens on the patches
@@ -226,6 +241,9 @@ pub(crate) enum Command {
     Predict(PredictArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
+    /// Run a program as several processes of this machine, each a rank
+    #[command(long_about = LAUNCH)]
+    Launch(LaunchArgs),
     /// Print a script that lets a shell complete commands and flags
     Completions {
         /// The shell
@@ -582,6 +600,17 @@ pub(crate) struct DevicesArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArgs {
+    /// How many processes
+    #[arg(short = 'n', long = "ranks", value_name = "N", allow_hyphen_values = true, value_parser = ranks)]
+    pub(crate) ranks: usize,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
 impl TokensArgs {
     /// Returns the parameters of the pipeline.
     pub(crate) fn params(&self) -> Params {
@@ -666,6 +695,10 @@ fn patch(text: &str) -> Result<u32, String> {
 
 fn budget(text: &str) -> Result<u64, String> {
     number(text, "a whole number of tokens, at least 1", |&n| n > 0)
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    number(text, "a whole number of processes, 1 to 1024", |n| (1..=1024).contains(n))
 }
 
 fn focus(text: &str) -> Result<f64, String> {

@@ -4,6 +4,7 @@
 //! photographs (`inputs`), decodes them (`photos`), computes the results (`engine`),
 //! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
 //! (`output`) and reports what it did (`report`). `devices` lists the devices.
+//! `launch` runs a program as several ranks.
 
 mod args;
 mod augment;
@@ -11,6 +12,7 @@ mod devices;
 mod engine;
 mod heatmap;
 mod inputs;
+mod launch;
 mod output;
 mod photos;
 mod predict;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Predict(args) => predict::run(&args),
         Command::Devices(list) => devices::run(&list),
+        Command::Launch(launch) => launch::run(&launch),
         Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

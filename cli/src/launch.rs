@@ -1,0 +1,158 @@
+//! The subcommand `thalweg launch`: a program as several processes, each a rank, on this machine.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thalweg_collective::{Limits, StoreServer};
+
+use crate::args::LaunchArgs;
+use crate::output;
+
+/// How long the other ranks have to end by themselves after one has failed. Ranks that are in an
+/// operation with it end with an error that names it.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How often it looks whether a rank has ended.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The ranks. Dropping them ends those that still run.
+struct Ranks(Vec<Child>);
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|child| _ = child.kill());
+        self.0.iter_mut().for_each(|child| _ = child.wait());
+    }
+}
+
+/// Runs the program, and returns the exit code of the first rank that fails.
+pub(crate) fn run(args: &LaunchArgs) -> Result<ExitCode, String> {
+    let secret = secret();
+    let store = StoreServer::bind("127.0.0.1:0", secret.as_bytes(), Limits::default());
+    let store = store.map_err(|error| format!("cannot start a store: {error}"))?;
+    // For programs that meet in another way, such as those of PyTorch.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let port = free.map_err(|error| format!("cannot find a free port: {error}"))?.port().to_string();
+
+    let (name, rest) = args.program.split_first().ok_or("there is no program to run")?;
+    let signal = signals()?;
+    let (size, mut ranks, mut printers) = (args.ranks.to_string(), Ranks(Vec::new()), Vec::new());
+    for rank in 0..args.ranks {
+        let mut child = Command::new(name)
+            .args(rest)
+            .env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", &size)
+            .env("LOCAL_WORLD_SIZE", &size)
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("THALWEG_STORE", store.address().to_string())
+            .env("THALWEG_SECRET", &secret)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", name.to_string_lossy()))?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        ranks.0.push(child);
+        printers.extend(out.map(|out| thread::spawn(move || prefix(rank, out, io::stdout()))));
+        printers.extend(err.map(|err| thread::spawn(move || prefix(rank, err, io::stderr()))));
+    }
+    let outcome = wait(&mut ranks, &signal);
+    drop(ranks);
+    // What a rank started itself may still have its output open.
+    let end = Instant::now() + GRACE;
+    while printers.iter().any(|printer| !printer.is_finished()) && Instant::now() < end {
+        thread::sleep(PAUSE);
+    }
+    outcome
+}
+
+/// The number of the signal that asks this process to end, or 0.
+fn signals() -> Result<Arc<AtomicUsize>, String> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    #[cfg(unix)]
+    let handled = {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        [SIGINT, SIGTERM, SIGHUP].into_iter().try_for_each(|number| {
+            signal_hook::flag::register_usize(number, signal.clone(), number.cast_unsigned() as usize).map(drop)
+        })
+    };
+    #[cfg(not(unix))]
+    let handled = {
+        let signal = signal.clone();
+        ctrlc::set_handler(move || signal.store(2, Ordering::Relaxed)) // SIGINT
+    };
+    handled.map_err(|error| format!("cannot handle Ctrl-C: {error}"))?;
+    Ok(signal)
+}
+
+/// Waits for all ranks. After one has failed, the others have a grace period; then they are killed.
+fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
+    let mut ended: Vec<Option<ExitStatus>> = ranks.0.iter().map(|_| None).collect();
+    let mut failed: Option<(usize, ExitStatus, Instant)> = None;
+    loop {
+        for (rank, child) in ranks.0.iter_mut().enumerate() {
+            if ended[rank].is_some() {
+                continue;
+            }
+            let status = child.try_wait().map_err(|error| format!("cannot wait for rank {rank}: {error}"))?;
+            if let Some(status) = status {
+                ended[rank] = Some(status);
+                if !status.success() && failed.is_none() {
+                    output::say(format_args!("thalweg: rank {rank} has failed: {status}"));
+                    failed = Some((rank, status, Instant::now()));
+                }
+            }
+        }
+        let signal = signal.load(Ordering::Relaxed);
+        if signal != 0 {
+            return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)));
+        }
+        let running = || ended.iter().enumerate().filter(|(_, ended)| ended.is_none()).map(|(rank, _)| rank);
+        match failed {
+            None if running().next().is_none() => return Ok(ExitCode::SUCCESS),
+            Some((_, status, since)) if running().next().is_none() || since.elapsed() >= GRACE => {
+                running().for_each(|rank| output::say(format_args!("thalweg: rank {rank} is killed")));
+                return Ok(code(status));
+            }
+            _ => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// The exit code of a rank; 128 plus its number if a signal ended it.
+fn code(status: ExitStatus) -> ExitCode {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return ExitCode::from(u8::try_from(128 + signal).unwrap_or(1));
+    }
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0).unwrap_or(1))
+}
+
+/// Copies lines, each with the rank before it. What is no text is copied too, and a last line without
+/// an end gets one.
+fn prefix(rank: usize, from: impl Read, mut to: impl Write) {
+    let mut from = BufReader::new(from);
+    let mut line = format!("[{rank}] ").into_bytes();
+    let start = line.len();
+    // A closed output is no reason to stop reading: the rank would block.
+    while matches!(from.read_until(b'\n', &mut line), Ok(1..)) {
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        _ = to.write_all(&line).and_then(|()| to.flush());
+        line.truncate(start);
+    }
+}
+
+/// A secret that nobody can guess. `RandomState` has random keys of the system.
+fn secret() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    (0..4u8).map(|k| format!("{:016x}", RandomState::new().hash_one(k))).collect()
+}
