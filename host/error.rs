@@ -22,6 +22,22 @@ pub enum Error {
         /// What the device reported.
         cause: Box<Error>,
     },
+    /// A thread of a kernel panicked on a GPU. Only kernels whose PTX was built with reports of panics
+    /// say so (`THALWEG_PTX_PANICS=1` in a build with `thalweg_ptx_builder::build_to_out_dir`).
+    #[error(
+        "kernel `{kernel}`, block {block:?}: thread {thread:?} panicked (the CPU device tells the line and the \
+         message): {cause}"
+    )]
+    KernelPanicked {
+        /// The kernel's name.
+        kernel: String,
+        /// The block's position in the grid.
+        block: [u32; 3],
+        /// The thread's position in the block.
+        thread: [u32; 3],
+        /// What the driver reported.
+        cause: Box<Error>,
+    },
     /// A CUDA driver call failed.
     #[error("{call} failed: {name} ({code}): {meaning}")]
     Cuda {

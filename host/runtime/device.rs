@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use log::debug;
 
+use super::panics::{Panicked, Panics};
 use super::tally::{Book, Stall, Stalled, Tally};
 use crate::driver::cpu::{CpuError, Schedule};
 use crate::driver::{Driver, Fault, StreamHandle, guard};
@@ -69,6 +70,7 @@ pub(crate) struct DeviceInner {
     deferred: Mutex<Vec<Error>>,
     any_deferred: AtomicBool,
     book: Book,
+    panics: Panics,
     /// Values of the layers above, one of each type: see [`Device::keep`].
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
@@ -241,6 +243,7 @@ impl Device {
             deferred: Mutex::default(),
             any_deferred: AtomicBool::new(false),
             book: Book::default(),
+            panics: Panics::default(),
             kept: Mutex::default(),
         })));
         Ok(device)
@@ -423,6 +426,11 @@ impl Device {
         made
     }
 
+    /// The modules whose kernels report panics.
+    pub(crate) fn panics(self) -> &'static Panics {
+        &self.0.panics
+    }
+
     /// The stream that frees memory which no other stream orders any more.
     pub(crate) fn housekeeping(self) -> StreamHandle {
         self.0.housekeeping
@@ -469,8 +477,11 @@ impl Device {
     #[cold]
     fn fault(self, fault: Fault) -> Error {
         let fatal = fault.is_fatal();
-        let error = self.0.id.error(fault);
+        let mut error = self.0.id.error(fault);
         if fatal {
+            if let Some(Panicked { kernel, block, thread }) = self.0.panics.first() {
+                error = Error::KernelPanicked { kernel, block, thread, cause: Box::new(error) };
+            }
             self.fail(error.to_string());
         }
         error

@@ -2,12 +2,13 @@
 //! types, stream tags or the states of buffers, which the typed layer above adds.
 //!
 //! The files are in this order, and each uses only those before it: `background`, `tally`,
-//! `device`, `event`, `stream`, `modules`, `memory`.
+//! `panics`, `device`, `event`, `stream`, `modules`, `memory`.
 
 pub(crate) mod background;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod memory;
 pub(crate) mod modules;
+pub(crate) mod panics;
 pub(crate) mod stream;
 pub(crate) mod tally;

@@ -32,18 +32,22 @@ impl Modules {
         let ptx = unsafe { kernel.ptx() };
         let text = text_of(ptx.texts(), kernel, cuda.info.capability).map_err(no_entry)?;
         let mut loaded = lock(&self.0);
-        let mut took = None;
+        let (mut took, mut reports) = (None, None);
         let module = match loaded.iter().find(|(other, _)| std::ptr::eq(*other, text)) {
             Some((_, module)) => *module,
             None => {
                 let start = Instant::now();
                 let module = cuda.load(text)?;
+                reports = cuda.panic_record(module)?;
                 took = Some(start.elapsed());
                 loaded.push((text, module));
                 module
             }
         };
         drop(loaded);
+        if let Some(record) = reports {
+            device.panics().add(text, record);
+        }
         // Without the lock, because a logger is code of the user.
         if let Some(took) = took {
             let (kernel, origin) = (kernel.name(), kernel.origin());
@@ -51,6 +55,7 @@ impl Modules {
             debug!(target: "thalweg::module", "{device} loaded {kib} KiB of PTX in {took:?}, for `{kernel}` of `{origin}`");
         }
         let function = cuda.function(module, kernel.entry())?.ok_or_else(|| no_entry(NotFound::Absent))?;
+        device.panics().name(text, kernel.entry(), kernel.name());
         if let Some(slot) = cuda::cached(kernel, cuda.ordinal) {
             slot.store(function.as_ptr(), Ordering::Release);
         }

@@ -58,6 +58,7 @@
 
 mod compiler;
 mod error;
+mod panics;
 mod ptx;
 
 use std::env;
@@ -76,6 +77,12 @@ const TRIPLE: &str = "nvptx64-nvidia-cuda";
 
 /// The flag of rustc that passes an option to LLVM.
 const LLVM_ARGS: &str = "-Cllvm-args=";
+
+/// What the line of the flags has if panics are reported.
+const REPORTS: &str = "panics=reported";
+
+/// The environment variable by which [`build_to_out_dir`] lets kernels report panics.
+const PANICS: &str = "THALWEG_PTX_PANICS";
 
 /// The minor version of the oldest rustc 1.x that is known to work.
 const MINIMUM: u32 = 95;
@@ -98,6 +105,7 @@ pub struct PtxBuilder {
     target: String,
     features: Option<String>,
     llvm_args: Vec<String>,
+    reports: bool,
     compiler: Option<PathBuf>,
     recorded: Option<String>,
     work_dir: Option<PathBuf>,
@@ -113,6 +121,7 @@ impl PtxBuilder {
             target: "sm_75".into(),
             features,
             llvm_args: Vec::new(),
+            reports: false,
             compiler,
             recorded,
             work_dir,
@@ -137,6 +146,16 @@ impl PtxBuilder {
     /// whole loop.
     pub fn llvm_arg(mut self, option: &str) -> Self {
         self.llvm_args.push(option.into());
+        self
+    }
+
+    /// Lets a kernel that panics on a GPU report which kernel, block and thread it was, or not, which
+    /// is the default. Without a report a panic is a trap, and the host learns only that a launch
+    /// failed. A report is about 30 instructions more at each place that panics, and none elsewhere. It
+    /// knows neither the line nor the message, which the CPU device tells. `ptxas` accepts the reports
+    /// for every architecture, but no GPU has run them yet.
+    pub fn report_panics(mut self, on: bool) -> Self {
+        self.reports = on;
         self
     }
 
@@ -196,7 +215,7 @@ impl PtxBuilder {
 
         let text = fs::read_to_string(&asm).at(&asm)?;
         let sources = sources(&target_dir, &krate, &work)?;
-        Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources)
+        Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources, self.reports)
     }
 
     /// Returns what has changed since `ptx` was built: paths of sources relative to the crate, or
@@ -215,7 +234,7 @@ impl PtxBuilder {
     /// did. Returns the sysroot.
     fn core(&self, compiler: &Compiler, work: &Path, scratch: &Path) -> Result<PathBuf, Error> {
         // `core` itself has no loops for which the options of a crate are meant.
-        let without_features = Self { features: None, llvm_args: Vec::new(), ..self.clone() };
+        let without_features = Self { features: None, llvm_args: Vec::new(), reports: false, ..self.clone() };
         let id = format!("{} {}", compiler.name(), without_features.flags_line());
         let sysroot = work.join(format!("core-{:032x}", ptx::fingerprint(id.as_bytes())));
         if sysroot.exists() {
@@ -285,7 +304,8 @@ impl PtxBuilder {
         let flags = self.rustc_flags();
         let flags = flags.join(" ".as_ref());
         let features = self.features.iter().map(|features| format!(" features={features}")).collect::<String>();
-        format!("{} {}{features}", flags.display(), profile.join(" "))
+        let reports = if self.reports { format!(" {REPORTS}") } else { String::new() };
+        format!("{} {}{features}{reports}", flags.display(), profile.join(" "))
     }
 }
 
@@ -294,6 +314,9 @@ impl PtxBuilder {
 /// changes.
 ///
 /// If cargo compiles the crate for a GPU, it does nothing (see [`compiles_for_gpu`]).
+///
+/// With `THALWEG_PTX_PANICS=1` in the environment, kernels that panic on a GPU report where (see
+/// [`PtxBuilder::report_panics`]).
 ///
 /// With `THALWEG_PTX=none` in the environment it needs no compiler and writes [`Ptx::none`]. The
 /// crate then runs on the CPU device, and a launch on a GPU is an error that says so.
@@ -308,8 +331,10 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     let krate = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(Error::NotABuildScript)?);
     let out = env::var_os("OUT_DIR").ok_or(Error::NotABuildScript)?;
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    println!("cargo:rerun-if-env-changed={PANICS}");
+    let reports = env::var_os(PANICS).is_some_and(|set| set == "1");
     let without = without_ptx()?;
-    let ptx = if without { Ptx::none() } else { PtxBuilder::new(&krate).build()? };
+    let ptx = if without { Ptx::none() } else { PtxBuilder::new(&krate).report_panics(reports).build()? };
     ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
     if without {
         println!(

@@ -15,6 +15,8 @@ options:
   --target sm_NN     the oldest GPU that the PTX is for; default: the target that FILE names, or sm_75
                      if there is no FILE
   --llvm-args LIST   options for LLVM, separated by commas; default: those that FILE names
+  --report-panics    let kernels that panic on a GPU report which block and thread it was; default: as
+                     in FILE
   --features LIST    build with these features of the crate, separated by commas, and without its
                      default features
   --rustc PATH       the compiler; default: THALWEG_RUSTC, or the one that made FILE if there is a
@@ -39,12 +41,17 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut positional = Vec::new();
     let (mut target, mut features, mut llvm_args, mut rustc, mut work_dir) = (None, None, None, None, None);
-    let mut options = String::new();
+    let (mut options, mut reports) = (String::new(), false);
     while let Some(argument) = arguments.next() {
         let option = match &*argument {
             "-h" | "--help" => {
                 say!("{}", HELP.trim_end());
                 return ExitCode::SUCCESS;
+            }
+            "--report-panics" => {
+                reports = true;
+                options += " --report-panics";
+                continue;
             }
             "--target" => &mut target,
             "--features" => &mut features,
@@ -85,6 +92,7 @@ fn main() -> ExitCode {
         (None, Some(old)) => builder = old.llvm_args().fold(builder, PtxBuilder::llvm_arg),
         (None, None) => {}
     }
+    builder = builder.report_panics(reports || recorded.is_some_and(Ptx::reports_panics));
     if let Some(old) = recorded {
         builder = builder.like(old);
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::error::IoContext;
+use crate::panics;
 
 /// PTX and how it was made.
 ///
@@ -69,6 +70,7 @@ impl Ptx {
         target: &str,
         flags: &str,
         sources: Vec<Source>,
+        reports: bool,
     ) -> Result<Self, Error> {
         let mut text = format!(
             "// Made from Rust by thalweg-ptx-builder. Do not edit: change the sources and build again.\n\
@@ -81,7 +83,10 @@ impl Ptx {
         for (entry, origin) in origins {
             text += &format!("// entry: {entry} {origin}\n");
         }
-        let body = with_bounds(body, &bounds);
+        let mut body = with_bounds(body, &bounds);
+        if reports {
+            body = panics::reported(&body);
+        }
         text += &body;
         let ptx = Self::parse(text);
         let made = body.lines().find_map(|line| line.strip_prefix(".target "));
@@ -137,6 +142,13 @@ impl Ptx {
             origins: header().filter_map(origin).collect(),
             text,
         }
+    }
+
+    /// Returns whether the kernels report their panics (see
+    /// [`PtxBuilder::report_panics`](crate::PtxBuilder::report_panics)).
+    #[must_use]
+    pub fn reports_panics(&self) -> bool {
+        self.flags.split(' ').any(|flag| flag == crate::REPORTS)
     }
 
     /// Returns the options that the builder passed to LLVM (see
@@ -296,7 +308,7 @@ mod tests {
 
     fn check(extra: &str) -> Result<Ptx, Error> {
         let sources = vec![Source { path: "src/lib.rs".into(), fingerprint: 7 }];
-        Ptx::checked(&format!("{BODY}{extra}"), "rustc", "sm_75", "-C", sources)
+        Ptx::checked(&format!("{BODY}{extra}"), "rustc", "sm_75", "-C", sources, false)
     }
 
     #[test]
@@ -313,7 +325,7 @@ mod tests {
     #[test]
     fn the_options_for_llvm_read_back() {
         let flags = "-Ctarget-cpu=sm_80 -Cllvm-args=-a=1 -Cllvm-args=-b opt-level=3";
-        let ptx = Ptx::checked(BODY, "rustc", "sm_75", flags, Vec::new()).unwrap();
+        let ptx = Ptx::checked(BODY, "rustc", "sm_75", flags, Vec::new(), false).unwrap();
         assert_eq!(ptx.llvm_args().collect::<Vec<_>>(), ["-a=1", "-b"]);
     }
 
@@ -347,7 +359,7 @@ mod tests {
 
     #[test]
     fn ptx_that_would_not_load_is_refused() {
-        let made = |body, target| Ptx::checked(body, "", target, "", vec![]);
+        let made = |body, target| Ptx::checked(body, "", target, "", vec![], false);
         assert!(matches!(made(".target sm_75\n", "sm_75"), Err(Error::NoEntries)));
         assert!(matches!(made(".target sm_75\n", "sm_999"), Err(Error::UnknownTarget { .. })));
         let vprintf = ".extern .func  (.param .b32 func_retval0) vprintf\n(\n\t.param .b64 p\n)\n;\n";

@@ -199,3 +199,24 @@ fn a_reader_that_has_gone_is_no_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_thalweg-ptx")).arg("--help").stdout(writer).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
+
+#[test]
+fn kernels_report_panics_if_the_builder_is_asked() {
+    let fixture = Fixture::new("reports");
+    let plain = fixture.build().unwrap();
+    assert!(!plain.reports_panics() && !plain.text.contains("thalweg_panic"));
+    let builder = fixture.builder().report_panics(true);
+    let ptx = builder.build().unwrap();
+    assert!(ptx.reports_panics() && ptx.text.contains("thalweg_panic[2];"));
+    // `histogram` checks an index. What has no trap is as before.
+    let entry = |ptx: &Ptx, name: &str| {
+        ptx.text.split_once(&format!(".visible .entry {name}(")).unwrap().1.split_once("\n}").unwrap().0.to_owned()
+    };
+    let histogram = entry(&ptx, "histogram");
+    assert_eq!(histogram.matches("[thalweg_panic+8], 0, 1").count(), histogram.matches("trap;").count());
+    assert!(histogram.contains("trap;"));
+    assert_eq!(entry(&ptx, "saxpy"), entry(&plain, "saxpy"));
+    // The file says that it has reports.
+    assert_eq!(fixture.builder().changes(&ptx), ["the builder's flags"]);
+    assert!(builder.changes(&ptx).is_empty());
+}

@@ -7,6 +7,7 @@ mod half;
 mod integers;
 mod math;
 mod memory;
+mod panics;
 #[path = "../support/mod.rs"]
 mod support;
 mod tensor;

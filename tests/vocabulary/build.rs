@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for target in TARGETS {
         let built = match without {
             true => Ok(Ptx::none()),
-            false => PtxBuilder::new(".").target(target).features(target).build(),
+            false => PtxBuilder::new(".").target(target).features(target).report_panics(true).build(),
         };
         let ptx = match built {
             Err(Unbuilt::NoCompiler { .. }) if std::env::var_os("THALWEG_RUSTC").is_none() => {

@@ -19,6 +19,35 @@ unsafe impl Send for Module {}
 // SAFETY: CUDA allows several threads to use one module at once.
 unsafe impl Sync for Module {}
 
+/// Where the kernels of a module report the first panic: page-locked host memory, which outlives a
+/// failed context. thalweg-ptx-builder says what a kernel writes there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PanicRecord(NonNull<u32>);
+// SAFETY: The memory is never freed, and every access is a volatile load of one word.
+unsafe impl Send for PanicRecord {}
+// SAFETY: See above.
+unsafe impl Sync for PanicRecord {}
+
+impl PanicRecord {
+    const WORDS: usize = 7;
+
+    /// The number of the entry in the text of the module, from 0 on, and the positions of the block and
+    /// of the thread; `None` if no kernel has panicked.
+    pub(crate) fn read(self) -> Option<(usize, [u32; 3], [u32; 3])> {
+        // SAFETY: The record has `WORDS` words and is never freed. A GPU may write it at any time, so
+        // the loads are volatile. It writes the first word last, and each word once.
+        let word = |i: usize| unsafe { self.0.add(i).read_volatile() };
+        let entry = word(0).checked_sub(1)?;
+        Some((entry as usize, [1, 2, 3].map(word), [4, 5, 6].map(word)))
+    }
+
+    /// Makes a record of memory of the test.
+    #[cfg(test)]
+    pub(crate) fn of(words: &'static mut [u32; Self::WORDS]) -> Self {
+        Self(NonNull::from(words).cast())
+    }
+}
+
 impl Cuda {
     /// Compiles PTX for the device. The call waits for the compiler: tens of milliseconds, unless
     /// the driver's cache has the result.
@@ -49,6 +78,27 @@ impl Cuda {
             if log.is_empty() { Error::from(f) } else { Error::Ptx { log } }
         })?;
         Ok(Module(module))
+    }
+
+    /// Gives a module whose kernels report panics a record for them; `None` if they do not report
+    /// any. The record is never freed, as the module is never unloaded.
+    pub(crate) fn panic_record(&self, module: Module) -> Result<Option<PanicRecord>, Failure> {
+        let _current = self.enter()?;
+        let (mut variable, mut bytes) = (0, 0);
+        // SAFETY: `load` made the module, and the name is NUL-terminated. The call stores an address and
+        // a size.
+        match unsafe { ffi::cuModuleGetGlobal_v2(&mut variable, &mut bytes, module.0, c"thalweg_panic".as_ptr()) } {
+            Err(e) if e.is_not_found() => return Ok(None),
+            found => found?,
+        }
+        let record = self.host_alloc(PanicRecord::WORDS * size_of::<u32>(), false)?.cast::<u32>();
+        // SAFETY: `host_alloc` returned as many bytes, aligned to a page, and nobody else has them yet.
+        unsafe { record.as_ptr().write_bytes(0, PanicRecord::WORDS) };
+        let address = self.host_on_device(record.as_ptr().expose_provenance() as u64)?;
+        // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel of the
+        // module has been launched yet, so none reads it meanwhile. `address` is read during the call.
+        unsafe { ffi::cuMemcpyHtoD_v2(variable, (&raw const address).cast(), size_of::<u64>()) }?;
+        Ok(Some(PanicRecord(record)))
     }
 
     /// The module's function of this name; `None` if the module has none.

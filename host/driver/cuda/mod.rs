@@ -54,7 +54,7 @@ macro_rules! call_on {
 mod kernels;
 mod memory;
 
-pub(crate) use kernels::{Module, cached, remembered};
+pub(crate) use kernels::{Module, PanicRecord, cached, remembered};
 
 /// Loads and starts the driver, once.
 ///

@@ -16,6 +16,8 @@ pub mod integers;
 pub mod math;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod memory;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod panics;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_80"))]
 pub mod tensor;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
