@@ -259,7 +259,7 @@ unzip!(A B C D E F G H);
 impl<T: Plain> Event<PinnedBuffer<T>> {
     /// Number of elements of the buffer.
     pub fn len(&self) -> usize {
-        self.value().len()
+        self.value().count()
     }
 
     /// Whether the buffer has no elements.

@@ -29,6 +29,9 @@ impl<S> Stream<S> {
         let device = self.device();
         let mut f = HostFunction(Some(f));
         let guarded = move || {
+            if device.is_failed() {
+                return; // What `f` would see may be wrong. It is dropped, as a host function.
+            }
             let run = std::panic::AssertUnwindSafe(|| f.run());
             if let Err(panic) = std::panic::catch_unwind(run) {
                 let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {

@@ -16,6 +16,7 @@ use crate::fate::Fate;
 use crate::head::{Call, Code, Head};
 use crate::link::{Link, Trouble};
 use crate::lock;
+use crate::store::LONGEST_WAIT;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -64,7 +65,7 @@ impl Engine {
     /// Carries out a collective operation. `bytes` is what the operation needs on each rank: for
     /// [`Code::ReduceScatter`] and [`Code::AllGather`] a block for each rank, otherwise `count` elements.
     pub(crate) fn run(&self, seq: u64, call: Call, bytes: &mut [u8]) {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.min(LONGEST_WAIT);
         let run = Run { engine: self, seq, call, deadline };
         if let Err(failure) = run.collective(bytes).and_then(|()| run.flush()) {
             self.fate.fail(failure);
@@ -73,7 +74,7 @@ impl Engine {
 
     /// Carries out the messages of a group: sends all, then receives all.
     pub(crate) fn exchange(&self, seq: u64, sends: &[Message], receives: &[Message], bytes: &mut [u8]) {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.min(LONGEST_WAIT);
         let number = |peer: usize, way: usize| {
             let numbers = &mut lock(&self.messages)[peer][way];
             *numbers += 1;

@@ -82,8 +82,8 @@ pub use place::Place;
 pub use store::{Limits, Store, StoreServer};
 pub use world::{World, ranks};
 
-/// Locks a mutex, also after a panic poisoned it. No code of the user runs under a lock of this
-/// crate.
+/// Locks a mutex, also after a panic poisoned it. The only code of the user that runs under a lock
+/// of this crate is the program's logger.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

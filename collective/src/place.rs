@@ -1,5 +1,7 @@
 //! Where a process stands among the ranks: what launchers say in the environment.
 
+use std::fmt;
+
 use crate::error::{Error, Result};
 use crate::sha256::sha256;
 
@@ -16,7 +18,7 @@ use crate::sha256::sha256;
 /// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does, and
 /// `THALWEG_SECRET` is the secret of the ranks. Without it, the number of the job takes its place,
 /// which keeps jobs apart and strangers not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
     /// The number of this process, from 0.
@@ -33,6 +35,20 @@ pub struct Place {
     pub store: Option<String>,
     /// What the ranks prove to one another that they know.
     pub secret: Vec<u8>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secret, which would end in a log.
+        f.debug_struct("Place")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .field("local_rank", &self.local_rank)
+            .field("local_size", &self.local_size)
+            .field("master", &self.master)
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Place {

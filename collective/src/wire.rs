@@ -121,8 +121,7 @@ fn expect_magic(magic: &[u8]) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidData, "the other side does not speak this protocol"))
 }
 
-/// 16 bytes that nobody can guess: `RandomState` has random keys of the system, new in each call
-/// of a process.
+/// 16 bytes that nobody can guess: `RandomState` begins with random keys of the system.
 pub(crate) fn nonce() -> [u8; 16] {
     let mut nonce = [0; 16];
     for (k, bytes) in nonce.chunks_exact_mut(8).enumerate() {

@@ -18,7 +18,7 @@ use crate::lock;
 use crate::member::{Keep, Member, Watch};
 use crate::options::Options;
 use crate::place::Place;
-use crate::store::{Limits, Store, StoreServer};
+use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 
 /// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
 ///
@@ -91,7 +91,7 @@ impl World {
     /// # Errors
     /// A rank does not come in time, has another secret, or cannot be reached.
     pub fn join(place: &Place, options: Options) -> Result<Self> {
-        let deadline = Instant::now() + options.join;
+        let deadline = Instant::now() + options.join.min(LONGEST_WAIT);
         let failed = |reason: String| Error::Join { rank: place.rank, reason };
         let (store, server) = meeting_place(place, deadline).map_err(|why| failed(why.to_string()))?;
         let ip = match std::env::var("THALWEG_HOST") {

@@ -66,6 +66,11 @@ impl<T: Plain> PinnedBuffer<T> {
         Ok(unsafe { Self::from_block(block, len, pool.device()) })
     }
 
+    /// Number of elements. Unlike `len`, it makes no slice, because a host function may have one.
+    pub(crate) fn count(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn registered(device: Device, elements: Vec<T>) -> Result<Self, Returned<Vec<T>>> {
         let len = elements.len();
         Ok(match device.page_lock(elements)? {
@@ -263,7 +268,7 @@ impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
         // SAFETY: The driver says that kernels access the buffer's memory at `addr`, and `on_device`
         // has checked that it is aligned as the buffer is. It holds `len` elements, and stream `S` orders all uses of it,
         // because this is a view of the buffer's own slice.
-        Ok(unsafe { DeviceSlice::from_raw(addr, self.leaf().len()) })
+        Ok(unsafe { DeviceSlice::from_raw(addr, self.leaf().count()) })
     }
 
     /// Like [`mapped`](Self::mapped), for kernels that write the buffer.
@@ -274,12 +279,12 @@ impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
         let addr = self.on_device()?;
         // SAFETY: As in `mapped`. `&mut self` borrows the `On` exclusively, so there is no other
         // slice of the memory.
-        Ok(unsafe { DeviceSlice::from_raw_mut(addr, self.leaf().len()) })
+        Ok(unsafe { DeviceSlice::from_raw_mut(addr, self.leaf().count()) })
     }
 
     fn on_device(&self) -> Result<u64> {
-        let host = self.leaf().as_ptr().addr() as u64;
-        if self.leaf().is_empty() {
+        let host = self.leaf().ptr.as_ptr().addr() as u64;
+        if self.leaf().count() == 0 {
             return Ok(host);
         }
         let device = self.stream().device();

@@ -371,8 +371,10 @@ impl Device {
     }
 
     /// Marks the device as failed. From now on its calls return [`Error::Poisoned`] with this cause,
-    /// and no event of it gives its resource to the host, also one that is recorded already. Work
-    /// that was enqueued before goes on. The first cause stays.
+    /// no event of it gives its resource to the host or to a stream, also one that is recorded
+    /// already, and host functions that have not begun are dropped. Other work that was enqueued
+    /// before goes on, also that of other devices whose streams already wait for events of this one.
+    /// The first cause stays.
     ///
     /// This is for code that takes part in the work of streams and learns that results are wrong: a
     /// collective operation whose peer is gone leaves a partial sum, and nobody may read it. It may
@@ -391,8 +393,16 @@ impl Device {
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     pub fn fail(self, cause: impl Into<String>) {
-        self.0.cause.get_or_init(|| cause.into());
+        // The conversion may be a user's code, so it does not run while the cell is initialised.
+        let cause = cause.into();
+        self.0.cause.get_or_init(|| cause);
         self.0.poisoned.store(true, Ordering::Release);
+    }
+
+    /// Whether the device is known to have failed. Unlike [`usable`](Device::usable), it answers in a
+    /// host function, too.
+    pub(crate) fn is_failed(self) -> bool {
+        self.0.poisoned.load(Ordering::Acquire)
     }
 
     /// Keeps an error, which [`check`](Device::check) reports.

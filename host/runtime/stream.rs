@@ -109,6 +109,7 @@ impl StreamInner {
     #[inline]
     pub(crate) fn wait(&self, event: &Lease) -> Result<()> {
         self.device.usable()?;
+        event.device().usable()?;
         self.device.seen(self.handle.wait(event.handle()))
     }
 

@@ -19,7 +19,7 @@ use crate::assembly::Assembly;
 use crate::batch::{byte_ranges, padded};
 use crate::canvas::{Canvas, Pixels};
 use crate::lock;
-use crate::photo::decode_photo;
+use crate::photo::{MAX_FILE, decode_photo};
 use crate::queue::{Queue, message};
 use crate::staging;
 
@@ -31,7 +31,8 @@ impl Canvas<'_> {
     /// it is of a kind that the host must decode, and `None` if this is no regular file or if the
     /// device is not to decode anything.
     pub(crate) fn jpeg_in_file(&mut self, file: &File) -> Result<Option<Vec<u8>>, DecodeError> {
-        let length = file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
+        let length =
+            file.metadata().ok().filter(|file| file.is_file() && file.len() <= MAX_FILE).map(|file| file.len());
         let Some(length) = length.and_then(|len| usize::try_from(len).ok()).filter(|len| self.takes_jpeg && *len > 0)
         else {
             return Ok(None);

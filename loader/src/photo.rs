@@ -28,7 +28,7 @@ const MAX_SIDE: u32 = 16384;
 
 /// The most bytes to read of a file. No image of that size needs more: 16384 x 16384 pixels of 8
 /// bytes are half of it, and the rest is for metadata.
-const MAX_FILE: u64 = 4 << 30;
+pub(crate) const MAX_FILE: u64 = 4 << 30;
 
 /// The most memory that the PNG decoder may allocate beside the image: rows, a palette, a colour
 /// profile.

@@ -279,16 +279,31 @@ fn nothing_leaves_a_device_that_has_failed() {
             let (x, y) = (filled(a, 10, 1), filled(a, 10, 2));
             gate.hold(&a);
             a.launch_host(move || device.fail("the first cause")).unwrap();
+            let (said, heard) = mpsc::channel();
+            a.launch_host(move || said.send(()).unwrap()).unwrap();
             let x = b.record(a.hand(x, &b).unwrap()).unwrap();
             let y = a.record(y).unwrap();
             device.usable().unwrap();
             gate.open();
             let error = x.synchronize().map(drop).unwrap_err().error;
             assert!(matches!(&error, Error::Poisoned { cause, .. } if cause == "the first cause"), "{error}");
+            // A host function after it could have seen what is wrong, so it was dropped.
+            assert_eq!(heard.try_recv(), Err(mpsc::TryRecvError::Disconnected));
             device.fail("another cause");
             assert_eq!(y.query().map(drop).unwrap_err().to_string(), error.to_string());
             assert_eq!(a.synchronize().unwrap_err().to_string(), error.to_string());
             assert_eq!(b.alloc::<u8>(1).map(drop).unwrap_err().to_string(), error.to_string());
         });
     }
+}
+
+#[test]
+fn no_stream_of_another_device_takes_over_what_a_failed_device_has() {
+    let (failed, other) = (Device::new_cpu().unwrap(), Device::new_cpu().unwrap());
+    let event = failed.per_thread(|s| s.record(s.bind(failed.pinned::<u8>(10).unwrap()).unwrap()).unwrap()).unwrap();
+    assert_eq!(event.len(), 10);
+    failed.fail("the peer is gone");
+    let refused = other.per_thread(|s| s.wait(event).map(drop).unwrap_err().error).unwrap();
+    assert!(matches!(&refused, Error::Poisoned { cause, .. } if cause == "the peer is gone"), "{refused}");
+    other.usable().unwrap();
 }

@@ -658,3 +658,13 @@ fn what_a_kernel_cannot_do_is_refused() {
     let y = read(s, &y);
     assert!(y[0] == 12.0 && y[1].is_nan() && y[2].is_nan(), "{y:?}");
 }
+
+#[test]
+fn patches_of_no_pixels_are_an_error() {
+    for &device in devices() {
+        let s = &stream(device);
+        let (x, mut y) = (up(s, &[0f32; 3 * 32 * 32]), room::<f32>(s, 0));
+        let error = kernels::patches(s, [1, 3, 32, 0], &x, &mut y).unwrap_err().to_string();
+        assert!(error.contains("patches_f32"), "{error}");
+    }
+}

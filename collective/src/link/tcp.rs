@@ -72,7 +72,6 @@ impl Pending {
 }
 
 /// The side of a rank before the ranks are connected: it listens.
-#[derive(Debug)]
 pub(crate) struct Porch {
     listener: TcpListener,
     rank: usize,

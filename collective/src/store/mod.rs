@@ -56,7 +56,7 @@ enum Request {
 }
 
 /// The longest wait of one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Request {
     fn encode(&self) -> Vec<u8> {
@@ -198,7 +198,7 @@ impl Store {
     /// # Errors
     /// Nobody answers in time, or the store has another secret.
     pub fn connect(address: impl ToSocketAddrs, secret: &[u8], timeout: Duration) -> Result<Self, StoreError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST_WAIT);
         loop {
             let tried = address.to_socket_addrs().map(|all| first_of(all, secret));
             match tried {

@@ -151,6 +151,7 @@ macro_rules! attention {
             )
             require {
                 (1..=$d).contains(&size), heads >= 1, sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
+                3 * heads * size < 1 << 32,
                 cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * size,
                 dout.len() == rows * heads * size, logs.len() == rows * heads, deltas.len() == rows * heads,
                 dqkv.len() == qkv.len(),

@@ -13,7 +13,7 @@ macro_rules! patches {
             $(#[$doc])*
             pub(super) fn $name(
                 t: impl Simt, images: u32, channels: u32, size: u32, side: u32, x: In<f32>[images, channels, size, size],
-                y: Out<$e>[rows = images * (size / side) * (size / side), columns = channels * side * side] by [block, rank],
+                y: Out<$e>[rows = images * (size / side.max(1)) * (size / side.max(1)), columns = channels * side * side] by [block, rank],
             )
             require { side >= 1, size % side == 0 }
             grid(rows) block(32)
