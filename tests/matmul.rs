@@ -150,25 +150,10 @@ impl<T: Number> Stored<T> {
 
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
-        Activation::GeluTanh => {
-            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-        }
-        Activation::GeluErf => x / 2.0 * (1.0 + erf(x / 2f64.sqrt())),
+        Activation::GeluTanh => oracle::gelu(x, false),
+        Activation::GeluErf => oracle::gelu(x, true),
         _ => x,
     }
-}
-
-/// The error function by its series, for arguments whose terms do not cancel much.
-fn erf(x: f64) -> f64 {
-    if x.abs() > 5.0 {
-        return x.signum();
-    }
-    let (mut term, mut sum) = (x, x);
-    for n in 1..200 {
-        term *= -x * x / f64::from(n);
-        sum += term / f64::from(2 * n + 1);
-    }
-    sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
 fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S>, case: &Case) {

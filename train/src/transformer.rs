@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use thalweg::{DeviceBuffer, Event, LiveBrand, On, PinnedBuffer, Stream};
-use thalweg_kernels::train::SETTINGS;
+use thalweg_kernels::train::{PARTS, SETTINGS};
 
 use crate::blocks::ScratchOn;
 use crate::error::Result;
@@ -14,9 +14,6 @@ use crate::model::{Batch, Config, Model, PassOn};
 use crate::optimiser::{AdamW, Update};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
-
-/// The number of partial sums of a gradient's norm.
-const PARTS: usize = 16384;
 
 /// A transformer over sequences of tokens, with AdamW, on one stream.
 ///

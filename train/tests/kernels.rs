@@ -3,6 +3,7 @@
 
 mod support;
 
+use oracle::{erf, gelu};
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::{Random, devices};
@@ -141,24 +142,6 @@ fn norms<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
         close_of("dweight", &read(s, &dw), &affine[0], &terms[2], 2e-6);
         close_of("dbias", &read(s, &db), &affine[1], &terms[2], 2e-6);
     }
-}
-
-/// The error function by its series.
-fn erf(x: f64) -> f64 {
-    if x.abs() > 5.0 {
-        return x.signum();
-    }
-    let (mut term, mut sum) = (x, x);
-    for n in 1..200 {
-        term *= -x * x / f64::from(n);
-        sum += term / f64::from(2 * n + 1);
-    }
-    sum * 2.0 / std::f64::consts::PI.sqrt()
-}
-
-fn gelu(x: f64, by_erf: bool) -> f64 {
-    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-    x / 2.0 * (1.0 + if by_erf { erf(x / 2f64.sqrt()) } else { u.tanh() })
 }
 
 fn gelus<T: Activation>(n: usize, by_erf: bool, seed: u64) {

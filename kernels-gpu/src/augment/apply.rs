@@ -59,57 +59,43 @@ struct Input {
     sums: In<f32>,
 }
 
-kernel! {
+macro_rules! augment {
+    ($($(#[$doc:meta])* $name:ident <$e:ident> by $narrow:expr;)*) => {$(
+        kernel! {
+            $(#[$doc])*
+            pub unsafe fn $name(
+                cx: impl Cooperative, images: u32, size: u32, bytes: u64, measured: bool, blurs: bool,
+                luma: [f32; 3], scale: [f32; 3], shift: [f32; 3],
+                records: In<u32>, rgb: In<u8>, sums: In<f32>, out: Out<$e>,
+            )
+            require {
+                (1..=65535).contains(&images),
+                (1..=16384).contains(&size),
+                !blurs || size >= 7,
+                records.len() == images * RECORD_WORDS,
+                records.is_aligned(16),
+                rgb.len() == bytes,
+                sums.len() == images * size.div_ceil(SUM_COLUMNS) * size.div_ceil(ROWS),
+                out.len() == images * 3 * size * size,
+            }
+            grid(size.div_ceil(COLUMNS), size.div_ceil(ROWS), images) block(THREADS, STRIPS) shared((TILE + WINDOW) * 4)
+            {
+                let input = Input { size, bytes, measured, luma, scale, shift, records, rgb, sums };
+                tile(cx, input, blurs, |at, v| out.set(cx, at, $narrow(v)));
+            }
+        }
+    )*};
+}
+augment! {
     /// Computes the augmented images `out` [B, 3, S, S], where S is `size`.
     ///
     /// `sums` are those of [`measure`](super::measure), and are read only if `measured` says so;
     /// otherwise the contrast of every image must be 1. An element is
     /// `x scale[channel] + shift[channel]`, with x from 0 to 1. If an image is blurred, S must be at
     /// least 7: this is checked here for all images by the flag `blurs`.
-    pub unsafe fn augment_f32(
-        cx: impl Cooperative, images: u32, size: u32, bytes: u64, measured: bool, blurs: bool,
-        luma: [f32; 3], scale: [f32; 3], shift: [f32; 3],
-        records: In<u32>, rgb: In<u8>, sums: In<f32>, out: Out<f32>,
-    )
-    require {
-        (1..=65535).contains(&images),
-        (1..=16384).contains(&size),
-        !blurs || size >= 7,
-        records.len() == images * RECORD_WORDS,
-        records.is_aligned(16),
-        rgb.len() == bytes,
-        sums.len() == images * size.div_ceil(SUM_COLUMNS) * size.div_ceil(ROWS),
-        out.len() == images * 3 * size * size,
-    }
-    grid(size.div_ceil(COLUMNS), size.div_ceil(ROWS), images) block(THREADS, STRIPS) shared((TILE + WINDOW) * 4)
-    {
-        let input = Input { size, bytes, measured, luma, scale, shift, records, rgb, sums };
-        tile(cx, input, blurs, |at, v| out.set(cx, at, v));
-    }
-}
-
-kernel! {
+    augment_f32 <f32> by core::convert::identity;
     /// Does the same as [`augment_f32`], with elements in bfloat16, rounded to nearest even.
-    pub unsafe fn augment_bf16(
-        cx: impl Cooperative, images: u32, size: u32, bytes: u64, measured: bool, blurs: bool,
-        luma: [f32; 3], scale: [f32; 3], shift: [f32; 3],
-        records: In<u32>, rgb: In<u8>, sums: In<f32>, out: Out<bf16>,
-    )
-    require {
-        (1..=65535).contains(&images),
-        (1..=16384).contains(&size),
-        !blurs || size >= 7,
-        records.len() == images * RECORD_WORDS,
-        records.is_aligned(16),
-        rgb.len() == bytes,
-        sums.len() == images * size.div_ceil(SUM_COLUMNS) * size.div_ceil(ROWS),
-        out.len() == images * 3 * size * size,
-    }
-    grid(size.div_ceil(COLUMNS), size.div_ceil(ROWS), images) block(THREADS, STRIPS) shared((TILE + WINDOW) * 4)
-    {
-        let input = Input { size, bytes, measured, luma, scale, shift, records, rgb, sums };
-        tile(cx, input, blurs, |at, v| out.set(cx, at, bf16::from_f32(v)));
-    }
+    augment_bf16 <bf16> by bf16::from_f32;
 }
 
 /// Returns the index that `i` stands for, among `size`, where the borders are reflected without

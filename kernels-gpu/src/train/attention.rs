@@ -38,6 +38,7 @@ use super::sequences::sequence_of;
 /// log2 of e.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
 /// Threads of a block.
+#[cfg(not(target_arch = "nvptx64"))]
 const THREADS: u32 = 128;
 
 /// The rows of a sequence in a buffer.

@@ -411,7 +411,7 @@ pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
     settings: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
     let n = count(gradient.len());
-    let threads = n.clamp(1, optimiser::PARTS);
+    let threads = n.clamp(1, optimiser::PARTS as u32);
     let parts = start_of(parts, threads as usize);
     optimiser::squares(on, n, threads, gradient, parts)?;
     // With fewer settings there is no factor, which the launcher reports.

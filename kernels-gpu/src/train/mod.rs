@@ -39,6 +39,6 @@ pub use self::{
     },
     loss::{argmax, cross_entropy},
     norm::norm_backward,
-    optimiser::{SETTINGS, adamw, settings},
+    optimiser::{PARTS, SETTINGS, adamw, settings},
     pool::{pool, pool_backward},
 };

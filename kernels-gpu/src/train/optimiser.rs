@@ -15,8 +15,10 @@
 use thalweg_simt::kernel;
 
 /// The number of threads that sum squares, and so the most parts of the sum.
-pub(super) const PARTS: u32 = 16384;
+#[cfg(not(target_arch = "nvptx64"))]
+pub const PARTS: usize = 16384;
 /// The number of settings.
+#[cfg(not(target_arch = "nvptx64"))]
 pub const SETTINGS: usize = 8;
 
 kernel! {

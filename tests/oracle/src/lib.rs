@@ -13,6 +13,7 @@ mod allocate;
 mod augment;
 mod close;
 mod compress;
+mod gelu;
 mod images;
 mod patches;
 mod profile;
@@ -25,6 +26,7 @@ pub use close::{
     PLANE_ERROR, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, max_error, relevance_error, wide,
 };
 pub use compress::{Tokens, compress};
+pub use gelu::{erf, gelu};
 pub use images::{Content, ImageSpec, SplitMix};
 pub use patches::{entropy, features, grid, histograms};
 pub use profile::{PROFILE_SIDE, Profile, arr_coc_0_1, profile_information, top};
