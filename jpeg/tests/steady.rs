@@ -138,3 +138,33 @@ fn files_of_a_large_batch_are_read_as_alone() {
         assert!(decode(&[view])[0] == together[i], "file {i}");
     }
 }
+
+/// A batch uses the memory of the one before it again. A file that breaks off while its data is read
+/// leaves no record of its own there, and the record of the earlier file must not count either: its
+/// image would be decoded over the one beside it.
+#[test]
+fn nothing_of_an_earlier_batch_is_decoded_in_the_place_of_a_broken_file() {
+    let _alone = alone();
+    let with_restarts = |side, seed| encode(&Kind { restart: 1, ..kind(side, side, seed) });
+    let (small, large, good) = (with_restarts(16, 1), with_restarts(64, 2), with_restarts(64, 3));
+    let mut broken = with_restarts(48, 4);
+    let marker = broken.windows(2).position(|bytes| bytes == [0xFF, 0xD0]).unwrap();
+    broken[marker + 1] = 0xD3;
+    let expected = reference::decode(&good).2;
+    for device in Device::all() {
+        let stream = device.stream::<Decode>().unwrap();
+        let mut decoder = Decoder::new(device);
+        for _ in 0..20 {
+            // The large image lies behind the small one, where the good one is in the next batch.
+            let before = decoder.read(&[&small, &large]).unwrap();
+            let images = decoder.decode(&stream, before).unwrap().synchronize().unwrap();
+            decoder.recycle(Event::ready(images));
+            let batch = decoder.read(&[&good, &broken]).unwrap();
+            let images = decoder.decode(&stream, batch).unwrap().synchronize().unwrap();
+            assert!(matches!(images.image(1), Err(JpegError::Broken { what: "a restart marker is missing", .. })));
+            let place = images.image(0).unwrap().bytes;
+            let bytes = stream.read_blocking(&stream.bind(images.rgb).unwrap()).unwrap();
+            assert!(bytes[place] == expected, "{device}");
+        }
+    }
+}
