@@ -109,6 +109,16 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
             features: s.alloc(rows * width)?,
         })
     }
+
+    /// Makes room for `rows` new rows, of which no gradient is needed: the blocks use the same buffers in
+    /// turn. Each block keeps queries, keys and values of `all` rows, which are those that the new ones see
+    /// and themselves.
+    pub(crate) fn cached(s: &Stream<S>, shape: Shape, rows: usize, all: usize) -> thalweg::Result<Self> {
+        let depth = shape.depth;
+        let mut room = Self::new(s, Shape { depth: depth.min(1), ..shape }, rows)?;
+        room.qkv = (0..depth).map(|_| s.alloc(3 * all * shape.width)).collect::<Result<_, _>>()?;
+        Ok(room)
+    }
 }
 
 impl<S: Brand, E: Precision> ActivationsOn<S, E> {
@@ -174,28 +184,48 @@ impl Blocks {
         batch: &Sequences<'_, S>,
         a: &mut ActivationsOn<S, E>,
     ) -> thalweg::Result<()> {
+        self.extend(s, w, batch, (0, batch.cu_seqlens), a)
+    }
+
+    /// Does the same as [`forward`](Self::forward) for the last rows of the sequences. The activations have
+    /// the queries, keys and values of `before` rows, which the new ones follow; `cu_k` says where the
+    /// sequences of all rows begin and end. With rows before, there is one sequence.
+    pub(crate) fn extend<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        batch: &Sequences<'_, S>,
+        (before, cu_k): (usize, &DeviceSlice<S, i32>),
+        a: &mut ActivationsOn<S, E>,
+    ) -> thalweg::Result<()> {
         let &Shape { width, heads, eps, gelu: form, .. } = &self.shape;
         let &Sequences { rows, prefix, cu_seqlens } = batch;
-        let n = rows * width;
-        for (k, block) in self.blocks.iter().enumerate() {
-            let (before, after) = a.x.split_at_mut(k + 1);
-            let (x, next) = (before[k].slice(..n)?, after[0].slice_mut(..n)?);
+        let (n, all) = (rows * width, (before + rows) * width);
+        let (kept, depth) = (a.mid.len(), self.blocks.len());
+        for (place, block) in self.blocks.iter().enumerate() {
+            let k = place % kept;
+            let (first, second) = a.x.split_at_mut(k + 1);
+            let (x, next) = (&mut first[k], &mut second[0]);
+            // With buffers for one block only, the two of the residual stream change roles.
+            let (x, next) = if kept < depth && place % 2 == 1 { (next, x) } else { (x, next) };
+            let (x, next) = (x.slice(..n)?, next.slice_mut(..n)?);
             let normed = a.normed1[k].slice_mut(..n)?;
             block.norm1.forward(s, w, (rows, eps), x, a.stats[2 * k].slice_mut(..2 * rows)?, normed)?;
-            let qkv = a.qkv[k].slice_mut(..3 * n)?;
-            block.qkv.forward(s, w, rows, normed, qkv)?;
+            let kv = place % a.qkv.len();
+            let qkv = a.qkv[kv].slice_mut(..3 * all)?;
+            block.qkv.forward(s, w, rows, normed, qkv.slice_mut(3 * (all - n)..)?)?;
             let out = a.attended[k].slice_mut(..n)?;
             attention(
                 s,
                 Attention {
-                    rows: [rows as u32; 2],
+                    rows: [rows as u32, (before + rows) as u32],
                     heads: [heads as u32, (width / heads) as u32],
                     prefix,
                     cu_q: cu_seqlens,
-                    cu_k: cu_seqlens,
-                    q: qkv,
-                    k: qkv.slice(width.min(3 * n)..)?,
-                    v: qkv.slice((2 * width).min(3 * n)..)?,
+                    cu_k,
+                    q: qkv.slice(3 * (all - n)..)?,
+                    k: qkv.slice(width.min(3 * all)..)?,
+                    v: qkv.slice((2 * width).min(3 * all)..)?,
                     strides: [3 * width as u32; 2],
                     out,
                     logs: a.logs[k].slice_mut(..rows * heads)?,
@@ -211,9 +241,9 @@ impl Blocks {
             gelu(s, form == Gelu::Erf, hidden, activated)?;
             block.fc2.wide(s, w, rows, activated, Some(mid), next)?;
         }
-        let depth = self.blocks.len();
-        let stats = a.stats[2 * depth].slice_mut(..2 * rows)?;
-        self.norm.forward(s, w, (rows, eps), a.x[depth].slice(..n)?, stats, a.features.slice_mut(..n)?)
+        let last = if kept < depth { depth % 2 } else { depth };
+        let stats = a.stats[2 * kept].slice_mut(..2 * rows)?;
+        self.norm.forward(s, w, (rows, eps), a.x[last].slice(..n)?, stats, a.features.slice_mut(..n)?)
     }
 
     /// Computes the gradients of all weights, and that of the input in `scratch.dx`, from the gradient

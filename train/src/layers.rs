@@ -1,10 +1,12 @@
 //! Linear layers and layer norms, forward and backward, as functions on a stream.
 
+use std::ops::Range;
+
 use thalweg::{Brand, DeviceSlice, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
-use crate::layout::{Linear, Norm};
+use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
 
 /// The flat weights of a model, as numbers and as operands of products.
@@ -26,6 +28,39 @@ pub(crate) struct Gradients<'a, S> {
     pub(crate) parts: &'a mut DeviceSlice<S, f32>,
     /// Whether new gradients are added to the old ones.
     pub(crate) add: bool,
+}
+
+/// The places of what turns tokens into rows: a linear layer, and a linear function of the position.
+#[derive(Clone, Debug)]
+pub(crate) struct Embedding {
+    pub(crate) embed: Linear,
+    pub(crate) position: Range<usize>,
+}
+
+impl Embedding {
+    pub(crate) fn new(layout: &mut Layout, prefix: &str, width: usize, inputs: usize) -> Self {
+        let embed = layout.linear(&format!("{prefix}embed"), width, inputs);
+        Self { embed, position: layout.add(format!("{prefix}position.weight"), &[width, 2]) }
+    }
+
+    /// Computes rows `x` from tokens [rows, inputs] and their positions [rows, 2]. `operands` gets the
+    /// tokens as operands.
+    pub(crate) fn forward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        rows: usize,
+        [tokens, position]: [&DeviceSlice<S, f32>; 2],
+        operands: &mut DeviceSlice<S, E>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let width = self.embed.outputs;
+        let tokens = E::rounded(s, tokens, operands)?;
+        self.embed.wide(s, w, rows, tokens, None, x)?;
+        let weight = Matrix::new(w.wide.slice(self.position.clone())?, width, 2).transposed();
+        let epilogue = Epilogue { accumulate: true, ..Default::default() };
+        matmul(s, 1, Matrix::new(position, rows, 2), weight, &epilogue, MatrixMut::new(x, rows, width))
+    }
 }
 
 impl Linear {

@@ -14,6 +14,7 @@
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
 //! | `model` | the model as functions on a stream; [`Config`], [`Batch`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
+//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
 //! | `blocks`, `layers` | the blocks of a transformer; linear layers and norms |
 //! | `optimiser` | [`AdamW`], [`Schedule`] |
 //! | `layout` | [`Layout`]: where the weights lie in a flat buffer |
@@ -33,6 +34,7 @@ mod optimiser;
 mod precision;
 mod tensors;
 mod transformer;
+mod vision_language;
 
 pub use blocks::Gelu;
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
@@ -43,3 +45,4 @@ pub use optimiser::{AdamW, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
+pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};

@@ -1,14 +1,12 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 
-use std::ops::Range;
-
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Plain, Resource, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
 use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Gradients, Weights};
+use crate::layers::{Embedding, Gradients, Weights};
 use crate::layout::{Layout, Linear};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
@@ -176,8 +174,7 @@ impl Batch<'_> {
 pub(crate) struct Model {
     pub(crate) config: Config,
     pub(crate) layout: Layout,
-    embed: Linear,
-    position: Range<usize>,
+    embedding: Embedding,
     blocks: Blocks,
     head: Linear,
 }
@@ -276,11 +273,10 @@ impl Model {
             return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
         }
         let mut layout = Layout::default();
-        let embed = layout.linear("embed", width, inputs);
-        let position = layout.add("position.weight", &[width, 2]);
+        let embedding = Embedding::new(&mut layout, "", width, inputs);
         let blocks = Blocks::new(&mut layout, shape, "");
         let head = layout.linear("head", classes, width);
-        Ok(Self { config, layout, embed, position, blocks, head })
+        Ok(Self { config, layout, embedding, blocks, head })
     }
 
     /// Makes room for the gradients of `rows` rows.
@@ -306,13 +302,8 @@ impl Model {
         let Config { inputs, width, classes, .. } = self.config;
         let (rows, sequences) = (pass.rows, pass.sequences);
         let n = rows * width;
-        let tokens = E::rounded(s, pass.tokens.slice(..rows * inputs)?, &mut pass.operands)?;
-        let x = pass.activations.input(n)?;
-        self.embed.wide(s, w, rows, tokens, None, x)?;
-        let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
-        let weight = Matrix::new(w.wide.slice(self.position.clone())?, width, 2).transposed();
-        let epilogue = Epilogue { accumulate: true, ..Default::default() };
-        matmul(s, 1, place, weight, &epilogue, MatrixMut::new(x, rows, width))?;
+        let inputs = [pass.tokens.slice(..rows * inputs)?, pass.position.slice(..2 * rows)?];
+        self.embedding.forward(s, w, rows, inputs, &mut pass.operands, pass.activations.input(n)?)?;
 
         let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
         let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
@@ -372,10 +363,10 @@ impl Model {
         let dy = E::rounded(s, dx, &mut scratch.operand)?;
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
         let mut g = Gradients { flat, parts: &mut scratch.parts, add };
-        self.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
+        self.embedding.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
         let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
         let epilogue = Epilogue { accumulate: add, ..Default::default() };
-        let to = MatrixMut::new(g.flat.slice_mut(self.position.clone())?, width, 2);
+        let to = MatrixMut::new(g.flat.slice_mut(self.embedding.position.clone())?, width, 2);
         matmul(s, 1, Matrix::new(dx, rows, width).transposed(), place, &epilogue, to)
     }
 }

@@ -1,0 +1,310 @@
+//! The vision-language model: against the results of an independent program in f64, and against a plain
+//! reference in f64 over random shapes.
+
+mod support;
+
+use oracle::gelu;
+use proptest::prelude::*;
+use proptest::sample::select;
+use support::{Random, devices, distance, golden};
+use thalweg::simt::bf16;
+use thalweg::{Device, stream_tags};
+use thalweg_train::{
+    Data, Error, Gelu, Precision, Tensors, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig,
+};
+
+stream_tags!(Work, Other);
+
+fn numbers(tensors: &Tensors, name: &str) -> Vec<f32> {
+    match &tensors.tensors[name].data {
+        Data::F32(data) => data.clone(),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+/// Checks logits, and the text if the precision is that of the file.
+fn agrees<E: Precision>(device: Device, bound: f64, writes: bool) {
+    let (weights, expected) = (golden("vlm/weights"), golden("vlm/expected"));
+    let work = device.stream::<Work>().unwrap();
+    let mut model = VisionLanguage::<_, E>::from_tensors(&work, &weights).unwrap();
+    let (tokens, position) = (numbers(&expected, "tokens"), numbers(&expected, "position"));
+    let (prompt, ids) = (expected.i32("prompt").unwrap(), expected.i32("ids").unwrap());
+    let logits = model.logits(&tokens, &position, prompt).unwrap();
+    let error = distance(&logits, &numbers(&expected, "logits"));
+    assert!(error <= bound, "{device}: the logits are off by {error:.2e}, and {bound:.0e} is allowed");
+    if writes {
+        let text = model.generate(&tokens, &position, prompt, ids.len() - prompt.len()).unwrap();
+        assert_eq!([prompt, &text].concat(), ids, "{device}");
+    }
+}
+
+#[test]
+fn logits_and_text_agree_with_f64() {
+    for &device in devices() {
+        agrees::<f32>(device, 1e-5, true);
+        agrees::<bf16>(device, 2e-2, false);
+    }
+}
+
+/// The model in f64: each row of image and text anew for each token, without a cache.
+struct Reference<'a> {
+    file: &'a Tensors,
+    config: VisionLanguageConfig,
+}
+
+type Rows = Vec<Vec<f64>>;
+
+impl Reference<'_> {
+    fn weight(&self, name: &str) -> Vec<f64> {
+        numbers(self.file, name).into_iter().map(f64::from).collect()
+    }
+
+    fn linear(&self, x: &Rows, name: &str) -> Rows {
+        let (w, b) = (self.weight(&format!("{name}.weight")), self.weight(&format!("{name}.bias")));
+        let of = |row: &Vec<f64>| b.iter().enumerate().map(|(o, b)| b + dot(row, &w[o * row.len()..])).collect();
+        x.iter().map(of).collect()
+    }
+
+    fn norm(&self, x: &Rows, name: &str) -> Rows {
+        let (w, b) = (self.weight(&format!("{name}.weight")), self.weight(&format!("{name}.bias")));
+        let of = |row: &Vec<f64>| {
+            let n = row.len() as f64;
+            let mean = row.iter().sum::<f64>() / n;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+            let root = (variance + f64::from(self.config.eps)).sqrt();
+            row.iter().zip(w.iter().zip(&b)).map(|(v, (w, b))| (v - mean) / root * w + b).collect()
+        };
+        x.iter().map(of).collect()
+    }
+
+    /// `sees` says whether a row attends to another.
+    fn blocks(
+        &self,
+        mut x: Rows,
+        prefix: &str,
+        (heads, depth): (usize, usize),
+        sees: impl Fn(usize, usize) -> bool,
+    ) -> Rows {
+        let erf = self.config.gelu == Gelu::Erf;
+        for k in 0..depth {
+            let name = |part: &str| format!("{prefix}blocks.{k}.{part}");
+            let qkv = self.linear(&self.norm(&x, &name("norm1")), &name("attn.qkv"));
+            let width = x[0].len();
+            let size = width / heads;
+            let mut attended = vec![vec![0.0; width]; x.len()];
+            for (i, out) in attended.iter_mut().enumerate() {
+                for head in 0..heads {
+                    let at = |part: usize| part * width + head * size..part * width + (head + 1) * size;
+                    let seen: Vec<usize> = (0..x.len()).filter(|&j| sees(i, j)).collect();
+                    let score = |j: usize| dot(&qkv[i][at(0)], &qkv[j][at(1)]) / (size as f64).sqrt();
+                    let powers: Vec<f64> = seen.iter().map(|&j| score(j).exp()).collect();
+                    let sum: f64 = powers.iter().sum();
+                    for (&j, p) in seen.iter().zip(&powers) {
+                        for c in 0..size {
+                            out[head * size + c] += p / sum * qkv[j][2 * width + head * size + c];
+                        }
+                    }
+                }
+            }
+            add(&mut x, &self.linear(&attended, &name("attn.proj")));
+            let mut hidden = self.linear(&self.norm(&x, &name("norm2")), &name("mlp.fc1"));
+            hidden.iter_mut().flatten().for_each(|v| *v = gelu(*v, erf));
+            add(&mut x, &self.linear(&hidden, &name("mlp.fc2")));
+        }
+        self.norm(&x, &format!("{prefix}norm"))
+    }
+
+    /// The logits of each text token.
+    fn logits(&self, tokens: &[f32], position: &[f32], text: &[i32]) -> Rows {
+        let wide = |v: &[f32]| -> Vec<f64> { v.iter().map(|&v| f64::from(v)).collect() };
+        let c = self.config;
+        let tokens: Rows = tokens.chunks(c.inputs).map(wide).collect();
+        let mut x = self.linear(&tokens, "encoder.embed");
+        let places = self.weight("encoder.position.weight");
+        for (row, place) in x.iter_mut().zip(position.chunks(2)) {
+            for (o, v) in row.iter_mut().enumerate() {
+                *v += dot(&wide(place), &places[2 * o..]);
+            }
+        }
+        let x = self.blocks(x, "encoder.", (c.heads, c.depth), |_, _| true);
+        let mut x = self.linear(&x, "projector");
+        let image = x.len();
+        let (table, places) = (self.weight("decoder.tok.weight"), self.weight("decoder.pos.weight"));
+        for (place, &id) in text.iter().enumerate() {
+            let row = |table: &[f64], k: usize| table[k * c.text_width..][..c.text_width].to_vec();
+            x.push(row(&table, id as usize).iter().zip(row(&places, place)).map(|(a, b)| a + b).collect());
+        }
+        let sees = |i: usize, j: usize| j < image || i >= image && j <= i;
+        let x = self.blocks(x, "decoder.", (c.text_heads, c.text_depth), sees);
+        x[image..].iter().map(|row| table.chunks(c.text_width).map(|id| dot(row, id)).collect()).collect()
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(x: &mut Rows, y: &Rows) {
+    x.iter_mut().flatten().zip(y.iter().flatten()).for_each(|(x, y)| *x += y);
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    config: VisionLanguageConfig,
+    rows: usize,
+    prompt: usize,
+    count: usize,
+    seed: u64,
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let encoder = (1usize..5, select(vec![5usize, 8, 16]), 1usize..4, 0usize..3);
+    let decoder = (select(vec![7usize, 8, 24]), 1usize..4, 0usize..4, 1usize..40);
+    let sizes = (1usize..20, 1usize..5, 1usize..12, any::<bool>(), any::<u64>());
+    (encoder, decoder, sizes).prop_map(
+        |((inputs, size, heads, depth), (text_size, text_heads, text_depth, vocabulary), sizes)| {
+            let (rows, prompt, count, erf, seed) = sizes;
+            let config = VisionLanguageConfig {
+                inputs,
+                width: size * heads,
+                heads,
+                depth,
+                text_width: text_size * text_heads,
+                text_heads,
+                text_depth,
+                vocabulary,
+                places: prompt + count - 1,
+                eps: 1e-5,
+                gelu: if erf { Gelu::Erf } else { Gelu::Tanh },
+            };
+            Case { config, rows, prompt, count, seed }
+        },
+    )
+}
+
+/// Checks all tokens of a text at once: each is one of the largest logits of the reference, which computes
+/// every row for every token.
+fn writes<E: Precision>(case: &Case, bound: f64) {
+    let &Case { config, rows, prompt, count, seed } = case;
+    let file = config.draw(seed).unwrap();
+    let mut random = Random(seed);
+    let prompt: Vec<i32> = (0..prompt).map(|_| random.below(config.vocabulary) as i32).collect();
+    let images = [rows, 1, rows + 3].map(|rows| (random.numbers(rows * config.inputs), random.numbers(2 * rows)));
+    for &device in devices() {
+        let mut model = VisionLanguage::<_, E>::from_tensors(&device.stream::<Work>().unwrap(), &file).unwrap();
+        // The later images find what the earlier ones have left in the cache.
+        for (tokens, position) in &images {
+            let text = model.generate(tokens, position, &prompt, count).unwrap();
+            assert!(text.len() == count || text.ends_with(&[0]), "{text:?}");
+            let all = [&prompt, &text[..text.len() - 1]].concat();
+            let wanted = Reference { file: &file, config }.logits(tokens, position, &all);
+            for (&id, logits) in text.iter().zip(&wanted[prompt.len() - 1..]) {
+                let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let size = dot(logits, logits).sqrt();
+                assert!(most - logits[id as usize] <= bound * size, "{device}: {id} of {logits:?} in {text:?}");
+            }
+            let got: Vec<f32> = model.logits(tokens, position, &all).unwrap();
+            let wanted: Vec<f32> = wanted.into_iter().flatten().map(|v| v as f32).collect();
+            let error = distance(&got, &wanted);
+            assert!(error <= bound, "{device}: the logits are off by {error:.2e}; got {got:?}, wanted {wanted:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_text_with_a_cache_is_that_of_the_whole_sequence(case in any_case()) {
+        writes::<f32>(&case, 1e-4);
+        // The norm of a few numbers may be a small difference of them, which rounded operands change much.
+        if case.config.width.min(case.config.text_width) >= 16 {
+            writes::<bf16>(&case, 1e-1);
+        }
+    }
+}
+
+const SMALL: VisionLanguageConfig = VisionLanguageConfig {
+    inputs: 2,
+    width: 8,
+    heads: 2,
+    depth: 1,
+    text_width: 8,
+    text_heads: 2,
+    text_depth: 1,
+    vocabulary: 9,
+    places: 6,
+    eps: 1e-5,
+    gelu: Gelu::Tanh,
+};
+
+/// The largest logit belongs to several ids if rows of the table are equal: the lowest id is written, and
+/// a text ends at id 0.
+#[test]
+fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
+    let mut file = SMALL.draw(3).unwrap();
+    let Data::F32(table) = &mut file.tensors.get_mut("decoder.tok.weight").unwrap().data else { panic!("numbers") };
+    let row = table[8..16].to_vec();
+    for id in 0..9 {
+        table[8 * id..8 * (id + 1)].copy_from_slice(&row);
+    }
+    for &device in devices() {
+        let work = device.stream::<Work>().unwrap();
+        let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
+        assert_eq!(model.generate(&[0.5; 4], &[0.5; 4], &[4, 2], 5).unwrap(), [0], "{device}");
+        // The stream writes on behind the end.
+        let mut ids = work.upload_blocking(&[-1; 3]).unwrap();
+        let image = work.upload_blocking(&[0.5; 16]).unwrap();
+        let mut decoder = TextDecoder::<_, f32>::from_tensors(&work, &file).unwrap();
+        decoder.write(&image, &[4, 2], &mut ids).unwrap();
+        assert_eq!(work.read_blocking(&ids).unwrap(), [0; 3], "{device}");
+    }
+}
+
+#[test]
+fn halves_on_two_streams_write_what_the_whole_writes() {
+    let file = SMALL.draw(5).unwrap();
+    for &device in devices() {
+        let (work, other) = (device.stream::<Work>().unwrap(), device.stream::<Other>().unwrap());
+        let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
+        let mut encoder = VisionEncoder::<_, f32>::from_tensors(&work, &file).unwrap();
+        let mut decoder = TextDecoder::<_, f32>::from_tensors(&other, &file).unwrap();
+        let mut random = Random(1);
+        for rows in [3, 1, 4] {
+            let (tokens, position) = (random.numbers(2 * rows), random.numbers(2 * rows));
+            let wanted = model.generate(&tokens, &position, &[1, 7], 5).unwrap();
+            let (tokens, position) = (work.upload_blocking(&tokens).unwrap(), work.upload_blocking(&position).unwrap());
+            let mut image = work.alloc(8 * rows).unwrap();
+            encoder.encode(&tokens, &position, &mut image).unwrap();
+            let image = work.hand(image, &other).unwrap();
+            let mut ids = other.alloc(5).unwrap();
+            decoder.write(&image, &[1, 7], &mut ids).unwrap();
+            assert_eq!(other.read_blocking(&ids).unwrap()[..wanted.len()], wanted, "{device}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_an_error() {
+    let work = Device::cpu().unwrap().stream::<Work>().unwrap();
+    let file = SMALL.draw(1).unwrap();
+    let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
+    let mut fails = |tokens: usize, position: usize, prompt: &[i32], count: usize, why: &str| {
+        let error = model.generate(&vec![0.0; tokens], &vec![0.0; position], prompt, count).unwrap_err();
+        assert!(matches!(error, Error::Batch(_)) && error.to_string().contains(why), "{error}");
+    };
+    fails(0, 0, &[1], 1, "`position` has 0 numbers");
+    fails(4, 3, &[1], 1, "`position` has 3 numbers");
+    fails(3, 4, &[1], 1, "`tokens` has 3 numbers, and not 2 x 2");
+    fails(4, 4, &[], 1, "a token at least");
+    fails(4, 4, &[9], 1, "the id 9, and there are 9");
+    fails(4, 4, &[-1], 1, "the id -1");
+    fails(4, 4, &[1, 2], 6, "over 6 places");
+    assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 5).is_ok());
+    assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 0).unwrap().is_empty());
+    assert!(VisionLanguageConfig { vocabulary: 0, ..SMALL }.draw(1).is_err());
+    assert!(VisionLanguageConfig { text_heads: 3, ..SMALL }.draw(1).is_err());
+    let mut broken = file.clone();
+    broken.metadata.remove("decoder_heads");
+    assert!(VisionLanguageConfig::of(&broken).unwrap_err().to_string().contains("decoder_heads"));
+}
