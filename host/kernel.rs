@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
+use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
 
 use crate::brand::Brand;
 use crate::driver::StreamHandle;
@@ -43,5 +43,13 @@ impl<S: Brand> Launch<S> for Stream<S> {
             return finished(*self, kernel, Location::caller());
         }
         Ok(())
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.device().multiprocessors()
+    }
+
+    fn tile_map(&self, tiles: &Tiles) -> Result<Option<TileMap>> {
+        self.device().seen(self.handle().tile_map(tiles))
     }
 }

@@ -10,9 +10,10 @@ use std::process::ExitCode;
 
 use thalweg_ptx_builder::{Ptx, PtxBuilder};
 
-/// A family: the name of its feature and of its file, the oldest GPU that the file is for, and the
-/// options for LLVM.
+/// A PTX file: the family that embeds it, the name of the file and of the feature that it is built
+/// with, the oldest GPU that it is for, and the options for LLVM.
 struct Family {
+    family: &'static str,
     name: &'static str,
     target: &'static str,
     llvm_args: &'static [&'static str],
@@ -22,13 +23,14 @@ struct Family {
 /// are unrolled. Loops of unknown length stay as they are.
 const UNROLL: &[&str] = &["-unroll-threshold=20000", "-unroll-full-max-count=256", "-unroll-runtime=0"];
 
-const FAMILIES: [Family; 6] = [
-    Family { name: "augment", target: "sm_75", llvm_args: &[] },
-    Family { name: "jpeg", target: "sm_75", llvm_args: &[] },
-    Family { name: "linear", target: "sm_80", llvm_args: UNROLL },
-    Family { name: "stream", target: "sm_75", llvm_args: &[] },
-    Family { name: "train", target: "sm_80", llvm_args: UNROLL },
-    Family { name: "vision", target: "sm_75", llvm_args: &[] },
+const FAMILIES: [Family; 7] = [
+    Family { family: "augment", name: "augment", target: "sm_75", llvm_args: &[] },
+    Family { family: "jpeg", name: "jpeg", target: "sm_75", llvm_args: &[] },
+    Family { family: "linear", name: "linear", target: "sm_80", llvm_args: UNROLL },
+    Family { family: "linear", name: "linear_sm_90a", target: "sm_90a", llvm_args: &[] },
+    Family { family: "stream", name: "stream", target: "sm_75", llvm_args: &[] },
+    Family { family: "train", name: "train", target: "sm_80", llvm_args: UNROLL },
+    Family { family: "vision", name: "vision", target: "sm_75", llvm_args: &[] },
 ];
 
 fn main() -> ExitCode {
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS; // This is the build for the GPU that the lines below start.
     }
     for family in FAMILIES {
-        if std::env::var_os(format!("CARGO_FEATURE_{}", family.name.to_uppercase())).is_none() {
+        if std::env::var_os(format!("CARGO_FEATURE_{}", family.family.to_uppercase())).is_none() {
             continue;
         }
         if let Err(error) = embed(&family) {
@@ -62,7 +64,7 @@ fn embed(family: &Family) -> Result<(), String> {
 /// Returns the PTX of the current sources of a family: the checked-in file, or a new build if that
 /// is stale.
 fn current(family: &Family, checked_in: &str) -> Result<Ptx, String> {
-    let &Family { name, target, llvm_args } = family;
+    let &Family { name, target, llvm_args, .. } = family;
     let builder = PtxBuilder::new(".").features(name).target(target);
     let builder = llvm_args.iter().fold(builder, |builder, option| builder.llvm_arg(option));
     let (stale, builder) = match Ptx::read(checked_in) {

@@ -269,6 +269,31 @@ fn each_kernel_computes_more_than_one_tile_and_step() {
     }
 }
 
+/// The kernels for compute capability 9.0 give a multiprocessor one block, whose halves take tiles in
+/// turns. So a GPU with 132 multiprocessors needs more than 264 tiles to take a second turn.
+#[test]
+fn there_can_be_more_tiles_than_a_device_computes_at_once() {
+    let case = Case {
+        types: 0,
+        batch: 1,
+        extents: [8; 3],
+        transposed: [false; 2],
+        gaps: [8, 0, 8, 0],
+        shift: 0,
+        shared: false,
+        bias: true,
+        activation: Activation::None,
+        residual: true,
+        accumulate: false,
+        seed: 3,
+    };
+    for (types, transposed) in [(1, [false, true]), (3, [false, false]), (4, [true, false])] {
+        for (batch, extents) in [(300, [8, 8, 72]), (1, [300 * 128, 8, 136]), (2, [8, 300 * 128, 8])] {
+            on_each_device(|s| check_types(s, &Case { types, transposed, batch, extents, ..case.clone() }));
+        }
+    }
+}
+
 /// The ordinary CPU device computes a product by a library, and the checked device by the kernels.
 #[test]
 fn the_checked_device_runs_each_kernel() {

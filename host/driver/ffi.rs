@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUjit_option, CUmemAccessDesc,
-    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream, CUstreamCaptureMode, culib,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream, CUstreamCaptureMode, CUtensorMap, culib,
 };
 
 use super::guard::{self, Forbidden};
@@ -257,6 +257,21 @@ functions! {
         function: CUfunction,
         threads: c_int,
         shared: usize,
+    );
+    // The kinds are numbers, which the caller takes from the driver's enums.
+    fn cuTensorMapEncodeTiled(
+        map: *mut CUtensorMap,
+        element: c_uint,
+        rank: c_uint,
+        address: *mut c_void,
+        extents: *const u64,
+        strides: *const u64,
+        box_extents: *const u32,
+        element_strides: *const u32,
+        interleave: c_uint,
+        swizzle: c_uint,
+        l2_promotion: c_uint,
+        fill: c_uint,
     );
     fn cuLaunchKernel(
         function: CUfunction,

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use thalweg_simt::host::{Kernel, LaunchShape};
+use thalweg_simt::host::{Kernel, LaunchShape, TileMap, Tiles};
 
 use super::cpu::Work;
 use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, Rows, StreamHandle};
@@ -365,5 +365,13 @@ impl StreamHandle {
             }
         }
         Ok(())
+    }
+
+    /// Makes a map for the copy engine for tiles; `None` if the device has no such engine.
+    pub(crate) fn tile_map(self, tiles: &Tiles) -> Result<Option<TileMap>, Fault> {
+        Ok(match self {
+            Self::Cuda(c, _) if c.info.capability == (9, 0) => Some(c.tile_map(tiles)?),
+            _ => None,
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Prints each kernel's threads and dynamic shared memory of a block, as its declaration makes them
 //! for a 4K frame in patches of 32 x 32: `.ci/registers.py` reads it. Nothing runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
@@ -12,19 +12,27 @@ use thalweg_kernels::vision::{
     analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
     participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16, top,
 };
-use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
+use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
 use thalweg_simt::{Element, bf16, f16};
 
 /// A device that notes what it is asked to launch.
 #[derive(Default)]
-struct Notes(RefCell<BTreeMap<&'static str, LaunchShape>>);
+struct Notes {
+    shapes: RefCell<BTreeMap<&'static str, LaunchShape>>,
+    /// Whether it has a copy engine for tiles.
+    tiles: Cell<bool>,
+}
 
 impl Launch<()> for Notes {
     type Error = LaunchError;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<(), LaunchError> {
-        self.0.borrow_mut().insert(kernel.name(), shape);
+        self.shapes.borrow_mut().insert(kernel.name(), shape);
         Ok(())
+    }
+
+    fn tile_map(&self, _: &Tiles) -> Result<Option<TileMap>, LaunchError> {
+        Ok(self.tiles.get().then_some([0; 16]))
     }
 }
 
@@ -199,7 +207,10 @@ fn main() -> Result<(), LaunchError> {
     products::<f32>(&on)?;
     products::<f16>(&on)?;
     products::<bf16>(&on)?;
-    for (kernel, shape) in &*on.0.borrow() {
+    on.tiles.set(true);
+    products::<f16>(&on)?;
+    products::<bf16>(&on)?;
+    for (kernel, shape) in &*on.shapes.borrow() {
         println!("{kernel} {} {}", shape.block.iter().product::<u32>(), shape.shared);
     }
     Ok(())

@@ -14,6 +14,7 @@
 //! is the PTX, compiled for the host it is the safe launchers and the bodies that the CPU device
 //! runs.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
+#![cfg_attr(all(target_arch = "nvptx64", feature = "linear_sm_90a"), feature(asm_experimental_arch))]
 
 thalweg_simt::ptx! {
     unsafe
@@ -23,6 +24,8 @@ thalweg_simt::ptx! {
     "jpeg",
     #[cfg(feature = "linear")]
     "linear",
+    #[cfg(feature = "linear")]
+    "linear_sm_90a",
     #[cfg(feature = "stream")]
     "stream",
     #[cfg(feature = "train")]
@@ -35,9 +38,15 @@ thalweg_simt::ptx! {
 pub mod augment;
 #[cfg(feature = "jpeg")]
 pub mod jpeg;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", all(target_arch = "nvptx64", feature = "linear_sm_90a")))]
 pub mod linear;
-#[cfg(any(feature = "augment", feature = "linear", feature = "train", feature = "vision"))]
+#[cfg(any(
+    feature = "augment",
+    feature = "linear",
+    all(target_arch = "nvptx64", feature = "linear_sm_90a"),
+    feature = "train",
+    feature = "vision"
+))]
 mod parts;
 #[cfg(feature = "stream")]
 pub mod stream;

@@ -80,6 +80,7 @@ impl Ptx {
             text += &format!("// source: {fingerprint:032x} {path}\n");
         }
         let (Marks { origins, bounds }, body) = take_marks(body);
+        let body = align_maps(&body);
         for (entry, origin) in origins {
             text += &format!("// entry: {entry} {origin}\n");
         }
@@ -254,6 +255,30 @@ fn with_bounds(body: String, bounds: &[(String, [u32; 2])]) -> String {
     text
 }
 
+/// Aligns the parameters of entries that may hold maps of the copy engine, which reads them only from
+/// multiples of 64 bytes. These are the parameters that are passed by value and have a multiple of
+/// 128 bytes. rustc cannot say it: it fails on parameters with an alignment of more than 16.
+fn align_maps(body: &str) -> String {
+    let aligned = |line: &str| {
+        let (align, name) = line.trim_start().strip_prefix(".param .align ")?.split_once(" .b8 ")?;
+        let (_, bytes) = name.trim_end_matches(',').strip_suffix(']')?.rsplit_once('[')?;
+        let (align, bytes): (u32, u32) = (align.parse().ok()?, bytes.parse().ok()?);
+        let holds_maps = name.contains("_param_") && align < 64 && bytes > 0 && bytes.is_multiple_of(128);
+        holds_maps.then(|| format!("\t.param .align 64 .b8 {name}"))
+    };
+    let mut text = String::with_capacity(body.len());
+    let mut in_entry = false; // functions are left alone: those who call them state the alignment too
+    for line in body.lines() {
+        in_entry = line.starts_with(".visible .entry ") || in_entry && !line.starts_with('{');
+        match aligned(line).filter(|_| in_entry) {
+            Some(aligned) => text.push_str(&aligned),
+            None => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// Computes the 128-bit FNV-1a of `bytes`, where `\r\n` counts as `\n`.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -355,6 +380,22 @@ mod tests {
             .replace("\t.param .u32 a_param_0\n)\n{", "\t.param .u32 a_param_0\n)\n.maxntid 96, 1, 1\n{")
             .replace("b()\n{", "b()\n.maxntid 256, 1, 1\n.minnctapersm 3\n{");
         assert_eq!(both.text, expected);
+    }
+
+    #[test]
+    fn parameters_that_may_hold_maps_are_aligned_for_the_copy_engine() {
+        let entry = |maps| {
+            format!(
+                ".visible .entry c(\n\t.param .u32 c_param_0,\n{maps},\n\t.param .align 8 .b8 c_param_2[120]\n)\n{{\n}}\n"
+            )
+        };
+        let ptx = check(&entry("\t.param .align 8 .b8 c_param_1[256]")).unwrap();
+        assert!(ptx.text.ends_with(&entry("\t.param .align 64 .b8 c_param_1[256]")), "{}", ptx.text);
+        for same in ["\t.param .align 8 .b8 c_param_1[136]", "\t.param .align 128 .b8 c_param_1[256]"] {
+            assert!(check(&entry(same)).unwrap().text.ends_with(&entry(same)));
+        }
+        let function = ".func f(\n\t.param .align 8 .b8 f_param_0[256]\n)\n{\n}\n";
+        assert!(check(function).unwrap().text.ends_with(function));
     }
 
     #[test]

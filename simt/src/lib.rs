@@ -63,6 +63,7 @@
 //! | `violation` | how the CPU device ends a thread that makes an access which it must not make |
 //! | `buffer` | the buffer parameters [`In`], [`Out`] and [`InOut`] |
 //! | `gpu` | the context on `nvptx64` |
+//! | `hopper` | what only `sm_90a` has: copies of tiles and products of a warpgroup; `nvptx64` only |
 //! | [`host::counted`] | numbers with their nouns |
 //! | [`cpu`], without `run` | the context on the host |
 //! | the rest of [`host`] | what a launcher takes and what it gives to a stream |
@@ -103,6 +104,8 @@ pub mod warp;
 pub mod cpu;
 #[cfg(target_arch = "nvptx64")]
 mod gpu;
+#[cfg(target_arch = "nvptx64")]
+pub mod hopper;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod host;
 #[cfg(not(target_arch = "nvptx64"))]

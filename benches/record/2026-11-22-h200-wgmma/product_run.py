@@ -1,4 +1,4 @@
-"""Checks and times the kernel of product.patch: r3.cubin as built, r2.cubin with maps of rank 2, control.cubin the probe."""
+"""Checks and times the first product: r3.cubin as built, r2.cubin with maps of rank 2, control.cubin the probe."""
 import ctypes, sys, time, os, re, torch
 t00=time.time()
 cu=ctypes.CDLL('libcuda.so.1'); P=ctypes.c_void_p

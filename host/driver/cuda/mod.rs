@@ -53,6 +53,7 @@ macro_rules! call_on {
 
 mod kernels;
 mod memory;
+mod tiles;
 
 pub(crate) use kernels::{Module, PanicRecord, cached, remembered};
 

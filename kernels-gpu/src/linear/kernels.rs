@@ -26,13 +26,13 @@ const MOST: u32 = i32::MAX as u32;
 
 /// Returns whether a buffer of `len` elements holds `batch` matrices.
 #[cfg(not(target_arch = "nvptx64"))]
-fn holds(len: u128, rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
+pub(super) fn holds(len: u128, rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
     rows == 0 || columns == 0 || batch == 0 || (batch - 1) * distance + (rows - 1) * ld + columns <= len
 }
 
 /// Returns whether no two elements of a batch of matrices are at the same place.
 #[cfg(not(target_arch = "nvptx64"))]
-fn distinct(rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
+pub(super) fn distinct(rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) -> bool {
     let matrix = |count: u128, distance: u128, size: u128| if count == 0 { 0 } else { (count - 1) * distance + size };
     ld >= columns
         && (batch <= 1
@@ -43,13 +43,13 @@ fn distinct(rows: u128, columns: u128, ld: u128, batch: u128, distance: u128) ->
 
 /// Returns the number of elements of an operand's type, which has `size` bytes, in an element of C.
 #[cfg(not(target_arch = "nvptx64"))]
-fn width(flags: u128, size: usize) -> u128 {
+pub(super) fn width(flags: u128, size: usize) -> u128 {
     if flags & u128::from(WIDE) == 0 { 1 } else { 4 / size as u128 }
 }
 
 /// Returns whether each row of C starts at a multiple of 16 bytes.
 #[cfg(not(target_arch = "nvptx64"))]
-fn aligned(c: Extent, width: u128, size: usize, ld: u128, distance: u128) -> bool {
+pub(super) fn aligned(c: Extent, width: u128, size: usize, ld: u128, distance: u128) -> bool {
     let unit = 16 / (width * size as u128);
     c.is_aligned(16) && ld.is_multiple_of(unit) && distance.is_multiple_of(unit)
 }

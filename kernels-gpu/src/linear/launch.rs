@@ -5,7 +5,9 @@ use std::fmt;
 use thalweg_simt::host::{DeviceSlice, Launch, LaunchError};
 use thalweg_simt::{Element, bf16, f16};
 
+use super::arguments::{Arguments, Form};
 use super::epilogue::{A_ALONG_K, ACCUMULATE, ALIGNED, B_ALONG_K, BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE};
+use super::hopper::Hopper;
 use super::kernels;
 
 /// A matrix in device memory that a product reads: rows of neighbouring elements, which begin at
@@ -143,57 +145,6 @@ impl<S, C> fmt::Debug for Epilogue<'_, S, C> {
     }
 }
 
-/// Which operands are transposed. The letters are those of BLAS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Nt,
-    Nn,
-    Tn,
-    Tt,
-}
-
-/// The arguments of a kernel. They are those of the declarations in the module `kernels`.
-#[derive(Debug)]
-pub struct Arguments<'a, S, T> {
-    pub(super) form: Form,
-    pub(super) m: u32,
-    pub(super) n: u32,
-    pub(super) k: u32,
-    pub(super) batch: u32,
-    pub(super) lda: u32,
-    pub(super) ldb: u32,
-    pub(super) ldc: u32,
-    pub(super) ldr: u32,
-    pub(super) flags: u32,
-    pub(super) sa: u64,
-    pub(super) sb: u64,
-    pub(super) sc: u64,
-    pub(super) sr: u64,
-    pub(super) a: &'a DeviceSlice<S, T>,
-    pub(super) b: &'a DeviceSlice<S, T>,
-    pub(super) bias: &'a DeviceSlice<S, T>,
-    pub(super) residual: &'a DeviceSlice<S, T>,
-    pub(super) c: &'a mut DeviceSlice<S, T>,
-}
-
-impl<S, T: Element> Arguments<'_, S, T> {
-    /// Returns whether both operands consist of aligned pieces of 16 bytes, which the fast kernels
-    /// copy.
-    fn in_pieces(&self) -> bool {
-        let unit = 16 / size_of::<T>() as u64;
-        let (inner_a, inner_b) = match self.form {
-            Form::Nt => (self.k, self.k),
-            Form::Nn => (self.k, self.n),
-            Form::Tn => (self.m, self.n),
-            Form::Tt => (self.m, self.k),
-        };
-        let extents = [inner_a, self.lda, inner_b, self.ldb].map(u64::from);
-        self.a.device_ptr().is_multiple_of(16)
-            && self.b.device_ptr().is_multiple_of(16)
-            && extents.iter().chain(&[self.sa, self.sb]).all(|extent| extent.is_multiple_of(unit))
-    }
-}
-
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
@@ -214,10 +165,16 @@ impl Product<f16> for f32 {}
 impl Product<bf16> for f32 {}
 
 macro_rules! operands {
-    ($($t:ident $nt:ident $nn:ident $tn:ident $general:ident;)*) => {$(
+    ($($t:ident $nt:ident $nn:ident $tn:ident $general:ident $($hopper:ident)?;)*) => {$(
         impl Operand for $t {
             #[track_caller]
             fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error> {
+                $(
+                    let mut arguments = arguments;
+                    if <$hopper as Hopper>::launch(on, &mut arguments)? {
+                        return Ok(());
+                    }
+                )?
                 let fast = arguments.in_pieces();
                 let Arguments {
                     form, m, n, k, batch, lda, ldb, ldc, ldr, flags, sa, sb, sc, sr, a, b, bias, residual, c,
@@ -235,8 +192,8 @@ macro_rules! operands {
 }
 operands! {
     f32 nt_f32 nn_f32 tn_f32 general_f32;
-    f16 nt_f16 nn_f16 tn_f16 general_f16;
-    bf16 nt_bf16 nn_bf16 tn_bf16 general_bf16;
+    f16 nt_f16 nn_f16 tn_f16 general_f16 f16;
+    bf16 nt_bf16 nn_bf16 tn_bf16 general_bf16 bf16;
 }
 
 /// Returns a buffer for a parameter that the kernel does not use.
@@ -253,7 +210,8 @@ fn none<'a, S, T: Element>() -> &'a DeviceSlice<S, T> {
 /// [`transposed`](Matrix::transposed) matrix. The kernels are fastest if A and B start at multiples
 /// of 16 bytes, and their strides and the lengths of their rows are multiples of 16 bytes too, and
 /// not both are transposed. For other operands a slower kernel is launched. Operands of 16 bits need
-/// compute capability 8.0 for the fast kernels.
+/// compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of C, of the
+/// residual and the bias also start at multiples of 16 bytes and N is a multiple of 8.
 ///
 /// The order of the additions depends only on the shapes, strides and alignments, so the same
 /// product has the same bits each time on the same device.

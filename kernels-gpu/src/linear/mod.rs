@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes | fused multiply-adds |
 //! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
+//! | `nt_f16_wgmma`, ..., `tn_bf16_wgmma` | the same, with C in aligned pieces, on compute capability 9.0 | tensor cores, by warpgroups |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
 //!
 //! On the ordinary CPU device, the crate `matrixmultiply` computes the tile of a block, with the vector
@@ -18,19 +19,35 @@
 //! matrices are inside their buffers, and that no element of C has two places in the product. No
 //! kernel reads or writes anything between the rows of a matrix.
 
+#[cfg(not(target_arch = "nvptx64"))]
+mod arguments;
+#[cfg(feature = "linear")]
 mod copies;
+#[cfg_attr(target_arch = "nvptx64", allow(dead_code))] // a PTX file uses a part of it
 mod epilogue;
+#[cfg(feature = "linear")]
 mod fma;
+#[cfg(feature = "linear")]
 mod general;
+// Its kernels are in a PTX file of their own, `linear_sm_90a`.
+#[cfg(any(not(target_arch = "nvptx64"), feature = "linear_sm_90a"))]
+mod hopper;
+#[cfg(feature = "linear")]
 mod kernels;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
+#[cfg(feature = "linear")]
 mod mma;
+#[cfg(feature = "linear")]
 mod number;
+#[cfg(feature = "linear")]
 mod order;
+#[cfg(feature = "linear")]
 mod output;
 #[cfg(not(target_arch = "nvptx64"))]
 mod whole;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{Activation, Arguments, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+pub use arguments::Arguments;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};

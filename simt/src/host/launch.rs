@@ -3,6 +3,7 @@
 use super::error::LaunchError;
 use super::kernel::Kernel;
 use super::shape::LaunchShape;
+use super::tiles::{TileMap, Tiles};
 
 /// A place where a kernel can be launched: the host crate's `Stream<S>`.
 #[diagnostic::on_unimplemented(
@@ -24,4 +25,20 @@ pub trait Launch<S> {
     /// - The kernel is sound for these arguments and this shape.
     #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Self::Error>;
+
+    /// Returns the number of blocks that the device runs at the same time if each takes all shared
+    /// memory of a multiprocessor: the number of multiprocessors of a GPU.
+    fn multiprocessors(&self) -> u32 {
+        1
+    }
+
+    /// Returns a map of matrices for the device's copy engine for tiles, in which a box has 64 x 64
+    /// elements of one matrix, with the 128-byte swizzle. Returns `None` if the device has no such
+    /// engine: only GPUs of compute capability 9.0 count, for which `sm_90a` code is built.
+    ///
+    /// # Errors
+    /// The driver refuses to make the map.
+    fn tile_map(&self, _tiles: &Tiles) -> Result<Option<TileMap>, Self::Error> {
+        Ok(None)
+    }
 }

@@ -14,6 +14,7 @@ mod launch;
 mod range;
 mod shape;
 mod slice;
+mod tiles;
 
 #[doc(hidden)]
 pub use argument::{Argument, BufferKind, Given, NotGiven, Slots, parameters, take, take_address, total};
@@ -37,3 +38,4 @@ pub use shape::LaunchShape;
 #[doc(hidden)]
 pub use shape::extent;
 pub use slice::{DeviceSlice, HostSlice};
+pub use tiles::{TileMap, Tiles};

@@ -1,0 +1,55 @@
+//! What a product is launched with.
+
+use thalweg_simt::Element;
+use thalweg_simt::host::DeviceSlice;
+
+/// Which operands are transposed. The letters are those of BLAS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Nt,
+    Nn,
+    Tn,
+    Tt,
+}
+
+/// The arguments of a kernel. They are those of the declarations in the module `kernels`.
+#[derive(Debug)]
+pub struct Arguments<'a, S, T> {
+    pub(super) form: Form,
+    pub(super) m: u32,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    pub(super) batch: u32,
+    pub(super) lda: u32,
+    pub(super) ldb: u32,
+    pub(super) ldc: u32,
+    pub(super) ldr: u32,
+    pub(super) flags: u32,
+    pub(super) sa: u64,
+    pub(super) sb: u64,
+    pub(super) sc: u64,
+    pub(super) sr: u64,
+    pub(super) a: &'a DeviceSlice<S, T>,
+    pub(super) b: &'a DeviceSlice<S, T>,
+    pub(super) bias: &'a DeviceSlice<S, T>,
+    pub(super) residual: &'a DeviceSlice<S, T>,
+    pub(super) c: &'a mut DeviceSlice<S, T>,
+}
+
+impl<S, T: Element> Arguments<'_, S, T> {
+    /// Returns whether both operands consist of aligned pieces of 16 bytes, which the fast kernels
+    /// copy.
+    pub(super) fn in_pieces(&self) -> bool {
+        let unit = 16 / size_of::<T>() as u64;
+        let (inner_a, inner_b) = match self.form {
+            Form::Nt => (self.k, self.k),
+            Form::Nn => (self.k, self.n),
+            Form::Tn => (self.m, self.n),
+            Form::Tt => (self.m, self.k),
+        };
+        let extents = [inner_a, self.lda, inner_b, self.ldb].map(u64::from);
+        self.a.device_ptr().is_multiple_of(16)
+            && self.b.device_ptr().is_multiple_of(16)
+            && extents.iter().chain(&[self.sa, self.sb]).all(|extent| extent.is_multiple_of(unit))
+    }
+}
