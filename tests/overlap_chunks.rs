@@ -3,7 +3,8 @@
 
 mod support;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -11,11 +12,11 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use support::devices::alone;
 use thalweg::overlap::{
     Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
-    producer_consumer, serial, three_stream,
+    producer_consumer, serial, stages, three_stream,
 };
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Lane, PinnedBuffer, PinnedPool, Resource, Result,
-    Stream, Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, Lane, PinnedBuffer, PinnedPool, Resource,
+    Result, Stream, Timeline,
 };
 use thalweg_vision::kernels;
 
@@ -275,6 +276,60 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
         prop_assert_eq!(one, &want[..]);
         Ok(())
     });
+}
+
+/// Any number of stages, on streams of their own or on one, with a stage on the host: each adds a byte to
+/// every image. A stage that fails ends the run after the items before it.
+#[test]
+fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
+    let _alone = alone();
+    let counts = (0..6usize, 0..12usize, 1..5usize, any::<bool>(), prop::option::of(0..12usize));
+    on_every_device(40, counts, |device, (depth, items, count, apart, fails)| {
+        let lanes = [(); 6].map(|()| AnyStream::new(device).unwrap());
+        let slot = || (device.pinned::<u8>(8).unwrap(), lanes[0].enter(|s| s.alloc::<u8>(8)?.idle()).unwrap());
+        let mut slots: VecDeque<_> = (0..count).map(|_| Event::ready(slot())).collect();
+        let seen = RefCell::new(Vec::new());
+        let mut chain = stages::<_, Error>(&mut slots)
+            .host(|n, slot: &mut (PinnedBuffer<u8>, DeviceBuffer<u8>)| {
+                slot.0.fill(n as u8);
+                Ok(())
+            })
+            .any(&lanes[0], Activity::Upload, |s, _, slot| s.copy_to_device(&slot.0, &mut slot.1))
+            .boxed();
+        for k in 0..depth {
+            let lane = &lanes[if apart { k } else { 0 }];
+            let add = chain.any(lane, Activity::Compute, move |s, n, slot| {
+                if fails == Some(n) && k + 1 == depth {
+                    return Err(Error::TooLarge { elements: n, size: 0 });
+                }
+                s.fill(slot.1.slice_mut(k..=k)?, (10 * n + k) as u8)
+            });
+            chain = add.boxed();
+        }
+        let ended = chain
+            .any(&lanes[5], Activity::Download, |s, _, slot| s.copy_to_host(&slot.1, &mut slot.0))
+            .host(|n, slot| {
+                seen.borrow_mut().push((n, slot.0.to_vec()));
+                Ok(())
+            })
+            .run(0..items, &Timeline::off());
+        let failed = fails.filter(|&n| n < items && depth > 0);
+        prop_assert_eq!(ended.is_err(), failed.is_some());
+        prop_assert_eq!(slots.len(), count - usize::from(failed.is_some()));
+        let want = (0..failed.unwrap_or(items)).map(|n| {
+            let byte = |k| if k < depth { (10 * n + k) as u8 } else { n as u8 };
+            (n, (0..8).map(byte).collect::<Vec<_>>())
+        });
+        prop_assert_eq!(seen.into_inner(), want.collect::<Vec<_>>());
+        Ok(())
+    });
+}
+
+#[test]
+fn no_slots_for_stages_are_an_error() {
+    let mut slots = VecDeque::<Event<DeviceBuffer<u8>>>::new();
+    assert!(stages::<_, Error>(&mut slots).run(0..1, &Timeline::off()).is_err());
+    stages::<_, Error>(&mut slots).run(0..0, &Timeline::off()).unwrap();
 }
 
 #[test]

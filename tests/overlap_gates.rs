@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use support::devices::{alone, devices};
 use support::gate::{Gate, guarded};
 use thalweg::overlap::{
     Chunks, Frame, Order, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority, per_thread,
-    producer_consumer, query_poll, shared_read, stream_pool, three_stream,
+    producer_consumer, query_poll, shared_read, stages, stream_pool, three_stream,
 };
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, Lane, On, PinnedBuffer, Resource, Result,
@@ -316,6 +317,63 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                     let seen = b.record(seen).unwrap().synchronize().unwrap();
                     assert_eq!(*seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
                 });
+            });
+        }
+    }
+}
+
+/// A stage behind the held one completes what it got before, and a stage before it goes on until no slot
+/// is free. The host waits for none.
+#[test]
+fn stages_overlap_and_the_host_goes_on() {
+    let _alone = alone();
+    const ITEMS: usize = 8;
+    for &device in devices() {
+        let lanes = streams(device, 3);
+        for held in 0..3 {
+            let slot = |s: &Stream<Lane<'_>>| Ok(vec![s.alloc::<u32>(9)?.idle()?, s.alloc(9)?.idle()?]);
+            let slots = (0..4).map(|_| lanes[0].enter(slot).map(Event::ready));
+            let mut slots = slots.collect::<Result<VecDeque<Event<Vec<DeviceBuffer<u32>>>>>>().unwrap();
+            lanes[2].enter(|last| {
+                let results = (0..ITEMS).map(|_| device.pinned::<u32>(9).unwrap()).collect::<Vec<_>>();
+                let mut results = last.bind(results).unwrap();
+                let gate = Gate::closed(device);
+                guarded(&[&gate], || {
+                    // The stage that is held stands before item 2, with the items before it done.
+                    let mut at = |stage: usize, n: usize, hold: &dyn Fn()| {
+                        if (stage, n) == (held, 2) {
+                            hold();
+                            lanes[held + 1..].iter().try_for_each(synchronize)?;
+                        }
+                        if (stage, n) == (2, 3) {
+                            lanes[..held].iter().try_for_each(synchronize)?;
+                            let want = [0 < held, 1 < held, false];
+                            assert_eq!(done(&lanes), want, "{device}: {held} is held");
+                            gate.open();
+                        }
+                        Ok::<_, Error>(())
+                    };
+                    let at = std::cell::RefCell::new(&mut at);
+                    stages::<_, Error>(&mut slots)
+                        .any(&lanes[0], Activity::Compute, |s, n, slot| {
+                            (at.borrow_mut())(0, n, &|| gate.hold(s))?;
+                            s.fill(&mut slot[0], n as u32)
+                        })
+                        .any(&lanes[1], Activity::Compute, |s, n, slot| {
+                            (at.borrow_mut())(1, n, &|| gate.hold(s))?;
+                            let (x, y) = slot.split_at_mut(1);
+                            s.copy(&x[0], &mut y[0])
+                        })
+                        .step(last, Activity::Download, |s, n, slot| {
+                            (at.borrow_mut())(2, n, &|| gate.hold(s))?;
+                            s.copy_to_host(&slot[1], &mut results[n])
+                        })
+                        .run(0..ITEMS, &Timeline::off())
+                        .unwrap();
+                });
+                assert_eq!(slots.len(), 4);
+                let results = last.record(results).unwrap().synchronize().unwrap();
+                assert!(results.iter().zip(0..).all(|(result, n)| result[..] == [n; 9]));
             });
         }
     }

@@ -12,6 +12,7 @@
 //! | a sequence of frames of one size | [`double_buffer`](fn@double_buffer) | loading and uploading frame N + 1 with the work on frame N |
 //! | one stream produces on the device what another uses | [`producer_consumer`](fn@producer_consumer) | both streams, and the host does not wait between items |
 //! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | the upload and three stages of successive images, on four streams |
+//! | any number of stages over many items | [`stages`](fn@stages) | the stages of successive items, each on its own stream |
 //! | many small pieces of work, each too little for the device | [`stream_pool`](fn@stream_pool) | the pieces with each other |
 //! | several readers of one buffer | [`shared_read`](fn@shared_read) | the readers, without a copy for each |
 //! | small urgent work beside a busy device | [`measure_priority`] measures what a priority gains | the urgent work with the rest |
@@ -49,6 +50,7 @@ pub mod producer_consumer;
 pub mod query_poll;
 pub mod serial;
 pub mod shared_read;
+pub mod stages;
 mod steps;
 pub mod stream_pool;
 pub mod three_stream;
@@ -65,6 +67,7 @@ pub use producer_consumer::{Handoffs, producer_consumer};
 pub use query_poll::query_poll;
 pub use serial::{pageable, serial};
 pub use shared_read::shared_read;
+pub use stages::{Stages, stages};
 pub use stream_pool::stream_pool;
 pub use three_stream::three_stream;
 

@@ -54,7 +54,8 @@ pub(crate) struct Blocks {
 }
 
 /// What the blocks compute on the way and their gradient needs, for one batch. Every buffer has room
-/// for as many rows as the largest batch so far.
+/// for as many rows as the largest batch so far. If no gradient is needed, all blocks use the same few
+/// buffers in turn.
 #[derive(Debug, Resource)]
 pub(crate) struct Activations<E: Precision> {
     /// The residual stream before each block and behind the last one, and in the middle of each block.
@@ -88,8 +89,10 @@ pub(crate) struct Scratch<E: Precision> {
 }
 
 impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
-    pub(crate) fn new(s: &Stream<S>, shape: Shape, rows: usize) -> thalweg::Result<Self> {
-        let Shape { width, heads, depth, .. } = shape;
+    /// Makes room for `rows` rows. `learns` says whether a gradient is needed.
+    pub(crate) fn new(s: &Stream<S>, shape: Shape, rows: usize, learns: bool) -> thalweg::Result<Self> {
+        let Shape { width, heads, .. } = shape;
+        let depth = if learns { shape.depth } else { shape.depth.min(1) };
         macro_rules! each {
             ($count:expr, $columns:expr) => {
                 (0..$count).map(|_| s.alloc(rows * $columns)).collect::<Result<_, _>>()?
@@ -115,7 +118,7 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
     /// and themselves.
     pub(crate) fn cached(s: &Stream<S>, shape: Shape, rows: usize, all: usize) -> thalweg::Result<Self> {
         let depth = shape.depth;
-        let mut room = Self::new(s, Shape { depth: depth.min(1), ..shape }, rows)?;
+        let mut room = Self::new(s, shape, rows, false)?;
         room.qkv = (0..depth).map(|_| s.alloc(3 * all * shape.width)).collect::<Result<_, _>>()?;
         Ok(room)
     }

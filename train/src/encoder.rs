@@ -6,11 +6,12 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream}
 use thalweg_kernels::train::{patches, pool, positions};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
-use crate::error::{Error, Result};
-use crate::layers::Weights;
+use crate::error::{Error, Result, lost};
+use crate::layers::{Parameters, ParametersOn, Weights};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
 use crate::precision::Precision;
+use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// The shape of an image encoder.
@@ -76,11 +77,21 @@ impl EncoderConfig {
         self.patches() + usize::from(self.class_token)
     }
 
+    /// Returns where the rows of an image lie, [rows, 2]: the centres of the patches, as parts of height
+    /// and width. The class token lies in the middle.
+    #[must_use]
+    pub fn positions(&self) -> Vec<f32> {
+        let side = self.size / self.patch;
+        let place = |at: usize| (at as f32 + 0.5) / side as f32;
+        let patches = (0..side * side).flat_map(|i| [place(i / side), place(i % side)]);
+        (0..2 * usize::from(self.class_token)).map(|_| 0.5).chain(patches).collect()
+    }
+
     fn patches(&self) -> usize {
         (self.size / self.patch).pow(2)
     }
 
-    fn pixels(&self) -> usize {
+    pub(crate) fn pixels(&self) -> usize {
         3 * self.size * self.size
     }
 
@@ -142,7 +153,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             patches: s.alloc(images * config.pixels())?,
             embedded: s.alloc(images * config.patches() * width)?,
             cu_seqlens,
-            activations: ActivationsOn::new(s, config.shape(), rows)?,
+            activations: ActivationsOn::new(s, config.shape(), rows, false)?,
             pooled: s.alloc(images * width)?,
             operand: s.alloc(images * width * E::ROOM)?,
             logits: s.alloc(images * classes)?,
@@ -166,11 +177,32 @@ pub struct Encoding {
 pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     model: Model,
-    weights: On<S, DeviceBuffer<f32>>,
-    rounded: On<S, DeviceBuffer<E>>,
+    /// It is empty after a failure of the device that lost the memory.
+    parameters: Option<ParametersOn<S, E>>,
+    pass: Option<PassOn<S, E>>,
     /// Room for images from the host.
     pixels: On<S, DeviceBuffer<f32>>,
-    pass: Option<PassOn<S, E>>,
+    /// The work on as many images.
+    graphs: Repeated<usize, Whole<E>>,
+}
+
+/// All memory of a batch.
+type Whole<E> = (Parameters<E>, Pass<E>);
+
+/// The work on a number of images, after their patches were cut.
+struct Encode<'a> {
+    model: &'a Model,
+    images: usize,
+}
+
+impl<E: Precision> Work<Whole<E>> for Encode<'_> {
+    fn enqueue<S: Brand>(
+        &self,
+        s: &Stream<S>,
+        (parameters, pass): &mut <Whole<E> as Resource>::On<S>,
+    ) -> thalweg::Result<()> {
+        self.model.forward(s, parameters.weights(), self.images, pass)
+    }
 }
 
 impl<S: LiveBrand, E: Precision> std::fmt::Debug for ImageEncoder<S, E> {
@@ -186,11 +218,36 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let model = Model::new(EncoderConfig::of(file)?);
-        let weights = stream.upload_blocking(&model.layout.flatten(file, "")?)?;
-        let mut rounded = stream.alloc(weights.len() * E::ROOM)?;
-        // The weights never change, so they are rounded once.
-        E::rounded(stream, &weights, &mut rounded)?;
-        Ok(Self { stream: *stream, model, weights, rounded, pixels: stream.alloc(0)?, pass: None })
+        let weights = model.layout.flatten(file, "")?;
+        Self::with(stream, model, &weights)
+    }
+
+    /// Makes an encoder with random weights. The same seed gives the same weights.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or there is no memory.
+    pub fn new(stream: &Stream<S>, config: EncoderConfig, seed: u64) -> Result<Self> {
+        config.shape().check()?;
+        let EncoderConfig { size, patch, .. } = config;
+        if patch == 0 || size == 0 || size % patch != 0 {
+            return Err(Error::Config(format!("images of {size} x {size} pixels in patches of {patch} x {patch}")));
+        }
+        let model = Model::new(config);
+        let weights = model.layout.draw(seed);
+        Self::with(stream, model, &weights)
+    }
+
+    fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
+        let mut parameters = ParametersOn::new(stream, weights)?;
+        parameters.round(stream)?; // the weights never change, so they are rounded once
+        Ok(Self {
+            stream: *stream,
+            model,
+            parameters: Some(parameters),
+            pass: None,
+            pixels: stream.alloc(0)?,
+            graphs: Repeated::default(),
+        })
     }
 
     /// Returns the shape of the encoder.
@@ -199,8 +256,21 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         &self.model.config
     }
 
+    /// Returns the stream that orders the encoder.
+    #[must_use]
+    pub fn stream(&self) -> Stream<S> {
+        self.stream
+    }
+
+    /// Sets whether the work on a number of images that comes again becomes a graph, which one call
+    /// enqueues. It does at first. The results are the same, bit for bit.
+    pub fn enable_graphs(&mut self, enabled: bool) {
+        self.graphs.enable(enabled);
+    }
+
     fn room(&mut self, images: usize) -> Result<()> {
         if self.pass.as_ref().is_none_or(|pass| pass.room < images) {
+            self.graphs.clear();
             self.pass = None; // its memory is free before the new one is allocated
             self.pass = Some(PassOn::new(&self.stream, &self.model.config, images)?);
         }
@@ -215,11 +285,26 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     pub fn features(&mut self, pixels: &DeviceSlice<S, f32>) -> Result<&DeviceSlice<S, f32>> {
         let images = self.images(pixels.len())?;
         self.room(images)?;
-        let Self { stream: s, model, weights, rounded, pass, .. } = self;
-        let pass = pass.as_mut().expect("`room` has made the pass");
-        let w = Weights { wide: weights, operands: E::operands(weights, rounded) };
-        model.forward(s, w, images, pixels, pass)?;
-        Ok(pass.activations.features(images * model.config.rows() * model.config.width)?)
+        let s = self.stream;
+        let (Some(parameters), Some(mut pass)) = (self.parameters.take(), self.pass.take()) else {
+            return Err(lost());
+        };
+        let EncoderConfig { size, patch, .. } = self.model.config;
+        // The pixels are the caller's, so this launch is not part of the graph.
+        let cut = pass.patches.slice_mut(..pixels.len()).map_err(thalweg::Error::from);
+        let cut = cut.and_then(|to| patches(&s, [images as u32, 3, size as u32, patch as u32], pixels, to));
+        let whole = (parameters, pass);
+        let (whole, enqueued) = match cut {
+            Err(error) => (whole, Err(error)),
+            Ok(()) => match self.graphs.enqueue(&s, images, whole, &Encode { model: &self.model, images }) {
+                Ok(whole) => (whole, Ok(())),
+                Err(returned) => (returned.value, Err(returned.error)),
+            },
+        };
+        self.parameters = Some(whole.0);
+        let pass = self.pass.insert(whole.1);
+        enqueued?;
+        Ok(pass.activations.features(images * self.model.config.rows() * self.model.config.width)?)
     }
 
     fn images(&self, pixels: usize) -> Result<usize> {
@@ -236,21 +321,23 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// # Errors
     /// The number of pixels is no number of images, there is no memory, or the device failed.
     pub fn encode(&mut self, pixels: &[f32]) -> Result<Encoding> {
-        let images = self.images(pixels.len())?;
-        self.room(images)?;
         if self.pixels.len() < pixels.len() {
             self.pixels = self.stream.alloc(pixels.len())?;
         }
-        let Self { stream: s, model, weights, rounded, pixels: on_device, pass } = self;
-        let pass = pass.as_mut().expect("`room` has made the pass");
-        let w = Weights { wide: weights, operands: E::operands(weights, rounded) };
-        upload(s, pixels, on_device)?;
-        model.forward(s, w, images, on_device.slice(..pixels.len())?, pass)?;
-        let elements = images * model.config.rows() * model.config.width;
-        let features = s.read_blocking(pass.activations.features(elements)?)?;
+        let s = self.stream;
+        upload(&s, pixels, &mut self.pixels)?;
+        let on_device = std::mem::replace(&mut self.pixels, s.alloc(0)?);
+        let features = on_device.slice(..pixels.len()).map_err(Error::from).and_then(|pixels| {
+            let features = self.features(pixels)?;
+            Ok(s.read_blocking(features)?)
+        });
+        self.pixels = on_device;
+        let features = features?;
+        let Self { model, parameters: Some(parameters), pass: Some(pass), .. } = self else { return Err(lost()) };
         let logits = match &model.head {
             Some(head) => {
-                model.logits(s, w, images, head, pass)?;
+                let images = features.len() / (model.config.rows() * model.config.width);
+                model.logits(&s, parameters.weights(), images, head, pass)?;
                 Some(s.read_blocking(pass.logits.slice(..images * head.outputs)?)?)
             }
             None => None,
@@ -260,19 +347,18 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
 }
 
 impl Model {
+    /// Computes the features from the patches.
     fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
         w: Weights<'_, S, E>,
         images: usize,
-        pixels: &DeviceSlice<S, f32>,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let config = &self.config;
-        let &EncoderConfig { size, patch, width, class_token, .. } = config;
+        let &EncoderConfig { width, class_token, .. } = config;
         let (rows, count) = (images * config.rows(), images * config.patches());
-        let cut = pass.patches.slice_mut(..images * config.pixels())?;
-        patches(s, [images as u32, 3, size as u32, patch as u32], pixels, cut)?;
+        let cut = pass.patches.slice(..images * config.pixels())?;
         let embedded = pass.embedded.slice_mut(..count * width)?;
         self.proj.wide(s, w, count, cut, None, embedded)?;
         let (class, position) = (w.wide.slice(self.class.clone())?, w.wide.slice(self.position.clone())?);

@@ -38,6 +38,11 @@ pub enum Error {
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The error after a failure in which the memory of a model was lost.
+pub(crate) fn lost() -> Error {
+    Error::Device(thalweg::Error::ReaderLost)
+}
+
 impl From<RangeError> for Error {
     fn from(error: RangeError) -> Self {
         Self::Device(error.into())

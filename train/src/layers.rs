@@ -2,12 +2,39 @@
 
 use std::ops::Range;
 
-use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
 use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
+
+/// The memory of a model's flat weights, and of the operands that they are rounded to.
+#[derive(Debug, Resource)]
+pub(crate) struct Parameters<E: Precision> {
+    pub(crate) wide: DeviceBuffer<f32>,
+    rounded: DeviceBuffer<E>,
+}
+
+impl<S: LiveBrand, E: Precision> ParametersOn<S, E> {
+    /// Makes the memory, and waits for the copy of the weights.
+    pub(crate) fn new(s: &Stream<S>, weights: &[f32]) -> thalweg::Result<Self> {
+        Ok(Self { wide: s.upload_blocking(weights)?, rounded: s.alloc(weights.len() * E::ROOM)? })
+    }
+}
+
+impl<S: Brand, E: Precision> ParametersOn<S, E> {
+    /// Rounds the weights to operands. After a change of the weights it comes before their next use.
+    pub(crate) fn round(&mut self, s: &Stream<S>) -> thalweg::Result<()> {
+        E::rounded(s, &self.wide, &mut self.rounded)?;
+        Ok(())
+    }
+
+    /// Returns the weights as layers take them.
+    pub(crate) fn weights(&self) -> Weights<'_, S, E> {
+        Weights { wide: &self.wide, operands: E::operands(&self.wide, &self.rounded) }
+    }
+}
 
 /// The flat weights of a model, as numbers and as operands of products.
 pub(crate) struct Weights<'a, S, E> {

@@ -12,6 +12,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
+//! | [`overlap`] | patterns that run parts of training at the same time |
 //! | `model` | the model as functions on a stream; [`Config`], [`Batch`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
 //! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
@@ -19,6 +20,7 @@
 //! | `optimiser` | [`AdamW`], [`Schedule`] |
 //! | `layout` | [`Layout`]: where the weights lie in a flat buffer |
 //! | `precision` | [`Precision`]: `f32` or `bf16` |
+//! | `repeated` | work whose shapes repeat, as captured graphs |
 //! | `tensors` | [`Tensors`]: safetensors files |
 //! | `error` | [`Error`] |
 
@@ -31,7 +33,9 @@ mod layers;
 mod layout;
 mod model;
 mod optimiser;
+pub mod overlap;
 mod precision;
+mod repeated;
 mod tensors;
 mod transformer;
 mod vision_language;
@@ -40,7 +44,7 @@ pub use blocks::Gelu;
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
 pub use layout::{Layout, Place};
-pub use model::{Batch, Config, Pool};
+pub use model::{Batch, Config, DeviceBatch, Pool};
 pub use optimiser::{AdamW, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};

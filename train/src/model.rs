@@ -204,15 +204,70 @@ pub(crate) struct Pass<E: Precision> {
     /// The most rows and sequences there is room for.
     #[resource(plain)]
     room: [usize; 2],
-    /// The rows and sequences of the batch.
     #[resource(plain)]
+    pub(crate) extent: Extent,
+}
+
+/// How large the batch in a pass is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
     pub(crate) rows: usize,
-    #[resource(plain)]
     pub(crate) sequences: usize,
+    /// Whether the last sequence is padding. It has no label and adds nothing to loss and gradients.
+    pub(crate) padded: bool,
+}
+
+impl Extent {
+    pub(crate) fn of(batch: &Batch<'_>) -> Self {
+        Self { rows: batch.rows(), sequences: batch.sequences(), padded: false }
+    }
+
+    /// Returns the number of sequences with a label.
+    pub(crate) fn labelled(self) -> usize {
+        self.sequences - usize::from(self.padded)
+    }
+}
+
+/// A batch on the device, ordered by stream `S`. The host need not know how many tokens it has.
+#[derive(Debug)]
+pub struct DeviceBatch<'a, S> {
+    /// The tokens, [R, inputs], one sequence after another.
+    pub tokens: &'a DeviceSlice<S, f32>,
+    /// Where each token lies, [R, 2].
+    pub position: &'a DeviceSlice<S, f32>,
+    /// Where the sequences begin and end, [B + 1], from 0 on and rising.
+    pub cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// The class of each sequence, [B].
+    pub labels: &'a DeviceSlice<S, i32>,
+    /// Whether rows may follow those of the last sequence. They must hold finite numbers, and change
+    /// neither the loss nor the gradients.
+    pub padded: bool,
+}
+
+impl<S> DeviceBatch<'_, S> {
+    /// Checks that the lengths fit each other and the model. The pass has a sequence more for padding,
+    /// which is never empty.
+    pub(crate) fn extent(&self, config: &Config) -> Result<Extent> {
+        let wrong = |what: String| Err(Error::Batch(what));
+        let (rows, b) = (self.position.len() / 2, self.labels.len());
+        if b == 0 || self.cu_seqlens.len() != b + 1 {
+            return wrong(format!("{b} labels with {} ends of sequences", self.cu_seqlens.len()));
+        }
+        if rows == 0 || self.position.len() != 2 * rows || self.tokens.len() != rows * config.inputs {
+            let (tokens, position) = (self.tokens.len(), self.position.len());
+            return wrong(format!("{tokens} numbers of tokens of {} each, and {position} of places", config.inputs));
+        }
+        Ok(match self.padded {
+            // Rows at multiples of 8 are fast to multiply in each form of a product.
+            true => Extent { rows: (rows + 1).next_multiple_of(8), sequences: b + 1, padded: true },
+            false => Extent { rows, sequences: b, padded: false },
+        })
+    }
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    pub(crate) fn new(s: &Stream<S>, config: &Config, [rows, sequences]: [usize; 2]) -> thalweg::Result<Self> {
+    pub(crate) fn new(s: &Stream<S>, config: &Config, extent: Extent) -> thalweg::Result<Self> {
+        let Extent { rows, sequences, .. } = extent;
         let &Config { inputs, width, classes, .. } = config;
         Ok(Self {
             tokens: s.alloc(rows * inputs)?,
@@ -220,7 +275,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             position: s.alloc(2 * rows)?,
             cu_seqlens: s.alloc(sequences + 1)?,
             labels: s.alloc(sequences)?,
-            activations: ActivationsOn::new(s, config.shape(), rows)?,
+            activations: ActivationsOn::new(s, config.shape(), rows, true)?,
             pooled: s.alloc(sequences * width)?,
             pooled_operand: s.alloc(sequences * width * E::ROOM)?,
             logits: s.alloc(sequences * classes)?,
@@ -232,23 +287,45 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             loss: s.alloc(1)?,
             best: s.alloc(sequences)?,
             room: [rows, sequences],
-            rows: 0,
-            sequences: 0,
+            extent: Extent::default(),
         })
     }
 
-    /// Returns whether a batch of this many rows and sequences fits.
-    pub(crate) fn fits(&self, rows: usize, sequences: usize) -> bool {
-        rows <= self.room[0] && sequences <= self.room[1]
+    /// Returns whether there is room for a batch.
+    pub(crate) fn fits(&self, extent: Extent) -> bool {
+        extent.rows <= self.room[0] && extent.sequences <= self.room[1]
     }
 
     /// Copies a batch to the device. The host copies it into page-locked memory and waits for nothing.
     pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &Batch<'_>) -> thalweg::Result<()> {
-        (self.rows, self.sequences) = (batch.rows(), batch.sequences());
+        self.extent = Extent::of(batch);
         upload(s, batch.tokens, &mut self.tokens)?;
         upload(s, batch.position, &mut self.position)?;
         upload(s, batch.cu_seqlens, &mut self.cu_seqlens)?;
         upload(s, batch.labels, &mut self.labels)
+    }
+
+    /// Copies a batch on the device, and completes it with a sequence of padding if it has any.
+    pub(crate) fn take(
+        &mut self,
+        s: &Stream<S>,
+        config: &Config,
+        batch: &DeviceBatch<'_, S>,
+        extent: Extent,
+    ) -> thalweg::Result<()> {
+        self.extent = extent;
+        let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labelled());
+        let (tokens, more) = self.tokens.slice_mut(..rows * config.inputs)?.split_at_mut(given * config.inputs)?;
+        s.copy(batch.tokens, tokens)?;
+        s.zero(more)?;
+        let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
+        s.copy(batch.position, position)?;
+        s.zero(more)?;
+        s.copy(batch.cu_seqlens, self.cu_seqlens.slice_mut(..=b)?)?;
+        if extent.padded {
+            s.fill(self.cu_seqlens.slice_mut(b + 1..=b + 1)?, rows as i32)?;
+        }
+        s.copy(batch.labels, self.labels.slice_mut(..b)?)
     }
 }
 
@@ -300,7 +377,7 @@ impl Model {
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let Config { inputs, width, classes, .. } = self.config;
-        let (rows, sequences) = (pass.rows, pass.sequences);
+        let Extent { rows, sequences, .. } = pass.extent;
         let n = rows * width;
         let inputs = [pass.tokens.slice(..rows * inputs)?, pass.position.slice(..2 * rows)?];
         self.embedding.forward(s, w, rows, inputs, &mut pass.operands, pass.activations.input(n)?)?;
@@ -324,7 +401,11 @@ impl Model {
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let classes = self.config.classes;
-        let (b, n) = (pass.sequences, pass.sequences * classes);
+        let b = pass.extent.labelled();
+        let n = b * classes;
+        if pass.extent.padded {
+            s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
+        }
         let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);
         let losses = pass.losses.slice_mut(..b)?;
         let scale = (1.0 / sequences as f64) as f32;
@@ -344,7 +425,7 @@ impl Model {
         (flat, add): (&mut DeviceSlice<S, f32>, bool),
     ) -> thalweg::Result<()> {
         let Config { inputs, width, classes, .. } = self.config;
-        let (rows, sequences) = (pass.rows, pass.sequences);
+        let Extent { rows, sequences, .. } = pass.extent;
         let n = rows * width;
         let dlogits = pass.dlogits.slice(..sequences * classes)?;
         let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;

@@ -1,7 +1,7 @@
 //! AdamW as PyTorch's, clipping, and learning rates that change with the step.
 
-use thalweg::{Brand, DeviceSlice, Stream};
-use thalweg_kernels::train::{adamw, gradient_norm, settings};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 
 /// The options of AdamW.
 ///
@@ -75,29 +75,58 @@ impl Schedule {
     }
 }
 
-/// The device memory of an update.
-pub(crate) struct Update<'a, S> {
-    pub(crate) weights: &'a mut DeviceSlice<S, f32>,
-    pub(crate) first: &'a mut DeviceSlice<S, f32>,
-    pub(crate) second: &'a mut DeviceSlice<S, f32>,
-    pub(crate) gradient: &'a DeviceSlice<S, f32>,
-    pub(crate) settings: &'a mut DeviceSlice<S, f32>,
-    pub(crate) parts: &'a mut DeviceSlice<S, f32>,
-    pub(crate) norm: &'a mut DeviceSlice<S, f32>,
+/// What the optimiser keeps on the device.
+#[derive(Debug, Resource)]
+pub(crate) struct Moments {
+    pub(crate) first: DeviceBuffer<f32>,
+    pub(crate) second: DeviceBuffer<f32>,
+    pub(crate) gradient: DeviceBuffer<f32>,
+    /// The numbers that differ from step to step.
+    pub(crate) settings: DeviceBuffer<f32>,
+    parts: DeviceBuffer<f32>,
+    norm: DeviceBuffer<f32>,
+    /// The loss of a step over several batches.
+    pub(crate) loss: DeviceBuffer<f32>,
+}
+
+impl<S: LiveBrand> MomentsOn<S> {
+    /// Makes the memory for `n` weights.
+    pub(crate) fn new(s: &Stream<S>, n: usize) -> thalweg::Result<Self> {
+        Ok(Self {
+            first: s.alloc_zeroed(n)?,
+            second: s.alloc_zeroed(n)?,
+            gradient: s.alloc_zeroed(n)?,
+            settings: s.alloc(SETTINGS)?,
+            parts: s.alloc(PARTS)?,
+            norm: s.alloc(1)?,
+            loss: s.alloc(1)?,
+        })
+    }
 }
 
 impl AdamW {
-    /// Updates the weights. `step` counts from 0. The weights change by the last launch only.
-    pub(crate) fn update<S: Brand>(&self, s: &Stream<S>, step: u64, u: Update<'_, S>) -> thalweg::Result<()> {
+    /// Writes the numbers of step `step`, which counts from 0, to the device. [`update`](Self::update)
+    /// reads them there, so a captured update serves all steps.
+    pub(crate) fn prepare<S: Brand>(&self, s: &Stream<S>, step: u64, m: &mut MomentsOn<S>) -> thalweg::Result<()> {
         let rate = self.rate * self.schedule.factor(step);
         let [b1, b2] = self.betas;
         let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf((step + 1) as f64));
         let decay = 1.0 - rate * self.weight_decay;
         let (rate, root) = (rate / corrections[0], 1.0 / corrections[1].sqrt());
-        settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, u.settings)?;
-        if let Some(most) = self.clip {
-            gradient_norm(s, u.gradient, most, u.parts, u.norm, u.settings)?;
+        settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, &mut m.settings)
+    }
+
+    /// Updates the weights by the gradient in `m`, with at most `clip` as its norm. The weights change
+    /// by the last launch only.
+    pub(crate) fn update<S: Brand>(
+        s: &Stream<S>,
+        clip: Option<f32>,
+        weights: &mut DeviceSlice<S, f32>,
+        m: &mut MomentsOn<S>,
+    ) -> thalweg::Result<()> {
+        if let Some(most) = clip {
+            gradient_norm(s, &m.gradient, most, &mut m.parts, &mut m.norm, &mut m.settings)?;
         }
-        adamw(s, u.weights.len() as u32, u.settings, u.gradient, u.weights, u.first, u.second)
+        adamw(s, weights.len() as u32, &m.settings, &m.gradient, weights, &mut m.first, &mut m.second)
     }
 }

@@ -1,18 +1,18 @@
 //! The token transformer with its optimiser, on one stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
-use thalweg::{DeviceBuffer, Event, LiveBrand, On, PinnedBuffer, Stream};
-use thalweg_kernels::train::{PARTS, SETTINGS};
+use thalweg::{Brand, Event, LiveBrand, PinnedBuffer, Resource, Stream};
 
-use crate::blocks::ScratchOn;
-use crate::error::Result;
-use crate::layers::Weights;
+use crate::blocks::{Scratch, ScratchOn};
+use crate::error::{Result, lost};
+use crate::layers::{Parameters, ParametersOn};
 use crate::layout::Layout;
-use crate::model::{Batch, Config, Model, PassOn};
-use crate::optimiser::{AdamW, Update};
+use crate::model::{Batch, Config, DeviceBatch, Extent, Model, Pass, PassOn};
+use crate::optimiser::{AdamW, Moments, MomentsOn};
 use crate::precision::Precision;
+use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// A transformer over sequences of tokens, with AdamW, on one stream.
@@ -21,8 +21,10 @@ use crate::tensors::Tensors;
 /// attention. The weights are `f32` with both.
 ///
 /// The first batch, and later each that is larger than all before, allocates device memory. All other
-/// steps allocate none and wait for nothing. The same batches give the same bits on every run on the
-/// same device.
+/// steps allocate none and wait for nothing. When a batch has as many tokens and sequences as an
+/// earlier one, its step is captured, and later ones of this shape are graphs that one call enqueues
+/// ([`enable_graphs`](Self::enable_graphs)). The same batches give the same bits on every run on the
+/// same device, with graphs or without.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -48,20 +50,53 @@ use crate::tensors::Tensors;
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```
 pub struct TokenTransformer<S: LiveBrand, E: Precision> {
-    stream: Stream<S>,
-    model: Model,
-    optimiser: AdamW,
-    steps: u64,
-    weights: On<S, DeviceBuffer<f32>>,
-    first: On<S, DeviceBuffer<f32>>,
-    second: On<S, DeviceBuffer<f32>>,
-    gradient: On<S, DeviceBuffer<f32>>,
-    rounded: On<S, DeviceBuffer<E>>,
-    settings: On<S, DeviceBuffer<f32>>,
-    parts: On<S, DeviceBuffer<f32>>,
-    norm: On<S, DeviceBuffer<f32>>,
+    pub(crate) stream: Stream<S>,
+    pub(crate) model: Model,
+    pub(crate) optimiser: AdamW,
+    pub(crate) steps: u64,
+    /// It is empty after a failure of the device that lost the memory.
+    pub(crate) state: Option<State<S, E>>,
     pass: Option<PassOn<S, E>>,
-    scratch: Option<(usize, ScratchOn<S, E>)>,
+    pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
+    graphs: Repeated<Shape, Whole<E>>,
+    /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their room.
+    pub(crate) passes: (Extent, VecDeque<Event<Pass<E>>>),
+}
+
+/// What a step changes.
+type State<S, E> = (ParametersOn<S, E>, MomentsOn<S>);
+/// All memory of a step.
+type Whole<E> = (Parameters<E>, Moments, Pass<E>, Scratch<E>);
+/// What a step reads on the host.
+type Shape = (Extent, Option<u32>);
+
+/// A step: forward, backward and update.
+struct Step<'a> {
+    model: &'a Model,
+    clip: Option<f32>,
+}
+
+impl<E: Precision> Work<Whole<E>> for Step<'_> {
+    fn enqueue<S: Brand>(&self, s: &Stream<S>, whole: &mut <Whole<E> as Resource>::On<S>) -> thalweg::Result<()> {
+        let (parameters, moments, pass, scratch) = whole;
+        self.model.predict(s, parameters, pass)?;
+        self.model.backward(s, parameters.weights(), pass, scratch, (&mut moments.gradient, false))?;
+        AdamW::update(s, self.clip, &mut parameters.wide, moments)
+    }
+}
+
+impl Model {
+    /// Rounds the weights, and computes logits and loss.
+    fn predict<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        parameters: &mut ParametersOn<S, E>,
+        pass: &mut PassOn<S, E>,
+    ) -> thalweg::Result<()> {
+        parameters.round(s)?;
+        self.forward(s, parameters.weights(), pass)?;
+        self.loss(s, pass.extent.labelled(), pass)
+    }
 }
 
 impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
@@ -77,6 +112,10 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
 pub struct Loss(Event<PinnedBuffer<f32>>);
 
 impl Loss {
+    pub(crate) fn new(loss: Event<PinnedBuffer<f32>>) -> Self {
+        Self(loss)
+    }
+
     /// Waits for the step and returns its loss: the mean cross-entropy before the update.
     ///
     /// # Errors
@@ -119,23 +158,35 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
-        let n = weights.len();
         Ok(Self {
             stream: *stream,
             optimiser: AdamW::default(),
             steps: 0,
-            weights: stream.upload_blocking(weights)?,
-            first: stream.alloc_zeroed(n)?,
-            second: stream.alloc_zeroed(n)?,
-            gradient: stream.alloc_zeroed(n)?,
-            rounded: stream.alloc(n * E::ROOM)?,
-            settings: stream.alloc(SETTINGS)?,
-            parts: stream.alloc(PARTS)?,
-            norm: stream.alloc(1)?,
+            state: Some((ParametersOn::new(stream, weights)?, MomentsOn::new(stream, weights.len())?)),
             pass: None,
             scratch: None,
+            graphs: Repeated::default(),
+            passes: (Extent::default(), VecDeque::new()),
             model,
         })
+    }
+
+    /// Returns the stream that orders the model.
+    #[must_use]
+    pub fn stream(&self) -> Stream<S> {
+        self.stream
+    }
+
+    /// Sets whether steps whose shape repeats become graphs. They do at first. The results are the
+    /// same, bit for bit.
+    pub fn enable_graphs(&mut self, enabled: bool) {
+        self.graphs.enable(enabled);
+    }
+
+    /// Returns the number of shapes whose step is a graph. The eight that were used last are kept.
+    #[must_use]
+    pub fn graphs(&self) -> usize {
+        self.graphs.len()
     }
 
     /// Returns the shape of the model.
@@ -174,58 +225,94 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// optimiser are then those of the step before.
     pub fn step(&mut self, batch: &Batch<'_>) -> Result<Loss> {
         batch.check(&self.model.config, true)?;
-        let loss = self.stream.bind(self.stream.device().pinned::<f32>(1)?)?;
-        self.differentiate(batch)?;
-        let Self { stream: s, pass, .. } = self;
-        let mut loss = loss;
-        let pass = pass.as_ref().expect("`differentiate` has made the pass");
-        s.copy_to_host(&pass.loss, &mut loss)?;
-        let loss = s.record(loss)?;
-        let update = Update {
-            weights: &mut self.weights,
-            first: &mut self.first,
-            second: &mut self.second,
-            gradient: &self.gradient,
-            settings: &mut self.settings,
-            parts: &mut self.parts,
-            norm: &mut self.norm,
-        };
-        self.optimiser.update(s, self.steps, update)?;
-        self.steps += 1;
-        Ok(Loss(loss))
+        let extent = Extent::of(batch);
+        self.learn(extent, |s, pass| Ok(pass.upload(s, batch)?))
     }
 
-    /// Makes room for a batch, and computes its logits and its loss.
-    fn predict(&mut self, batch: &Batch<'_>) -> Result<()> {
-        let Self { stream: s, model, weights, rounded, pass, .. } = self;
-        let [rows, sequences] = [batch.rows(), batch.sequences()];
-        if !pass.as_ref().is_some_and(|pass| pass.fits(rows, sequences)) {
+    /// Enqueues a step on a batch that is on the device. It returns at once. The batch is copied, so
+    /// its buffers are free as soon as the stream has passed the copies.
+    ///
+    /// What the buffers hold is not checked. If `cu_seqlens` does not rise, or a sequence is empty, the
+    /// results mean nothing; a label that is no class makes the loss NaN.
+    ///
+    /// # Errors
+    /// The lengths of the batch do not fit the model, there is no memory, or the device failed. The
+    /// weights and the optimiser are then those of the step before.
+    pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
+        let config = self.model.config;
+        let extent = batch.extent(&config)?;
+        self.learn(extent, |s, pass| Ok(pass.take(s, &config, batch, extent)?))
+    }
+
+    fn learn(
+        &mut self,
+        extent: Extent,
+        fill: impl FnOnce(&Stream<S>, &mut PassOn<S, E>) -> Result<()>,
+    ) -> Result<Loss> {
+        let mut loss = self.stream.bind(self.stream.device().pinned::<f32>(1)?)?;
+        self.make_room(extent, true)?;
+        let (s, clip) = (self.stream, self.optimiser.clip);
+        let (Some((parameters, mut moments)), Some(mut pass), Some((rows, scratch))) =
+            (self.state.take(), self.pass.take(), self.scratch.take())
+        else {
+            return Err(lost());
+        };
+        let filled = fill(&s, &mut pass).and_then(|()| Ok(self.optimiser.prepare(&s, self.steps, &mut moments)?));
+        let whole = (parameters, moments, pass, scratch);
+        let (whole, enqueued) = match filled {
+            Err(error) => (whole, Err(error)),
+            Ok(()) => {
+                let work = Step { model: &self.model, clip };
+                match self.graphs.enqueue(&s, (extent, clip.map(f32::to_bits)), whole, &work) {
+                    Ok(whole) => (whole, Ok(())),
+                    Err(returned) => (returned.value, Err(returned.error.into())),
+                }
+            }
+        };
+        let (parameters, moments, pass, scratch) = whole;
+        let copied = enqueued.and_then(|()| {
+            self.steps += 1;
+            Ok(s.copy_to_host(&pass.loss, &mut loss)?)
+        });
+        (self.state, self.pass, self.scratch) = (Some((parameters, moments)), Some(pass), Some((rows, scratch)));
+        copied?;
+        Ok(Loss::new(s.record(loss)?))
+    }
+
+    /// Makes room for a batch, and if it `learns` for gradients.
+    fn make_room(&mut self, extent: Extent, learns: bool) -> Result<()> {
+        let Self { stream: s, model, pass, .. } = self;
+        if !pass.as_ref().is_some_and(|pass| pass.fits(extent)) {
+            self.graphs.clear();
             *pass = None; // its memory is free before the new one is allocated
+            *pass = Some(PassOn::new(s, &model.config, extent)?);
         }
-        let pass = match pass {
-            Some(pass) => pass,
-            None => pass.insert(PassOn::new(s, &model.config, [rows, sequences])?),
-        };
-        pass.upload(s, batch)?;
-        let operands = E::rounded(s, weights, rounded)?;
-        model.forward(s, Weights { wide: weights, operands }, pass)?;
-        Ok(model.loss(s, sequences, pass)?)
+        if learns { self.make_scratch(extent.rows) } else { Ok(()) }
     }
 
-    /// Computes the gradient of a batch.
-    fn differentiate(&mut self, batch: &Batch<'_>) -> Result<()> {
-        let rows = batch.rows();
+    /// Makes room for the gradients of `rows` rows.
+    pub(crate) fn make_scratch(&mut self, rows: usize) -> Result<()> {
         if self.scratch.as_ref().is_none_or(|(room, _)| *room < rows) {
+            self.graphs.clear();
             self.scratch = None;
             self.scratch = Some((rows, self.model.scratch(&self.stream, rows)?));
         }
-        self.predict(batch)?;
-        let Self { stream: s, model, weights, rounded, pass, scratch, gradient, .. } = self;
-        let (Some(pass), Some((_, scratch))) = (pass, scratch) else {
-            unreachable!("both were made above");
+        Ok(())
+    }
+
+    /// Computes the logits and the loss of a batch from the host.
+    fn predict(&mut self, batch: &Batch<'_>, learns: bool) -> Result<&mut PassOn<S, E>> {
+        self.make_room(Extent::of(batch), learns)?;
+        let Self { stream: s, model, state: Some((parameters, _)), pass: Some(pass), .. } = self else {
+            return Err(lost());
         };
-        let w = Weights { wide: weights, operands: E::operands(weights, rounded) };
-        Ok(model.backward(s, w, pass, scratch, (gradient, false))?)
+        pass.upload(s, batch)?;
+        model.predict(s, parameters, pass)?;
+        Ok(pass)
+    }
+
+    fn state(&self) -> Result<&State<S, E>> {
+        self.state.as_ref().ok_or_else(lost)
     }
 
     /// Computes logits, loss and the most likely classes of a batch, and waits for them. The weights do
@@ -235,16 +322,15 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The batch does not fit the model, there is no memory, or the device failed.
     pub fn evaluate(&mut self, batch: &Batch<'_>) -> Result<Evaluation> {
         batch.check(&self.model.config, false)?;
-        self.predict(batch)?;
-        let pass = self.pass.as_ref().expect("`predict` has made the pass");
-        let (b, classes) = (pass.sequences, self.model.config.classes);
+        let (s, b, classes) = (self.stream, batch.sequences(), self.model.config.classes);
+        let pass = self.predict(batch, false)?;
         Ok(Evaluation {
             loss: match batch.labels {
                 [] => None,
-                _ => Some(self.stream.read_blocking(&pass.loss)?[0]),
+                _ => Some(s.read_blocking(&pass.loss)?[0]),
             },
-            logits: self.stream.read_blocking(pass.logits.slice(..b * classes)?)?,
-            classes: self.stream.read_blocking(pass.best.slice(..b)?)?,
+            logits: s.read_blocking(pass.logits.slice(..b * classes)?)?,
+            classes: s.read_blocking(pass.best.slice(..b)?)?,
         })
     }
 
@@ -254,9 +340,14 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The batch does not fit the model, there is no memory, or the device failed.
     pub fn gradients(&mut self, batch: &Batch<'_>) -> Result<Tensors> {
         batch.check(&self.model.config, true)?;
-        self.differentiate(batch)?;
+        self.predict(batch, true)?;
+        let Self { stream: s, model, state: Some((parameters, moments)), pass, scratch, .. } = self else {
+            return Err(lost());
+        };
+        let (Some(pass), Some((_, scratch))) = (pass, scratch) else { return Err(lost()) };
+        model.backward(s, parameters.weights(), pass, scratch, (&mut moments.gradient, false))?;
         let mut tensors = Tensors::default();
-        self.model.layout.unflatten(&self.stream.read_blocking(&self.gradient)?, "", &mut tensors);
+        model.layout.unflatten(&s.read_blocking(&moments.gradient)?, "", &mut tensors);
         Ok(tensors)
     }
 
@@ -267,7 +358,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn tensors(&self) -> Result<Tensors> {
         let mut tensors = Tensors::default();
         self.model.config.describe(&mut tensors);
-        self.model.layout.unflatten(&self.stream.read_blocking(&self.weights)?, "", &mut tensors);
+        self.model.layout.unflatten(&self.stream.read_blocking(&self.state()?.0.wide)?, "", &mut tensors);
         Ok(tensors)
     }
 
@@ -287,9 +378,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The device has failed, or the file cannot be written. The last checkpoint is then still there.
     pub fn checkpoint(&self, path: impl AsRef<Path>, progress: &BTreeMap<String, String>) -> Result<()> {
         let mut tensors = self.tensors()?;
-        let layout = &self.model.layout;
-        layout.unflatten(&self.stream.read_blocking(&self.first)?, "first.", &mut tensors);
-        layout.unflatten(&self.stream.read_blocking(&self.second)?, "second.", &mut tensors);
+        let (layout, (_, moments)) = (&self.model.layout, self.state()?);
+        layout.unflatten(&self.stream.read_blocking(&moments.first)?, "first.", &mut tensors);
+        layout.unflatten(&self.stream.read_blocking(&moments.second)?, "second.", &mut tensors);
         tensors.metadata.insert("steps".into(), self.steps.to_string());
         for (key, value) in progress {
             tensors.metadata.insert(format!("progress.{key}"), value.clone());
@@ -306,9 +397,11 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn restore(stream: &Stream<S>, path: impl AsRef<Path>) -> Result<(Self, BTreeMap<String, String>)> {
         let tensors = Tensors::load(path)?;
         let mut model = Self::from_tensors(stream, &tensors)?;
-        let layout = &model.model.layout;
-        model.first = stream.upload_blocking(&layout.flatten(&tensors, "first.")?)?;
-        model.second = stream.upload_blocking(&layout.flatten(&tensors, "second.")?)?;
+        let Self { model: Model { layout, .. }, state: Some((_, moments)), .. } = &mut model else {
+            return Err(lost());
+        };
+        stream.write_blocking(&layout.flatten(&tensors, "first.")?, &mut moments.first)?;
+        stream.write_blocking(&layout.flatten(&tensors, "second.")?, &mut moments.second)?;
         let steps = tensors.value("steps")?;
         model.steps = steps.ok_or_else(|| tensors.wrong("the metadata has no `steps`".into()))?;
         let progress = tensors.metadata.iter();

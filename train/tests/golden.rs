@@ -3,12 +3,10 @@
 
 mod support;
 
-use support::{devices, distance, golden};
+use support::{devices, distance, golden, numbers};
 use thalweg::simt::bf16;
-use thalweg::{Device, stream_tags};
-use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, Tensors, TokenTransformer};
-
-stream_tags!(Train);
+use thalweg::{AnyStream, Device};
+use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, TokenTransformer};
 
 /// Removes the third of a bias of Q, K and V that belongs to K: its gradient is zero, and what rounding
 /// leaves of it is noise.
@@ -17,54 +15,49 @@ fn without_keys(name: &str, v: &[f32]) -> Vec<f32> {
     if name.ends_with("qkv.bias") { [&v[..third], &v[2 * third..]].concat() } else { v.to_vec() }
 }
 
-fn numbers(tensors: &Tensors, name: &str) -> Vec<f32> {
-    match &tensors.tensors[name].data {
-        Data::F32(data) => data.clone(),
-        other => panic!("{name} is {other:?}"),
-    }
-}
-
 /// Checks a model against the golden files. `bounds` are those of logits and losses, of gradients, and
 /// of updates.
 fn check<E: Precision>(device: Device, bounds: [f64; 3]) {
     let (weights, file) = (golden("small/weights"), golden("small/batch"));
     let expected = golden("small/expected");
-    let train = device.stream::<Train>().unwrap();
-    let mut model = TokenTransformer::<_, E>::from_tensors(&train, &weights).unwrap();
-    *model.optimiser_mut() = AdamW { rate: 1e-3, weight_decay: 0.05, ..AdamW::default() };
-    let rows = file.shape("tokens").unwrap()[0];
-    let batch = Batch {
-        tokens: file.f32("tokens", &[rows, model.config().inputs]).unwrap(),
-        position: file.f32("position", &[rows, 2]).unwrap(),
-        cu_seqlens: file.i32("cu_seqlens").unwrap(),
-        labels: file.i32("labels").unwrap(),
-    };
-    let evaluation = model.evaluate(&batch).unwrap();
-    let compare = |name: &str, got: &[f32], wanted: &[f32], bound: f64| {
-        let error = distance(got, wanted);
-        assert!(error <= bound, "{device}: {name} is off by {error:.2e}, and {bound:.0e} is allowed");
-    };
-    compare("logits", &evaluation.logits, &numbers(&expected, "logits"), bounds[0]);
-    let mut seen = 0;
-    for (name, tensor) in model.gradients(&batch).unwrap().tensors {
-        let Data::F32(got) = tensor.data else { panic!("{name} has numbers") };
-        let name = format!("grad.{name}");
-        let wanted = numbers(&expected, &name);
-        compare(&name, &without_keys(&name, &got), &without_keys(&name, &wanted), bounds[1]);
-        seen += 1;
-    }
-    let mut losses: Vec<_> = (0..3).map(|_| model.step(&batch).unwrap().get().unwrap()).collect();
-    losses.push(model.evaluate(&batch).unwrap().loss.unwrap());
-    compare("losses", &losses, &numbers(&expected, "losses"), bounds[0]);
-    let after = model.tensors().unwrap();
-    for name in weights.tensors.keys() {
-        let old = without_keys(name, &numbers(&weights, name));
-        let update = |v: &[f32]| -> Vec<f32> { without_keys(name, v).iter().zip(&old).map(|(v, w)| v - w).collect() };
-        let (got, wanted) = (numbers(&after, name), numbers(&expected, &format!("step3.{name}")));
-        compare(&format!("the update of {name}"), &update(&got), &update(&wanted), bounds[2]);
-        seen += 1;
-    }
-    assert_eq!(seen + 2, expected.tensors.len(), "every tensor of the file was compared");
+    AnyStream::new(device).unwrap().enter(|train| {
+        let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
+        *model.optimiser_mut() = AdamW { rate: 1e-3, weight_decay: 0.05, ..AdamW::default() };
+        let rows = file.shape("tokens").unwrap()[0];
+        let batch = Batch {
+            tokens: file.f32("tokens", &[rows, model.config().inputs]).unwrap(),
+            position: file.f32("position", &[rows, 2]).unwrap(),
+            cu_seqlens: file.i32("cu_seqlens").unwrap(),
+            labels: file.i32("labels").unwrap(),
+        };
+        let evaluation = model.evaluate(&batch).unwrap();
+        let compare = |name: &str, got: &[f32], wanted: &[f32], bound: f64| {
+            let error = distance(got, wanted);
+            assert!(error <= bound, "{device}: {name} is off by {error:.2e}, and {bound:.0e} is allowed");
+        };
+        compare("logits", &evaluation.logits, &numbers(&expected, "logits"), bounds[0]);
+        let mut seen = 0;
+        for (name, tensor) in model.gradients(&batch).unwrap().tensors {
+            let Data::F32(got) = tensor.data else { panic!("{name} has numbers") };
+            let name = format!("grad.{name}");
+            let wanted = numbers(&expected, &name);
+            compare(&name, &without_keys(&name, &got), &without_keys(&name, &wanted), bounds[1]);
+            seen += 1;
+        }
+        let mut losses: Vec<_> = (0..3).map(|_| model.step(&batch).unwrap().get().unwrap()).collect();
+        losses.push(model.evaluate(&batch).unwrap().loss.unwrap());
+        compare("losses", &losses, &numbers(&expected, "losses"), bounds[0]);
+        let after = model.tensors().unwrap();
+        for name in weights.tensors.keys() {
+            let old = without_keys(name, &numbers(&weights, name));
+            let update =
+                |v: &[f32]| -> Vec<f32> { without_keys(name, v).iter().zip(&old).map(|(v, w)| v - w).collect() };
+            let (got, wanted) = (numbers(&after, name), numbers(&expected, &format!("step3.{name}")));
+            compare(&format!("the update of {name}"), &update(&got), &update(&wanted), bounds[2]);
+            seen += 1;
+        }
+        assert_eq!(seen + 2, expected.tensors.len(), "every tensor of the file was compared");
+    });
 }
 
 #[test]
@@ -84,20 +77,21 @@ fn three_steps_in_bf16_agree_with_f64() {
 /// Checks the image encoder against the golden files.
 fn encodes<E: Precision>(device: Device, bound: f64) {
     let (weights, expected) = (golden("vit-timm/weights"), golden("vit-timm/expected"));
-    let train = device.stream::<Train>().unwrap();
-    // A state dict of timm has no metadata except the number of heads, which this file needs: they are
-    // smaller than timm's.
-    let mut bare = weights.clone();
-    bare.metadata.retain(|key, _| key == "heads");
-    for file in [weights, bare] {
-        let mut encoder = ImageEncoder::<_, E>::from_tensors(&train, &file).unwrap();
-        let encoding = encoder.encode(&numbers(&expected, "images")).unwrap();
-        let logits = encoding.logits.unwrap();
-        for (name, got) in [("features", &encoding.features), ("logits", &logits)] {
-            let error = distance(got, &numbers(&expected, name));
-            assert!(error <= bound, "{device}: {name} is off by {error:.2e}, and {bound:.0e} is allowed");
+    AnyStream::new(device).unwrap().enter(|train| {
+        // A state dict of timm has no metadata except the number of heads, which this file needs: they are
+        // smaller than timm's.
+        let mut bare = weights.clone();
+        bare.metadata.retain(|key, _| key == "heads");
+        for file in [weights, bare] {
+            let mut encoder = ImageEncoder::<_, E>::from_tensors(train, &file).unwrap();
+            let encoding = encoder.encode(&numbers(&expected, "images")).unwrap();
+            let logits = encoding.logits.unwrap();
+            for (name, got) in [("features", &encoding.features), ("logits", &logits)] {
+                let error = distance(got, &numbers(&expected, name));
+                assert!(error <= bound, "{device}: {name} is off by {error:.2e}, and {bound:.0e} is allowed");
+            }
         }
-    }
+    });
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use support::{Sample, devices};
+use support::{Sample, bits, devices, distance, numbers};
 use thalweg::simt::bf16;
-use thalweg::{Device, stream_tags};
-use thalweg_train::{AdamW, Batch, Config, Error, Precision, Schedule, Tensors, TokenTransformer};
+use thalweg::{AnyStream, Device, stream_tags};
+use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Precision, Schedule, Tensors, TokenTransformer};
 
 stream_tags!(Train);
 
@@ -32,34 +32,27 @@ fn file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("thalweg-train-{}-{name}.safetensors", std::process::id()))
 }
 
-fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
-    let bits = |data: &thalweg_train::Data| match data {
-        thalweg_train::Data::F32(data) => data.iter().map(|v| v.to_bits()).collect(),
-        other => panic!("{other:?}"),
-    };
-    tensors.tensors.iter().map(|(name, tensor)| (name.clone(), bits(&tensor.data))).collect()
-}
-
 fn restored_is_continued<E: Precision>(device: Device, name: &str) {
-    let train = device.stream::<Train>().unwrap();
-    let batches: Vec<_> = (0..6).map(|n| Sample::new(CONFIG.inputs, CONFIG.classes, 5, 7 + n)).collect();
-    let mut straight = TokenTransformer::<_, E>::new(&train, CONFIG, 3).unwrap();
-    *straight.optimiser_mut() = optimiser();
-    for batch in &batches[..3] {
-        straight.step(&batch.batch()).unwrap();
-    }
-    let path = file(name);
-    let progress = BTreeMap::from([("epoch".to_owned(), "2".to_owned()), ("random".to_owned(), "77".to_owned())]);
-    straight.checkpoint(&path, &progress).unwrap();
-    let (mut restored, found) = TokenTransformer::<Train, E>::restore(&train, &path).unwrap();
-    fs::remove_file(&path).unwrap();
-    assert_eq!((found, restored.steps()), (progress, 3));
-    *restored.optimiser_mut() = optimiser();
-    for batch in &batches[3..] {
-        let losses = [&mut straight, &mut restored].map(|model| model.step(&batch.batch()).unwrap().get().unwrap());
-        assert_eq!(losses[0].to_bits(), losses[1].to_bits());
-    }
-    assert_eq!(bits(&straight.tensors().unwrap()), bits(&restored.tensors().unwrap()));
+    AnyStream::new(device).unwrap().enter(|train| {
+        let batches: Vec<_> = (0..6).map(|n| Sample::new(CONFIG.inputs, CONFIG.classes, 5, 7 + n)).collect();
+        let mut straight = TokenTransformer::<_, E>::new(train, CONFIG, 3).unwrap();
+        *straight.optimiser_mut() = optimiser();
+        for batch in &batches[..3] {
+            straight.step(&batch.batch()).unwrap();
+        }
+        let path = file(name);
+        let progress = BTreeMap::from([("epoch".to_owned(), "2".to_owned()), ("random".to_owned(), "77".to_owned())]);
+        straight.checkpoint(&path, &progress).unwrap();
+        let (mut restored, found) = TokenTransformer::<_, E>::restore(train, &path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!((found, restored.steps()), (progress, 3));
+        *restored.optimiser_mut() = optimiser();
+        for batch in &batches[3..] {
+            let losses = [&mut straight, &mut restored].map(|model| model.step(&batch.batch()).unwrap().get().unwrap());
+            assert_eq!(losses[0].to_bits(), losses[1].to_bits());
+        }
+        assert_eq!(bits(&straight.tensors().unwrap()), bits(&restored.tensors().unwrap()));
+    });
 }
 
 #[test]
@@ -73,42 +66,44 @@ fn a_restored_run_has_the_bits_of_one_without_interruption() {
 #[test]
 fn the_same_batches_give_the_same_bits() {
     for &device in devices() {
-        let train = device.stream::<Train>().unwrap();
-        let run = || {
-            let mut model = TokenTransformer::<_, f32>::new(&train, CONFIG, 9).unwrap();
-            for n in 0..3 {
-                model.step(&Sample::new(CONFIG.inputs, CONFIG.classes, 40, n).batch()).unwrap();
-            }
-            bits(&model.tensors().unwrap())
-        };
-        assert_eq!(run(), run());
+        AnyStream::new(device).unwrap().enter(|train| {
+            let run = || {
+                let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 9).unwrap();
+                for n in 0..3 {
+                    model.step(&Sample::new(CONFIG.inputs, CONFIG.classes, 40, n).batch()).unwrap();
+                }
+                bits(&model.tensors().unwrap())
+            };
+            assert_eq!(run(), run());
+        });
     }
 }
 
 #[test]
 fn a_refused_batch_changes_nothing() {
     for &device in devices() {
-        let train = device.stream::<Train>().unwrap();
-        let mut model = TokenTransformer::<_, f32>::new(&train, CONFIG, 1).unwrap();
-        let sample = Sample::new(CONFIG.inputs, CONFIG.classes, 4, 1);
-        model.step(&sample.batch()).unwrap();
-        let before = bits(&model.tensors().unwrap());
-        let good = sample.batch();
-        let falling = [0, 3, 2, 4, good.rows() as i32];
-        let wrong = [
-            Batch { tokens: &good.tokens[1..], ..good },
-            Batch { position: &[], ..good },
-            Batch { cu_seqlens: &[], ..good },
-            Batch { cu_seqlens: &falling, ..good },
-            Batch { labels: &[0, 1, 2, 4], ..good },
-            Batch { labels: &[0, 1, -1, 3], ..good },
-            Batch { labels: &[], ..good },
-        ];
-        for batch in wrong {
-            assert!(matches!(model.step(&batch), Err(Error::Batch(_))), "{batch:?}");
-        }
-        assert_eq!((bits(&model.tensors().unwrap()), model.steps()), (before, 1));
-        model.step(&good).unwrap();
+        AnyStream::new(device).unwrap().enter(|train| {
+            let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 1).unwrap();
+            let sample = Sample::new(CONFIG.inputs, CONFIG.classes, 4, 1);
+            model.step(&sample.batch()).unwrap();
+            let before = bits(&model.tensors().unwrap());
+            let good = sample.batch();
+            let falling = [0, 3, 2, 4, good.rows() as i32];
+            let wrong = [
+                Batch { tokens: &good.tokens[1..], ..good },
+                Batch { position: &[], ..good },
+                Batch { cu_seqlens: &[], ..good },
+                Batch { cu_seqlens: &falling, ..good },
+                Batch { labels: &[0, 1, 2, 4], ..good },
+                Batch { labels: &[0, 1, -1, 3], ..good },
+                Batch { labels: &[], ..good },
+            ];
+            for batch in wrong {
+                assert!(matches!(model.step(&batch), Err(Error::Batch(_))), "{batch:?}");
+            }
+            assert_eq!((bits(&model.tensors().unwrap()), model.steps()), (before, 1));
+            model.step(&good).unwrap();
+        });
     }
 }
 
@@ -144,4 +139,102 @@ fn a_broken_file_is_an_error_that_names_it() {
         assert!(matches!(Tensors::load(&path), Err(Error::Format { .. })), "{len} bytes");
     }
     fs::remove_file(path).unwrap();
+}
+
+/// A step as a graph has the bits of the same step call by call, while the rate changes and shapes come
+/// in turn.
+#[test]
+fn steps_as_graphs_have_the_same_bits() {
+    fn run<E: Precision>(device: Device, graphs: bool) -> Vec<(String, Vec<u32>)> {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut model = TokenTransformer::<_, E>::new(s, CONFIG, 9).unwrap();
+            *model.optimiser_mut() = optimiser();
+            model.enable_graphs(graphs);
+            let samples =
+                [Sample::new(CONFIG.inputs, CONFIG.classes, 6, 1), Sample::new(CONFIG.inputs, CONFIG.classes, 3, 2)];
+            for n in 0..8 {
+                model.step(&samples[n % 2].batch()).unwrap();
+            }
+            model.optimiser_mut().clip = None; // what the graphs hold is not true any more
+            for n in 0..4 {
+                model.step(&samples[n % 2].batch()).unwrap();
+            }
+            assert_eq!(model.graphs(), if graphs { 4 } else { 0 });
+            bits(&model.tensors().unwrap())
+        })
+    }
+    for &device in devices() {
+        assert!(run::<f32>(device, true) == run::<f32>(device, false), "{device}");
+        assert!(run::<bf16>(device, true) == run::<bf16>(device, false), "{device}");
+    }
+}
+
+/// Rows behind the last sequence change neither the loss nor an update, whatever finite numbers they hold.
+#[test]
+fn padding_changes_nothing() {
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let sample = Sample::new(CONFIG.inputs, CONFIG.classes, 5, 4);
+            let rows = sample.position.len() / 2;
+            let run = |padding: Option<(usize, f32)>| {
+                let (more, value) = padding.unwrap_or((0, 0.0));
+                let padded = |data: &[f32], of| [data, &vec![value; more * of]].concat();
+                let tokens = s.upload_blocking(&padded(&sample.tokens, CONFIG.inputs)).unwrap();
+                let position = s.upload_blocking(&padded(&sample.position, 2)).unwrap();
+                let cu_seqlens = s.upload_blocking(&sample.cu_seqlens).unwrap();
+                let labels = s.upload_blocking(&sample.labels).unwrap();
+                let mut model = TokenTransformer::<_, f32>::new(s, CONFIG, 9).unwrap();
+                let batch = DeviceBatch {
+                    tokens: &tokens,
+                    position: &position,
+                    cu_seqlens: &cu_seqlens,
+                    labels: &labels,
+                    padded: padding.is_some(),
+                };
+                let losses = [(); 4].map(|()| model.step_on(&batch).unwrap().get().unwrap());
+                (losses, model.tensors().unwrap())
+            };
+            let room = 31 - rows % 8; // the same number of rows with all of these, after rounding up
+            let (losses, tensors) = run(Some((room, 0.0)));
+            for (more, value) in [(room, 7.5), (room, -3e4), (room - 3, 1.0)] {
+                let (other, others) = run(Some((more, value)));
+                assert_eq!(losses, other, "{device}: {more} rows of {value}");
+                assert!(bits(&tensors) == bits(&others), "{device}: {more} rows of {value}");
+            }
+            let (exact, without) = run(None);
+            assert!(losses.iter().zip(exact).all(|(a, b)| (a - b).abs() < 1e-5 * b), "{losses:?}, {exact:?}");
+            for name in tensors.tensors.keys().filter(|name| !name.ends_with("qkv.bias")) {
+                let error = distance(&numbers(&tensors, name), &numbers(&without, name));
+                assert!(error < 1e-4, "{device}: {name} is off by {error:.2e}");
+            }
+            // A batch whose rows are all in sequences has room for the padding, too.
+            assert_eq!(run(Some((0, 0.0))).0.map(|loss| loss.is_finite()), [true; 4]);
+        });
+    }
+}
+
+#[test]
+fn lengths_of_a_batch_on_the_device_are_checked() {
+    let cpu = Device::cpu().unwrap();
+    AnyStream::new(cpu).unwrap().enter(|s| {
+        let mut model = TokenTransformer::<_, f32>::new(s, CONFIG, 9).unwrap();
+        let (numbers, integers) = (s.alloc_zeroed::<f32>(100).unwrap(), s.alloc_zeroed::<i32>(10).unwrap());
+        // Tokens, places, ends and labels. The first are right.
+        for (k, [t, p, c, l]) in
+            [[40, 16, 3, 2], [39, 16, 3, 2], [40, 17, 3, 2], [40, 16, 2, 2], [0, 0, 3, 2], [40, 16, 1, 0]]
+                .into_iter()
+                .enumerate()
+        {
+            let batch = DeviceBatch {
+                tokens: numbers.slice(..t).unwrap(),
+                position: numbers.slice(..p).unwrap(),
+                cu_seqlens: integers.slice(..c).unwrap(),
+                labels: integers.slice(..l).unwrap(),
+                padded: true,
+            };
+            let step = model.step_on(&batch);
+            assert!(if k == 0 { step.is_ok() } else { matches!(step, Err(Error::Batch(_))) }, "{k}: {step:?}");
+        }
+        assert_eq!(model.steps(), 1);
+    });
 }

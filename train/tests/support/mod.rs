@@ -5,12 +5,26 @@
 mod all_devices;
 
 pub use all_devices::devices;
-use thalweg_train::{Batch, Tensors};
+use thalweg_train::{Batch, Data, Tensors};
 
 /// Reads a golden file.
 pub fn golden(name: &str) -> Tensors {
     let path = format!("{}/tests/golden/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
     Tensors::load(path).unwrap()
+}
+
+/// Returns the numbers of a tensor.
+pub fn numbers(tensors: &Tensors, name: &str) -> Vec<f32> {
+    match &tensors.tensors[name].data {
+        Data::F32(data) => data.clone(),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+/// Returns the names of all tensors, and the bits of their numbers.
+pub fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
+    let bits = |name| numbers(tensors, name).iter().map(|v| v.to_bits()).collect();
+    tensors.tensors.keys().map(|name| (name.clone(), bits(name))).collect()
 }
 
 /// Returns the norm of the difference over the norm of what is wanted.

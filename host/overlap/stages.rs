@@ -1,0 +1,246 @@
+//! Sends items through any number of stages, each on a stream of its own.
+//!
+//! ```text
+//! first    | a 0 | a 1 | a 2 | a 3       |     a 2 waits for the slot of item 0
+//! second         | b 0 | b 1 | b 2 | b 3 |
+//! third                | c 0 | c 1 | c 2 | c 3 |
+//! ```
+//!
+//! An item travels in a slot: a composite of all buffers that it needs on its way. A stage gets the
+//! slot under the brand of its own stream, and an event carries the slot to the next stage. So two
+//! stages can never touch one slot at the same time. What a stage keeps from item to item, such as
+//! weights, its closure holds.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+
+use super::none_given;
+use crate::brand::LiveBrand;
+use crate::error::Error;
+use crate::event::Event;
+use crate::lane::{AnyStream, Lane};
+use crate::resource::Resource;
+use crate::stream::Stream;
+use crate::timeline::{Activity, Timeline};
+
+/// A chain of stages, to which [`step`](Stages::step) and [`host`](Stages::host) add one.
+/// [`stages`](fn@stages) makes it.
+#[must_use = "stages do nothing until they run"]
+pub struct Stages<'a, R: Resource, X, C> {
+    slots: &'a mut VecDeque<Event<R>>,
+    chain: C,
+    error: std::marker::PhantomData<fn() -> X>,
+}
+
+impl<R: Resource, X, C> fmt::Debug for Stages<'_, R, X, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stages").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+/// Stages that a slot goes through, one after another.
+pub trait Chain<R: Resource, X> {
+    /// Sends the slot of item `item` through the stages.
+    ///
+    /// # Errors
+    /// A stage returned an error, or the device has failed. The slot's memory is then freed, after
+    /// its work.
+    fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X>;
+}
+
+/// A chain without stages.
+#[derive(Clone, Copy, Debug)]
+pub struct Start(());
+
+impl<R: Resource, X> Chain<R, X> for Start {
+    fn send(&mut self, _: usize, slot: Event<R>, _: &Timeline) -> Result<Event<R>, X> {
+        Ok(slot)
+    }
+}
+
+impl<R: Resource, X> Chain<R, X> for Box<dyn Chain<R, X> + '_> {
+    fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
+        (**self).send(item, slot, timeline)
+    }
+}
+
+/// A chain with one more stage.
+pub struct Then<C, P, F> {
+    before: C,
+    place: P,
+    activity: Activity,
+    run: F,
+}
+
+impl<C, P, F> fmt::Debug for Then<C, P, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Then").finish_non_exhaustive()
+    }
+}
+
+/// The host, as the place of a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct OnHost(());
+
+impl<R: Resource, X: From<Error>, C: Chain<R, X>, S: LiveBrand, F> Chain<R, X> for Then<C, Stream<S>, F>
+where
+    F: FnMut(&Stream<S>, usize, &mut R::On<S>) -> Result<(), X>,
+{
+    fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
+        let slot = self.before.send(item, slot, timeline)?;
+        enqueue(&self.place, self.activity, item, slot, timeline, &mut self.run)
+    }
+}
+
+impl<R: Resource, X: From<Error>, C: Chain<R, X>, F> Chain<R, X> for Then<C, &AnyStream, F>
+where
+    F: for<'l> FnMut(&Stream<Lane<'l>>, usize, &mut R::On<Lane<'l>>) -> Result<(), X>,
+{
+    fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
+        let slot = self.before.send(item, slot, timeline)?;
+        let Self { place, activity, run, .. } = self;
+        let activity = *activity;
+        place.enter(|s| enqueue(s, activity, item, slot, timeline, |s, item, slot| run(s, item, slot)))
+    }
+}
+
+impl<R: Resource, X: From<Error>, C: Chain<R, X>, F> Chain<R, X> for Then<C, OnHost, F>
+where
+    F: FnMut(usize, &mut R) -> Result<(), X>,
+{
+    fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
+        let slot = self.before.send(item, slot, timeline)?;
+        let label = format!("item {item}");
+        let mut slot = timeline.wait("host", &label, || slot.synchronize()).map_err(Error::from)?;
+        timeline.host("host", &label, || (self.run)(item, &mut slot))?;
+        Ok(Event::ready(slot))
+    }
+}
+
+/// Enqueues one stage of an item.
+fn enqueue<R: Resource, X: From<Error>, S: LiveBrand>(
+    stream: &Stream<S>,
+    activity: Activity,
+    item: usize,
+    slot: Event<R>,
+    timeline: &Timeline,
+    mut run: impl FnMut(&Stream<S>, usize, &mut R::On<S>) -> Result<(), X>,
+) -> Result<Event<R>, X> {
+    let mut slot = stream.wait(slot).map_err(Error::from)?;
+    timeline.span(stream, activity, &format!("item {item}"), || Ok(run(stream, item, &mut slot)))??;
+    Ok(stream.record(slot).map_err(Error::from)?)
+}
+
+/// Makes a chain of stages over these slots, which has no stages yet.
+///
+/// Add the stages in order, then call [`run`](Stages::run). With `n` slots, up to `n` items are on
+/// their way at once, and the streams wait for free slots. Two slots for each two stages that
+/// should overlap are enough if all items take the same time. `X` is the error of the closures.
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use thalweg::overlap::stages;
+/// use thalweg::{Activity, Device, Error, Event, Timeline, stream_tags};
+///
+/// stream_tags!(Make, Change, Use);
+/// let gpu = Device::best()?;
+/// let (make, change, consume) = (gpu.stream::<Make>()?, gpu.stream::<Change>()?, gpu.stream::<Use>()?);
+/// let slot = || Ok((make.alloc::<u32>(9)?.idle()?, make.alloc::<u32>(9)?.idle()?));
+/// let mut slots = (0..3).map(|_| slot().map(Event::ready)).collect::<Result<VecDeque<_>, Error>>()?;
+/// let mut results = consume.bind((0..7).map(|_| gpu.pinned::<u32>(9)).collect::<Result<Vec<_>, _>>()?)?;
+/// stages::<_, Error>(&mut slots)
+///     .step(&make, Activity::Compute, |s, n, slot| s.fill(&mut slot.0, n as u32))
+///     .step(&change, Activity::Compute, |s, _, slot| s.copy(&slot.0, &mut slot.1))
+///     .step(&consume, Activity::Download, |s, n, slot| s.copy_to_host(&slot.1, &mut results[n]))
+///     .run(0..7, &Timeline::off())?; // returns at once
+/// let results = consume.record(results)?.synchronize()?;
+/// assert!(results.iter().zip(0..).all(|(result, n)| result[..] == [n; 9]));
+/// # Ok::<(), Error>(())
+/// ```
+pub fn stages<R: Resource, X: From<Error>>(slots: &mut VecDeque<Event<R>>) -> Stages<'_, R, X, Start> {
+    Stages { slots, chain: Start(()), error: std::marker::PhantomData }
+}
+
+impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
+    fn then<P, F>(self, place: P, activity: Activity, run: F) -> Stages<'a, R, X, Then<C, P, F>> {
+        let Self { slots, chain, error } = self;
+        Stages { slots, chain: Then { before: chain, place, activity, run }, error }
+    }
+
+    /// Adds a stage: `run` enqueues, on `stream`, what happens to the slot of an item. `activity` is
+    /// what a [`Timeline`] shows.
+    pub fn step<S: LiveBrand, F>(
+        self,
+        stream: &Stream<S>,
+        activity: Activity,
+        run: F,
+    ) -> Stages<'a, R, X, Then<C, Stream<S>, F>>
+    where
+        F: FnMut(&Stream<S>, usize, &mut R::On<S>) -> Result<(), X>,
+    {
+        self.then(*stream, activity, run)
+    }
+
+    /// Adds a stage on a stream that is known only at run time. Pass a function that is generic over
+    /// streams as `|s, n, slot| f(s, n, slot)`.
+    ///
+    /// ```
+    /// use std::collections::VecDeque;
+    /// use thalweg::overlap::stages;
+    /// use thalweg::{Activity, AnyStream, Device, Error, Event, Timeline};
+    ///
+    /// let gpu = Device::best()?;
+    /// let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
+    /// let slot = || streams[0].enter(|s| s.alloc_zeroed::<u8>(8)?.idle()).map(Event::ready);
+    /// let mut slots = (0..2).map(|_| slot()).collect::<Result<VecDeque<_>, Error>>()?;
+    /// let mut stages = stages::<_, Error>(&mut slots).boxed();
+    /// for (k, stream) in streams.iter().enumerate() {
+    ///     stages = stages.any(stream, Activity::Compute, move |s, _, slot| s.fill(slot.slice_mut(k..=k)?, 1)).boxed();
+    /// }
+    /// stages.run(0..5, &Timeline::off())?;
+    /// let slot = slots.pop_front().expect("both are back");
+    /// assert_eq!(streams[0].enter(|s| s.read_blocking(&s.wait(slot)?))?, [1, 1, 1, 0, 0, 0, 0, 0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn any<F>(self, stream: &AnyStream, activity: Activity, run: F) -> Stages<'a, R, X, Then<C, &AnyStream, F>>
+    where
+        F: for<'l> FnMut(&Stream<Lane<'l>>, usize, &mut R::On<Lane<'l>>) -> Result<(), X>,
+    {
+        self.then(stream, activity, run)
+    }
+
+    /// Adds a stage on the host: it waits until the work on the slot so far is done, and `run` reads
+    /// and writes the slot. As the first stage it fills page-locked memory. The host then waits for
+    /// the item that had the slot before.
+    pub fn host<F>(self, run: F) -> Stages<'a, R, X, Then<C, OnHost, F>>
+    where
+        F: FnMut(usize, &mut R) -> Result<(), X>,
+    {
+        self.then(OnHost(()), Activity::Host, run)
+    }
+
+    /// Makes the type of the chain independent of its stages, so that a loop can add them.
+    pub fn boxed(self) -> Stages<'a, R, X, Box<dyn Chain<R, X> + 'a>>
+    where
+        C: 'a,
+    {
+        Stages { slots: self.slots, chain: Box::new(self.chain), error: self.error }
+    }
+
+    /// Sends items through the stages, and returns when all work is enqueued. The host waits only in
+    /// stages on the [`host`](Self::host). The slots are back in their queue, as events.
+    ///
+    /// # Errors
+    /// There are no slots, a slot belongs to another device, the device has failed, or a stage
+    /// returned an error. Items before the one that failed go on. The slot of that item is lost:
+    /// its memory is freed after its work.
+    pub fn run(&mut self, items: Range<usize>, timeline: &Timeline) -> Result<(), X> {
+        for item in items {
+            let slot = self.slots.pop_front().ok_or_else(|| none_given("slots"))?;
+            let slot = self.chain.send(item, slot, timeline)?;
+            self.slots.push_back(slot);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Times the overlap patterns of training beside their serial forms.
+//!
+//! ```text
+//! cargo bench -p thalweg-train --bench overlap [-- encoder_decoder micro_batches] [--batch 8,32,128]
+//! ```
+//!
+//! - `encoder_decoder`: a frozen encoder of the shape of ViT-B (bf16, 224 x 224) and a model of 4 blocks.
+//!   Call by call on one stream, as graphs on one stream, and as graphs on two streams.
+//! - `micro_batches`: a batch in 4 parts, on one stream and on two. The model has 6 blocks of width 768
+//!   and sequences of 196 tokens.
+//!
+//! Each number is the median of five runs, after one run that is not timed. The CPU device takes small
+//! shapes, which check that the benchmark works.
+
+#[path = "../examples/support/mod.rs"]
+mod support;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use thalweg::simt::bf16;
+use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg_train::overlap::{Encoded, encoder_decoder, micro_batches};
+use thalweg_train::{Batch, Config, EncoderConfig, Gelu, ImageEncoder, Pool, Result, TokenTransformer};
+
+stream_tags!(First, Second);
+
+const RUNS: usize = 5;
+
+/// Returns the steps in a second: the median over some runs of `steps` steps.
+fn rate(steps: usize, mut run: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    run(steps)?;
+    let mut times = Vec::new();
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        run(steps)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(steps as f64 / times[RUNS / 2])
+}
+
+/// The shapes of a benchmark.
+struct Shapes {
+    encoder: EncoderConfig,
+    head: Config,
+    deep: Config,
+    tokens: usize,
+    steps: usize,
+}
+
+fn encode_and_train<A: LiveBrand, B: LiveBrand>(
+    first: &Stream<A>,
+    second: &Stream<B>,
+    shapes: &Shapes,
+    images: usize,
+    (slots, graphs): (usize, bool),
+) -> Result<f64> {
+    let mut encoder = ImageEncoder::<_, bf16>::new(first, shapes.encoder, 1)?;
+    let mut model = TokenTransformer::<_, bf16>::new(second, shapes.head, 2)?;
+    encoder.enable_graphs(graphs);
+    model.enable_graphs(graphs);
+    let mut slots = (0..slots).map(|_| Encoded::new(&encoder, images)).collect::<Result<VecDeque<_>>>()?;
+    let size = shapes.encoder.size;
+    let sets = (0..4).map(|n| first.upload_blocking(&support::numbers(images * 3 * size * size, n)));
+    let sets = sets.collect::<thalweg::Result<Vec<_>>>()?;
+    let labels: Vec<i32> = (0..images).map(|i| (i % shapes.head.classes) as i32).collect();
+    let labels = first.upload_blocking(&labels)?;
+    rate(shapes.steps, |steps| {
+        let input = |s: &Stream<A>, n: usize, batch: &mut thalweg_train::overlap::EncodedOn<A>| {
+            s.copy(&sets[n % 4], &mut batch.pixels)?;
+            Ok(s.copy(&labels, &mut batch.labels)?)
+        };
+        encoder_decoder(&mut encoder, &mut model, &mut slots, 0..steps, input, |_, _| Ok(()), &Timeline::off())?;
+        first.synchronize()?;
+        Ok(second.synchronize()?)
+    })
+}
+
+fn accumulate<A: LiveBrand, B: LiveBrand>(
+    first: &Stream<A>,
+    second: &Stream<B>,
+    shapes: &Shapes,
+    sequences: usize,
+    slots: usize,
+) -> Result<f64> {
+    let mut model = TokenTransformer::<_, bf16>::new(second, shapes.deep, 2)?;
+    let part = sequences.div_ceil(4);
+    let rows = part * shapes.tokens;
+    let (tokens, position) = (support::numbers(rows * shapes.deep.inputs, 1), support::numbers(2 * rows, 2));
+    let cu_seqlens: Vec<i32> = (0..=part).map(|i| (i * shapes.tokens) as i32).collect();
+    let labels: Vec<i32> = (0..part).map(|i| (i % shapes.deep.classes) as i32).collect();
+    let batch = Batch { tokens: &tokens, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
+    rate(shapes.steps, |steps| {
+        for _ in 0..steps {
+            micro_batches(first, &mut model, slots, &[batch; 4], &Timeline::off())?;
+        }
+        Ok(second.synchronize()?)
+    })
+}
+
+fn main() -> Result<()> {
+    let device = support::device()?;
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let wants = |name: &str| {
+        let named = |word: &String| ["encoder_decoder", "micro_batches"].contains(&word.as_str());
+        given.iter().any(|word| word == name) || !given.iter().any(named)
+    };
+    let listed = given.iter().position(|word| word == "--batch").and_then(|i| given.get(i + 1));
+    let batches: Vec<usize> = match listed {
+        Some(list) => list.split(',').filter_map(|n| n.parse().ok()).collect(),
+        None => support::sized(device, vec![8, 32, 128], vec![4]),
+    };
+    let (first, second) = (device.stream::<First>()?, device.stream::<Second>()?);
+    let ([size, patch, width, heads, depth], steps) =
+        support::sized(device, ([224, 16, 768, 12, 12], 24), ([32, 8, 16, 2, 2], 3));
+    let shapes = Shapes {
+        encoder: EncoderConfig {
+            size,
+            patch,
+            class_token: false,
+            width,
+            heads,
+            depth,
+            classes: 0,
+            eps: 1e-6,
+            gelu: Gelu::Tanh,
+            pool: Pool::Mean,
+        },
+        head: Config { inputs: width, width, heads, depth: 4, classes: 1000, ..Config::default() },
+        deep: Config { width, heads, depth: depth / 2, ..Config::default() },
+        tokens: (size / patch).pow(2),
+        steps,
+    };
+    for batch in batches {
+        if wants("encoder_decoder") {
+            let calls = encode_and_train(&second, &second, &shapes, batch, (1, false))?;
+            let graph = encode_and_train(&second, &second, &shapes, batch, (1, true))?;
+            let two = encode_and_train(&first, &second, &shapes, batch, (2, true))?;
+            println!(
+                "encoder_decoder, batch {batch:4}: calls {calls:7.1}, graphs {graph:7.1}, two streams {two:7.1} steps/s; gain {:.3}",
+                two / graph
+            );
+        }
+        if wants("micro_batches") {
+            let one = accumulate(&second, &second, &shapes, batch, 1)?;
+            let two = accumulate(&first, &second, &shapes, batch, 3)?;
+            println!(
+                "micro_batches,   batch {batch:4}: one stream {one:7.1}, two streams {two:7.1} steps/s; gain {:.3}",
+                two / one
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Trains a model on the features of a frozen image encoder, which encodes the next batch meanwhile.
+//!
+//! ```text
+//! encode | encode 0 | encode 1 | encode 2 | encode 3 |
+//! train             | train 0     | train 1     | train 2     | train 3     |
+//! ```
+//!
+//! ```text
+//! cargo run --release -p thalweg-train --example encoder_decoder -- --timeline encoder_decoder.svg
+//! ```
+//!
+//! On a GPU the encoder is as large as ViT-B and the model has four blocks. The weights are random.
+
+mod support;
+
+use std::collections::VecDeque;
+
+use thalweg::simt::bf16;
+use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg_train::overlap::{Encoded, encoder_decoder};
+use thalweg_train::{Config, EncoderConfig, Gelu, ImageEncoder, Pool, Result, Tensors, TokenTransformer};
+
+stream_tags!(Encode, Train);
+
+fn main() -> Result<()> {
+    let args = support::Arguments::parse("A frozen encoder encodes batch N + 1 while a model trains on batch N.");
+    let gpu = support::device()?;
+    let (encode, train) = (gpu.stream::<Encode>()?, gpu.stream::<Train>()?);
+    let ([size, patch, width, heads, depth], images, items) =
+        support::sized(gpu, ([224, 16, 768, 12, 12], 32, 100), ([32, 8, 16, 2, 2], 2, 6));
+    let shape = EncoderConfig {
+        size,
+        patch,
+        class_token: false,
+        width,
+        heads,
+        depth,
+        classes: 0,
+        eps: 1e-6,
+        gelu: Gelu::Tanh,
+        pool: Pool::Mean,
+    };
+    let config = Config { inputs: width, width, heads, depth: 4, classes: 10, ..Config::default() };
+
+    // Some batches that stay on the device. A program would upload new ones to where these are copied.
+    let sets: Vec<_> = (0..4).map(|n| support::numbers(images * 3 * size * size, n)).collect();
+    let labels: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
+
+    let run = |count: usize, timeline: &Timeline| -> Result<_> {
+        match count {
+            1 => learn(&train, &train, shape, config, (&sets, &labels), count, items, timeline),
+            _ => learn(&encode, &train, shape, config, (&sets, &labels), count, items, timeline),
+        }
+    };
+    let timeline = args.timeline(gpu)?;
+    let (serial, overlapped) = (run(1, &Timeline::off())?, run(2, &timeline)?);
+    println!("{images} images of {size} x {size} a batch, an encoder of {depth} blocks, a model of 4, width {width}");
+    support::compare(serial, overlapped, items);
+    args.finish(&timeline)
+}
+
+/// Trains a new model, and returns how long it took and the weights.
+#[expect(clippy::too_many_arguments, reason = "the closure above names them once")]
+fn learn<A: LiveBrand, B: LiveBrand>(
+    encode: &Stream<A>,
+    train: &Stream<B>,
+    shape: EncoderConfig,
+    config: Config,
+    (sets, labels): (&[Vec<f32>], &[i32]),
+    slots: usize,
+    items: usize,
+    timeline: &Timeline,
+) -> Result<(std::time::Duration, Tensors)> {
+    let mut encoder = ImageEncoder::<_, bf16>::new(encode, shape, 1)?;
+    let mut model = TokenTransformer::<_, bf16>::new(train, config, 2)?;
+    let mut slots = (0..slots).map(|_| Encoded::new(&encoder, labels.len())).collect::<Result<VecDeque<_>>>()?;
+    let sets = sets.iter().map(|set| encode.upload_blocking(set)).collect::<thalweg::Result<Vec<_>>>()?;
+    let labels = encode.upload_blocking(labels)?;
+    let mut go = |items, timeline: &Timeline| {
+        encoder_decoder(
+            &mut encoder,
+            &mut model,
+            &mut slots,
+            items,
+            |s, n, batch| {
+                s.copy(&sets[n % sets.len()], &mut batch.pixels)?;
+                Ok(s.copy(&labels, &mut batch.labels)?)
+            },
+            |_, loss| {
+                drop(loss); // `loss.get()` would make the host wait
+                Ok(())
+            },
+            timeline,
+        )
+    };
+    go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
+    encode.synchronize()?;
+    train.synchronize()?;
+    let (time, ()) = support::timed(|| {
+        go(4..4 + items, timeline)?;
+        encode.synchronize()?;
+        Ok(train.synchronize()?)
+    })?;
+    Ok((time, model.tensors()?))
+}

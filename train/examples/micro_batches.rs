@@ -1,0 +1,68 @@
+//! Trains on batches in four parts each: forward of a part runs beside backward of the part before.
+//!
+//! ```text
+//! forward | f 0 | f 1 | f 2 | f 3 |                  | f 0 | ...     after the update
+//! train         | b 0    | b 1    | b 2    | b 3    | update |
+//! ```
+//!
+//! ```text
+//! cargo run --release -p thalweg-train --example micro_batches -- --timeline micro_batches.svg
+//! ```
+
+mod support;
+
+use thalweg::simt::bf16;
+use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg_train::overlap::micro_batches;
+use thalweg_train::{Batch, Config, Result, TokenTransformer};
+
+stream_tags!(Forward, Train);
+
+const PARTS: usize = 4;
+
+fn main() -> Result<()> {
+    let args = support::Arguments::parse("Forward of a micro-batch beside backward of the one before.");
+    let gpu = support::device()?;
+    let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
+    let ([sequences, tokens, width, heads, depth], steps) =
+        support::sized(gpu, ([16, 256, 512, 8, 6], 50), ([2, 16, 16, 2, 2], 3));
+    let config = Config { width, heads, depth, ..Config::default() };
+
+    let rows = sequences * tokens;
+    let cu_seqlens: Vec<i32> = (0..=sequences).map(|i| (i * tokens) as i32).collect();
+    let part = |k: usize| {
+        let labels: Vec<i32> = (0..sequences).map(|i| ((i + k) % config.classes) as i32).collect();
+        (support::numbers(rows * config.inputs, k as u64), support::numbers(2 * rows, 99), labels)
+    };
+    let parts: Vec<_> = (0..PARTS).map(part).collect();
+    let batches: Vec<_> = parts
+        .iter()
+        .map(|(tokens, position, labels)| Batch { tokens, position, cu_seqlens: &cu_seqlens, labels })
+        .collect();
+
+    fn run<S: LiveBrand>(
+        forward: &Stream<S>,
+        model: &mut TokenTransformer<Train, bf16>,
+        slots: usize,
+        (batches, steps): (&[Batch<'_>], usize),
+        timeline: &Timeline,
+    ) -> Result<thalweg_train::Tensors> {
+        for _ in 0..steps {
+            let loss = micro_batches(forward, model, slots, batches, timeline)?;
+            drop(loss); // `loss.get()` would make the host wait
+        }
+        model.tensors() // waits for all steps
+    }
+    let work = (&batches[..], steps);
+    let mut model = TokenTransformer::new(&train, config, 1)?;
+    run(&train, &mut model, 1, (&batches, 1), &Timeline::off())?; // the first step makes the memory
+    let serial = support::timed(|| run(&train, &mut model, 1, work, &Timeline::off()))?;
+
+    let timeline = args.timeline(gpu)?;
+    let mut model = TokenTransformer::new(&train, config, 1)?;
+    run(&forward, &mut model, 3, (&batches, 1), &Timeline::off())?;
+    let overlapped = support::timed(|| run(&forward, &mut model, 3, work, &timeline))?;
+    println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");
+    support::compare(serial, overlapped, steps);
+    args.finish(&timeline)
+}

@@ -1,0 +1,94 @@
+//! Shared parts of the examples of overlap: the command line, and measurements.
+#![allow(dead_code, unreachable_pub, reason = "each example uses only some parts")]
+
+use std::path::PathBuf;
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+use thalweg::{Device, DeviceKind, Timeline};
+use thalweg_train::{Result, Tensors};
+
+/// The command line of an example.
+pub struct Arguments {
+    timeline: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Reads the command line. `--help` prints `purpose` and ends the program.
+    pub fn parse(purpose: &str) -> Self {
+        let mut timeline = None;
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--timeline" => timeline = arguments.next().map(PathBuf::from),
+                other => {
+                    println!("{purpose}\n\n  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt");
+                    exit(if other == "--help" || other == "-h" { 0 } else { 2 })
+                }
+            }
+        }
+        Self { timeline }
+    }
+
+    /// Makes a timeline, which records only if `--timeline` was given.
+    pub fn timeline(&self, device: Device) -> Result<Timeline> {
+        Ok(if self.timeline.is_some() { Timeline::new(device)? } else { Timeline::off() })
+    }
+
+    /// Saves the timeline if `--timeline` was given, and prints its metrics.
+    pub fn finish(&self, timeline: &Timeline) -> Result<()> {
+        if let Some(path) = &self.timeline {
+            let trace = timeline.finish()?;
+            trace.save(path)?;
+            println!("{}\ntimeline: {}", trace.metrics(), path.display());
+        }
+        Ok(())
+    }
+}
+
+/// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.
+pub fn device() -> Result<Device> {
+    let (device, _) = Device::from_environment()?;
+    println!("{device}: {}", device.name());
+    Ok(device)
+}
+
+/// Returns the first value on a GPU, and the second one on the CPU device.
+pub fn sized<T>(device: Device, gpu: T, cpu: T) -> T {
+    if device.kind() == DeviceKind::Cuda { gpu } else { cpu }
+}
+
+/// Runs `work` and returns how long it took.
+pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
+    let start = Instant::now();
+    let value = work()?;
+    Ok((start.elapsed(), value))
+}
+
+/// Random numbers from -1 to 1 (SplitMix64).
+pub fn numbers(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Prints both times, and checks that both runs learned the same weights.
+pub fn compare(serial: (Duration, Tensors), overlapped: (Duration, Tensors), steps: usize) {
+    let same = serial.1.tensors.iter().zip(&overlapped.1.tensors).all(|(a, b)| a == b);
+    assert!(
+        same && serial.1.tensors.len() == overlapped.1.tensors.len(),
+        "the weights differ from those of one stream"
+    );
+    let rate = |time: Duration| steps as f64 / time.as_secs_f64();
+    println!(
+        "one stream {:.1} steps/s, overlapped {:.1} steps/s: {:.2} x; the weights are the same, bit for bit",
+        rate(serial.0),
+        rate(overlapped.0),
+        serial.0.as_secs_f64() / overlapped.0.as_secs_f64()
+    );
+}

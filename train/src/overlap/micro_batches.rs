@@ -1,0 +1,156 @@
+//! Runs the forward pass of a micro-batch beside the backward pass of the one before it.
+//!
+//! ```text
+//! forward | f 0 | f 1 | f 2 | f 3 |                  | f 0 | ...     after the update
+//! train         | b 0    | b 1    | b 2    | b 3    | update |
+//! ```
+//!
+//! Both streams read the weights, which are [shared](thalweg::Shared) for that time. The update needs
+//! them back for itself, and gets them only after every forward pass. So no forward pass can meet the
+//! weights of the next step half written, and this is a rule of the types, not of this function.
+
+use thalweg::overlap::stages;
+use thalweg::{Activity, LiveBrand, Stream, Timeline};
+use thalweg_kernels::train::columns;
+
+use crate::error::{Error, Result, lost};
+use crate::model::{Batch, Extent, PassOn};
+use crate::optimiser::AdamW;
+use crate::precision::Precision;
+use crate::transformer::{Loss, TokenTransformer};
+
+/// Enqueues one step of the optimiser on several batches, whose gradients are added: the step of one
+/// batch that holds all their sequences, in the memory of `slots` of them.
+///
+/// The forward passes run on the stream `forward`, and backward passes and update on the stream of the
+/// model. With `slots` slots, forward passes are up to `slots - 1` micro-batches ahead. With one slot, or
+/// with the stream of the model as `forward`, one pass runs at a time; the results are the same, bit for
+/// bit. They are those of one large batch up to the rounding of sums.
+///
+/// The host waits for nothing, and allocates nothing after the first step if no batch is larger than
+/// those before.
+///
+/// # Errors
+/// There are no batches or no slots, a batch does not fit the model, there is no memory, or the device
+/// failed. The weights and the optimiser are then those of the step before.
+///
+/// ```
+/// use thalweg::{Device, Timeline, stream_tags};
+/// use thalweg_train::{Batch, Config, TokenTransformer, overlap::micro_batches};
+///
+/// stream_tags!(Forward, Train);
+/// let gpu = Device::best()?;
+/// let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
+/// let config = Config { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+/// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
+/// let (tokens, position) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5]);
+/// let batch = |label: &'static [i32]| Batch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };
+/// let batches = [batch(&[0]), batch(&[1]), batch(&[1])];
+/// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?.get()?;
+/// for _ in 0..20 {
+///     micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?; // returns at once
+/// }
+/// assert!(micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?.get()? < first);
+/// assert_eq!(model.steps(), 22); // of three batches each
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+pub fn micro_batches<F: LiveBrand, S: LiveBrand, E: Precision>(
+    forward: &Stream<F>,
+    model: &mut TokenTransformer<S, E>,
+    slots: usize,
+    batches: &[Batch<'_>],
+    timeline: &Timeline,
+) -> Result<Loss> {
+    watched(forward, model, slots, batches, timeline, |_, _| ())
+}
+
+/// Does the work of [`micro_batches`](fn@micro_batches), and calls `before` before the backward
+/// pass (`true`) or the forward pass of a micro-batch is enqueued. The tests hold a stream there.
+#[doc(hidden)]
+pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
+    forward: &Stream<F>,
+    model: &mut TokenTransformer<S, E>,
+    slots: usize,
+    batches: &[Batch<'_>],
+    timeline: &Timeline,
+    before: impl Fn(bool, usize),
+) -> Result<Loss> {
+    for batch in batches {
+        batch.check(model.config(), true)?;
+    }
+    let most = batches.iter().map(Extent::of).reduce(|a, b| Extent {
+        rows: a.rows.max(b.rows),
+        sequences: a.sequences.max(b.sequences),
+        padded: false,
+    });
+    let (Some(most), 1..) = (most, slots) else {
+        return Err(Error::Batch(format!("{} batches in {slots} slots", batches.len())));
+    };
+    let sequences = batches.iter().map(Batch::sequences).sum();
+    let s = model.stream;
+    let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
+    model.make_scratch(most.rows)?;
+    make_slots(forward, model, slots, most)?;
+
+    let TokenTransformer { model: net, optimiser, steps, state, scratch, passes, .. } = model;
+    let (Some((_, scratch)), Some((mut parameters, mut moments))) = (scratch, state.take()) else {
+        return Err(lost());
+    };
+    let prepared = parameters.round(&s).and_then(|()| optimiser.prepare(&s, *steps, &mut moments));
+    let shared = match s.share(parameters) {
+        Ok(shared) => shared,
+        Err(returned) => {
+            *state = Some((returned.value, moments));
+            return Err(returned.error.into());
+        }
+    };
+    let ran = prepared.map_err(Error::from).and_then(|()| {
+        let (there, here) = (forward.reading(&shared)?, s.reading(&shared)?);
+        stages::<_, Error>(&mut passes.1)
+            .step(forward, Activity::Compute, |s, k, pass| {
+                before(false, k);
+                pass.upload(s, &batches[k])?;
+                net.forward(s, there.weights(), pass)?;
+                Ok(net.loss(s, sequences, pass)?)
+            })
+            .step(&s, Activity::Compute, |s, k, pass| {
+                before(true, k);
+                net.backward(s, here.weights(), pass, scratch, (&mut moments.gradient, k > 0))?;
+                Ok(columns(s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, &mut moments.loss)?)
+            })
+            .run(0..batches.len(), timeline)
+    });
+    // Only this gives the weights back to be written, and it waits for every forward pass.
+    let mut parameters = s.unshare(shared)?;
+    let updated = ran.and_then(|()| {
+        timeline.span(&s, Activity::Compute, "update", || {
+            AdamW::update(&s, optimiser.clip, &mut parameters.wide, &mut moments)
+        })?;
+        *steps += 1;
+        Ok(s.copy_to_host(&moments.loss, &mut loss)?)
+    });
+    *state = Some((parameters, moments));
+    updated?;
+    Ok(Loss::new(s.record(loss)?))
+}
+
+/// Makes as many slots as are missing, or all of them if a batch is larger than those before.
+fn make_slots<F: LiveBrand, S: LiveBrand, E: Precision>(
+    forward: &Stream<F>,
+    model: &mut TokenTransformer<S, E>,
+    slots: usize,
+    most: Extent,
+) -> Result<()> {
+    let (room, passes) = &mut model.passes;
+    if most.rows > room.rows || most.sequences > room.sequences {
+        passes.clear(); // their memory is free before the new one is allocated
+        room.rows = room.rows.max(most.rows);
+        room.sequences = room.sequences.max(most.sequences);
+    }
+    passes.truncate(slots);
+    while passes.len() < slots {
+        let pass = PassOn::new(forward, &model.model.config, *room)?;
+        passes.push_back(forward.record(pass)?);
+    }
+    Ok(())
+}

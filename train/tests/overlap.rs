@@ -1,0 +1,456 @@
+//! The overlap patterns: bits of the serial form whatever the schedule, what overlaps, and no waits and
+//! no memory in the steady state.
+
+mod support;
+
+use std::collections::VecDeque;
+
+#[allow(unreachable_pub)] // it is public to other tests
+#[path = "../../tests/support/gate.rs"]
+mod gate;
+
+use gate::{Gate, guarded};
+use support::{Random, Sample, bits, devices, golden};
+use thalweg::simt::bf16;
+use thalweg::{AnyStream, Device, DeviceKind, Error, Event, LiveBrand, Stall, Stream, Timeline};
+use thalweg_train::overlap::micro_batches::watched;
+use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder, micro_batches};
+use thalweg_train::{AdamW, Batch, Config, ImageEncoder, Loss, Precision, Result, Schedule, TokenTransformer};
+
+const CONFIG: Config = Config {
+    inputs: 5,
+    width: 16,
+    heads: 2,
+    depth: 2,
+    classes: 4,
+    eps: 1e-5,
+    gelu: thalweg_train::Gelu::Tanh,
+    pool: thalweg_train::Pool::Mean,
+};
+
+fn optimiser() -> AdamW {
+    AdamW { schedule: Schedule::Cosine { warm_up: 2, steps: 8, end: 0.1 }, clip: Some(0.5), ..AdamW::default() }
+}
+
+fn lanes<const N: usize>(device: Device) -> [AnyStream; N] {
+    [(); N].map(|()| AnyStream::new(device).unwrap())
+}
+
+fn synchronize(lane: &AnyStream) {
+    lane.enter(|s| s.synchronize()).unwrap();
+}
+
+fn done(lanes: &[AnyStream]) -> Vec<bool> {
+    lanes.iter().map(|lane| lane.enter(|s| s.is_done()).unwrap()).collect()
+}
+
+/// Runs a check on every device, and on ten schedules of a seeded one, which runs work late and out of
+/// order wherever no event forbids it.
+fn everywhere_and_seeded(mut check: impl FnMut(Device)) {
+    devices().iter().for_each(|&device| check(device));
+    let device = Device::seeded_cpu(0).unwrap();
+    for seed in 0..10 {
+        device.reseed(seed);
+        check(device);
+    }
+}
+
+/// The losses and the weights of a run, as bits.
+type Bits = (Vec<u32>, Vec<(String, Vec<u32>)>);
+
+fn model<S: LiveBrand, E: Precision>(s: &Stream<S>, config: Config) -> TokenTransformer<S, E> {
+    let mut model = TokenTransformer::new(s, config, 3).unwrap();
+    *model.optimiser_mut() = optimiser();
+    model
+}
+
+fn results<S: LiveBrand, E: Precision>(losses: Vec<Loss>, model: &TokenTransformer<S, E>) -> Bits {
+    let losses = losses.into_iter().map(|loss| loss.get().unwrap().to_bits()).collect();
+    (losses, bits(&model.tensors().unwrap()))
+}
+
+// --- micro-batches -------------------------------------------------------------------------------
+
+/// Steps of the optimiser, each on some micro-batches of different sizes.
+fn micro_samples() -> Vec<Vec<Sample>> {
+    let step = |n: u64| (0..5).map(|k| Sample::new(5, 4, 2 + (k as usize + n as usize) % 3, 10 * n + k)).collect();
+    (0..4).map(step).collect()
+}
+
+fn micro<F: LiveBrand, S: LiveBrand, E: Precision>(forward: &Stream<F>, train: &Stream<S>, slots: usize) -> Bits {
+    let mut model = model::<_, E>(train, CONFIG);
+    let mut losses = Vec::new();
+    for step in &micro_samples() {
+        let batches: Vec<_> = step.iter().map(Sample::batch).collect();
+        losses.push(micro_batches(forward, &mut model, slots, &batches, &Timeline::off()).unwrap());
+    }
+    assert_eq!(model.steps(), 4);
+    results(losses, &model)
+}
+
+fn micro_is_serial<E: Precision>() {
+    let cpu = Device::cpu().unwrap();
+    everywhere_and_seeded(|device| {
+        let [a, b] = lanes(if device.kind() == DeviceKind::Cpu { cpu } else { device });
+        let serial = b.enter(|train| micro::<_, _, E>(train, train, 1));
+        drop(a);
+        let [a, b] = lanes(device);
+        for slots in 1..4 {
+            let overlapped = a.enter(|forward| b.enter(|train| micro::<_, _, E>(forward, train, slots)));
+            assert!(overlapped == serial, "{device}: {slots} slots");
+        }
+    });
+}
+
+#[test]
+fn micro_batches_on_two_streams_have_the_bits_of_one() {
+    micro_is_serial::<f32>();
+    micro_is_serial::<bf16>();
+}
+
+/// The gradients are those of one batch with all sequences, up to rounding.
+#[test]
+fn micro_batches_take_the_step_of_one_large_batch() {
+    for &device in devices() {
+        let [a, b] = lanes(device);
+        b.enter(|train| {
+            let samples: Vec<_> = (0..3).map(|n| Sample::new(5, 4, 4, n)).collect();
+            let mut whole = Sample { tokens: vec![], position: vec![], cu_seqlens: vec![0], labels: vec![] };
+            for sample in &samples {
+                let start = whole.cu_seqlens[whole.labels.len()];
+                whole.tokens.extend(&sample.tokens);
+                whole.position.extend(&sample.position);
+                whole.cu_seqlens.extend(sample.cu_seqlens[1..].iter().map(|end| start + end));
+                whole.labels.extend(&sample.labels);
+            }
+            let mut models = [(); 2].map(|()| model::<_, f32>(train, CONFIG));
+            let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
+            let losses = [
+                a.enter(|forward| micro_batches(forward, &mut models[0], 2, &batches, &Timeline::off()).unwrap().get()),
+                models[1].step(&whole.batch()).unwrap().get(),
+            ];
+            let [parts, all] = losses.map(|loss| loss.unwrap());
+            assert!((parts - all).abs() < 1e-5 * all, "{device}: {parts} and {all}");
+            let first = model::<_, f32>(train, CONFIG).tensors().unwrap();
+            let [parts, all] = models.map(|model| model.tensors().unwrap());
+            for name in first.tensors.keys().filter(|name| !name.ends_with("qkv.bias")) {
+                let of = |file: &thalweg_train::Tensors| support::numbers(file, name);
+                let update = |file| of(file).iter().zip(of(&first)).map(|(v, w)| v - w).collect::<Vec<_>>();
+                let error = support::distance(&update(&parts), &update(&all));
+                assert!(error < 1e-3, "{device}: the update of {name} is off by {error:.2e}");
+            }
+        });
+    }
+}
+
+/// While one stream stands at a gate, the other one completes what it is given.
+#[test]
+fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
+    for &device in devices() {
+        let lanes: [_; 2] = lanes(device);
+        let samples: Vec<_> = (0..6).map(|n| Sample::new(5, 4, 4, n)).collect();
+        let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
+        for held in 0..2 {
+            lanes[0].enter(|forward| {
+                lanes[1].enter(|train| {
+                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
+                    micro_batches(forward, &mut model, 3, &batches, &off).unwrap().get().unwrap();
+                    let gate = Gate::closed(device);
+                    guarded(&[&gate], || {
+                        let before = |backward, k| match (held, backward, k) {
+                            // Forward pass 2 is held, and the backward passes before it are done.
+                            (0, false, 2) => {
+                                gate.hold(forward);
+                                synchronize(&lanes[1]);
+                                assert_eq!(done(&lanes), [false, true], "{device}");
+                                gate.open();
+                            }
+                            (1, true, 1) => gate.hold(train),
+                            // Backward passes from 1 on are held, and forward passes up to 3 are done.
+                            (1, true, 3) => {
+                                synchronize(&lanes[0]);
+                                assert_eq!(done(&lanes), [true, false], "{device}");
+                                gate.open();
+                            }
+                            _ => {}
+                        };
+                        watched(forward, &mut model, 3, &batches, &off, before).unwrap().get().unwrap();
+                    });
+                });
+            });
+        }
+    }
+}
+
+// --- encoder and decoder -------------------------------------------------------------------------
+
+const IMAGES: usize = 2;
+
+fn encoder<S: LiveBrand, E: Precision>(s: &Stream<S>) -> ImageEncoder<S, E> {
+    ImageEncoder::from_tensors(s, &golden("vit-timm/weights")).unwrap()
+}
+
+/// Images and labels of one item.
+fn images(pixels: usize, item: usize) -> (Vec<f32>, Vec<i32>) {
+    let mut random = Random(item as u64);
+    (random.numbers(pixels), (0..IMAGES).map(|_| random.below(4) as i32).collect())
+}
+
+fn fill<S: LiveBrand>(s: &Stream<S>, item: usize, batch: &mut EncodedOn<S>) -> Result<()> {
+    let (pixels, labels) = images(batch.pixels.len(), item);
+    let host = s.bind((s.device().pinned_from(&pixels)?, s.device().pinned_from(&labels)?))?;
+    s.copy_to_device(&host.0, &mut batch.pixels)?;
+    Ok(s.copy_to_device(&host.1, &mut batch.labels)?)
+}
+
+fn slots<S: LiveBrand, E: Precision>(encoder: &ImageEncoder<S, E>, count: usize) -> VecDeque<Event<Encoded>> {
+    (0..count).map(|_| Encoded::new(encoder, IMAGES).unwrap()).collect()
+}
+
+fn encode_and_train<A: LiveBrand, B: LiveBrand, E: Precision>(
+    encode: &Stream<A>,
+    train: &Stream<B>,
+    count: usize,
+    graphs: bool,
+) -> Bits {
+    let mut encoder = encoder::<_, E>(encode);
+    let mut model = model::<_, E>(train, Config { inputs: encoder.config().width, ..CONFIG });
+    encoder.enable_graphs(graphs);
+    model.enable_graphs(graphs);
+    let (mut slots, mut losses) = (slots(&encoder, count), Vec::new());
+    let seen = |_, loss| {
+        losses.push(loss);
+        Ok(())
+    };
+    encoder_decoder(&mut encoder, &mut model, &mut slots, 0..6, fill, seen, &Timeline::off()).unwrap();
+    assert_eq!((slots.len(), model.graphs()), (count, usize::from(graphs)));
+    results(losses, &model)
+}
+
+fn encoder_decoder_is_serial<E: Precision>() {
+    let cpu = Device::cpu().unwrap();
+    everywhere_and_seeded(|device| {
+        let [lane] = lanes(if device.kind() == DeviceKind::Cpu { cpu } else { device });
+        let serial = lane.enter(|s| encode_and_train::<_, _, E>(s, s, 1, false));
+        let [a, b] = lanes(device);
+        for count in 1..4 {
+            let graphs = count > 1;
+            let overlapped = a.enter(|s| b.enter(|t| encode_and_train::<_, _, E>(s, t, count, graphs)));
+            assert!(overlapped == serial, "{device}: {count} slots");
+        }
+    });
+}
+
+#[test]
+fn encoding_beside_training_has_the_bits_of_one_after_the_other() {
+    encoder_decoder_is_serial::<f32>();
+    encoder_decoder_is_serial::<bf16>();
+}
+
+/// While training stands at a gate, the encoder is ahead by the slots; while the encoder stands at one,
+/// training goes on.
+#[test]
+fn the_encoder_runs_ahead_and_training_goes_on_without_it() {
+    for &device in devices() {
+        let lanes: [_; 2] = lanes(device);
+        for held in 0..2 {
+            lanes[0].enter(|encode| {
+                lanes[1].enter(|train| {
+                    let mut encoder = encoder::<_, f32>(encode);
+                    let mut model = model::<_, f32>(train, Config { inputs: encoder.config().width, ..CONFIG });
+                    let (mut slots, off) = (slots(&encoder, 3), Timeline::off());
+                    let none = |_, loss: Loss| loss.get().map(drop);
+                    encoder_decoder(&mut encoder, &mut model, &mut slots, 0..3, fill, none, &off).unwrap();
+                    let gate = Gate::closed(device);
+                    guarded(&[&gate], || {
+                        let input = |s: &Stream<_>, n: usize, batch: &mut EncodedOn<_>| {
+                            if (n, held) == (2, 0) {
+                                // Batch 2 is held, and training on the batches before it is done.
+                                gate.hold(s);
+                                synchronize(&lanes[1]);
+                                assert_eq!(done(&lanes), [false, true], "{device}");
+                                gate.open();
+                            }
+                            fill(s, n, batch)
+                        };
+                        let seen = |n, _| {
+                            match (n, held) {
+                                (0, 1) => gate.hold(train),
+                                // What follows training on batch 0 is held, and three batches are encoded.
+                                (2, 1) => {
+                                    synchronize(&lanes[0]);
+                                    assert_eq!(done(&lanes), [true, false], "{device}");
+                                    gate.open();
+                                }
+                                _ => {}
+                            }
+                            Ok(())
+                        };
+                        encoder_decoder(&mut encoder, &mut model, &mut slots, 0..6, input, seen, &off).unwrap();
+                    });
+                    train.synchronize().unwrap();
+                });
+            });
+        }
+    }
+}
+
+// --- the steady state ----------------------------------------------------------------------------
+
+/// Returns the calls that made the host wait or made memory, while `work` ran.
+fn stalls(device: Device, work: impl FnOnce()) -> Vec<(Stall, u64)> {
+    device.tally().enable();
+    if device.kind() == DeviceKind::Cpu {
+        device.limit_memory(Some(1)); // nothing more can be allocated
+    }
+    work();
+    device.limit_memory(None);
+    device.tally().disable();
+    device.tally().report().stalls().iter().map(|stalls| (stalls.kind, stalls.count)).collect()
+}
+
+/// The devices of the steady state: GPUs, and a CPU device that no other test uses.
+fn own_devices() -> Vec<Device> {
+    let gpus = devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda);
+    gpus.chain([Device::new_cpu().unwrap()]).collect()
+}
+
+#[test]
+fn micro_batches_wait_for_nothing_and_allocate_nothing_after_the_first_steps() {
+    for device in own_devices() {
+        let [a, b] = lanes(device);
+        a.enter(|forward| {
+            b.enter(|train| {
+                let (mut model, off) = (model::<_, bf16>(train, CONFIG), Timeline::off());
+                let samples: Vec<_> = (0..4).map(|n| Sample::new(5, 4, 4, n)).collect();
+                let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
+                let mut step = |times| {
+                    let step = |_| micro_batches(forward, &mut model, 2, &batches, &off).unwrap();
+                    (0..times).map(step).collect::<Vec<_>>()
+                };
+                // As many steps as later, of which none begins before all are enqueued. So they leave as
+                // much page-locked memory and as many events behind as five steps can ever need.
+                step(1);
+                let gate = Gate::closed(device);
+                let first = guarded(&[&gate], || {
+                    gate.hold(forward);
+                    let first = step(5);
+                    gate.open();
+                    first.into_iter().map(|loss| loss.get().unwrap()).collect::<Vec<_>>()
+                });
+                let mut later = Vec::new();
+                let waited = stalls(device, || later = step(5));
+                assert_eq!(waited, [], "{device}");
+                assert!(later.pop().unwrap().get().unwrap() < first[0]);
+            });
+        });
+    }
+}
+
+#[test]
+fn encoding_and_training_wait_for_nothing_and_allocate_nothing_after_the_first_batches() {
+    for device in own_devices() {
+        let [a, b] = lanes(device);
+        a.enter(|encode| {
+            b.enter(|train| {
+                let mut encoder = encoder::<_, bf16>(encode);
+                let mut model = model::<_, bf16>(train, Config { inputs: encoder.config().width, ..CONFIG });
+                let mut slots = slots(&encoder, 2);
+                let mut run = |items| {
+                    let mut losses = Vec::new();
+                    let seen = |_, loss| {
+                        losses.push(loss);
+                        Ok(())
+                    };
+                    encoder_decoder(&mut encoder, &mut model, &mut slots, items, fill, seen, &Timeline::off()).unwrap();
+                    losses
+                };
+                run(0..2);
+                let gate = Gate::closed(device);
+                guarded(&[&gate], || {
+                    gate.hold(encode);
+                    let first = run(0..6);
+                    gate.open();
+                    first.into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+                });
+                let mut later = Vec::new();
+                assert_eq!(stalls(device, || later = run(6..12)), [], "{device}");
+                later.into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+            });
+        });
+    }
+}
+
+// --- failures ------------------------------------------------------------------------------------
+
+/// A step that finds no memory leaves the state of the step before, and the run goes on from there.
+#[test]
+fn out_of_memory_in_a_step_leaves_the_step_before() {
+    let device = Device::new_cpu().unwrap();
+    let [a, b] = lanes(device);
+    a.enter(|forward| {
+        b.enter(|train| {
+            let small: Vec<_> = (0..3).map(|n| Sample::new(5, 4, 3, n)).collect();
+            let large = Sample::new(5, 4, 60, 9);
+            let small: Vec<Batch<'_>> = small.iter().map(Sample::batch).collect();
+            let off = Timeline::off();
+            let mut models = [(); 2].map(|()| model::<_, f32>(train, CONFIG));
+            for model in &mut models {
+                model.step(&small[0]).unwrap();
+                micro_batches(forward, model, 2, &small, &off).unwrap();
+            }
+            let [model, undisturbed] = &mut models;
+            let before = bits(&model.tensors().unwrap());
+            device.limit_memory(Some(1));
+            let more = [small[0], small[1], large.batch()];
+            let failed = [model.step(&large.batch()), micro_batches(forward, model, 2, &more, &off)];
+            device.limit_memory(None);
+            for failed in failed {
+                let out = matches!(&failed, Err(thalweg_train::Error::Device(Error::OutOfMemory { .. })));
+                assert!(out, "{failed:?}");
+            }
+            assert_eq!((bits(&model.tensors().unwrap()), model.steps()), (before, 2));
+            for model in [model, undisturbed] {
+                model.step(&large.batch()).unwrap();
+                micro_batches(forward, model, 2, &more, &off).unwrap();
+            }
+            let [one, other] = models.map(|model| bits(&model.tensors().unwrap()));
+            assert!(one == other);
+        });
+    });
+}
+
+/// An error of a closure ends the run. The model is as after the last whole step, and can go on.
+#[test]
+fn a_failed_item_leaves_the_model_of_the_items_before() {
+    for &device in devices() {
+        let [a, b] = lanes(device);
+        a.enter(|encode| {
+            b.enter(|train| {
+                let run = |fails: bool| {
+                    let mut encoder = encoder::<_, f32>(encode);
+                    let mut model = model::<_, f32>(train, Config { inputs: encoder.config().width, ..CONFIG });
+                    let (mut slots, off) = (slots(&encoder, 2), Timeline::off());
+                    let input = |s: &Stream<_>, n: usize, batch: &mut EncodedOn<_>| match fails && n == 3 {
+                        true => Err(thalweg_train::Error::Batch("broken".into())),
+                        false => fill(s, n, batch),
+                    };
+                    let seen = |_, _| Ok(());
+                    let ended = encoder_decoder(
+                        &mut encoder,
+                        &mut model,
+                        &mut slots,
+                        0..3 + usize::from(fails),
+                        input,
+                        seen,
+                        &off,
+                    );
+                    assert_eq!(ended.is_err(), fails);
+                    assert_eq!((model.steps(), slots.len()), (3, 2 - usize::from(fails)));
+                    bits(&model.tensors().unwrap())
+                };
+                assert!(run(true) == run(false), "{device}");
+            });
+        });
+    }
+}
