@@ -237,7 +237,7 @@ pub struct DeviceBatch<'a, S> {
     pub position: &'a DeviceSlice<S, f32>,
     /// Where the sequences begin and end, [B + 1], from 0 on and rising.
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
-    /// The class of each sequence, [B].
+    /// The class of each sequence, B numbers.
     pub labels: &'a DeviceSlice<S, i32>,
     /// Whether rows may follow those of the last sequence. They must hold finite numbers, and change
     /// neither the loss nor the gradients.

@@ -5,7 +5,7 @@
 //! | a batch is too large, so its gradient is the sum over several | [`micro_batches`](fn@micro_batches) | forward of micro-batch k + 1 with backward of k |
 //! | a frozen encoder in front of a model that learns | [`encoder_decoder`](fn@encoder_decoder) | encoding batch N + 1 with training on N |
 //!
-//! Each is [`stages`](thalweg::overlap::stages) over slots, which events carry from stream to stream.
+//! Each is [`stages`](thalweg::overlap::stages()) over slots, which events carry from stream to stream.
 //! So a missing wait does not compile, and the results are those of the same work on one stream, bit
 //! for bit. In the steady state the host only enqueues, and nothing is allocated.
 
