@@ -126,10 +126,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
     timeline.finish()?;
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     loader.restart();
     let scores = score_all(gpu, &mut loader, &timeline, 2)?;
-    let rate = all.len() as f64 / start.elapsed().as_secs_f64();
+    let elapsed = start.elapsed().as_secs_f64();
+    let rate = all.len() as f64 / elapsed;
+    let cpu = cpu_before.zip(cpu_seconds()).map(|(before, after)| after - before);
     assert!(warm == serial && scores == serial, "the scores differ from those of the serial run");
 
     let trace = timeline.finish()?;
@@ -165,6 +167,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", loader.stats());
     println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
     println!("pipeline {rate:8.1} images/s, {:.2} GB/s, {threads} threads", rate * image_bytes / 1e9);
+    if let Some(cpu) = cpu {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        println!("host     {:8.0} % of {cores} cores busy, in all threads of this program", 100.0 * cpu / elapsed / cores as f64);
+    }
     for (stage, share, note) in &stages {
         println!("  {stage:<13} busy {:3.0} %   {note}", 100.0 * share);
     }
@@ -178,6 +184,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     args.save(&trace)?;
     Ok(())
+}
+
+/// The processor time that all threads of this program took so far, where the system says it.
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // After the name in parentheses: the state is field 3, user and system time are fields 14 and 15, in 1/100 s.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
+    Some((ticks(14)? + ticks(15)?) / 100.0)
 }
 
 type Read = Box<dyn Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Send + Sync>;

@@ -124,21 +124,26 @@ impl Batch {
     /// There is no page-locked memory, or the device failed.
     pub fn new(device: Device, files: &[&[u8]]) -> Result<Self> {
         let files: Vec<File<'_>> = files.iter().map(|file| (0, *file)).collect();
-        Self::with_gaps(device, &files)
+        Self::read(device, &files, false, &mut Scratch::default())
     }
 
     /// Like [`new`](Self::new), but leaves bytes free before the pixels of each file, for images that
     /// come from elsewhere. Each file has the number of these bytes, which is rounded up to a multiple
     /// of 16, before its content.
     ///
+    /// A file of which [`size`](crate::size) knows the size keeps the room of its pixels even if it is not
+    /// decoded, so the places of the images after it do not depend on it. [`decode`](Decoder::decode) would
+    /// allocate that room, however large the file claims to be; this is for
+    /// [`decode_into`](Decoder::decode_into), where the caller has it.
+    ///
     /// # Errors
     /// The errors of [`new`](Self::new).
     pub fn with_gaps(device: Device, files: &[(usize, &[u8])]) -> Result<Self> {
-        Self::read(device, files, &mut Scratch::default())
+        Self::read(device, files, true, &mut Scratch::default())
     }
 
-    fn read(device: Device, files: &[File<'_>], scratch: &mut Scratch) -> Result<Self> {
-        let (plan, files) = Plan::read(device, files, scratch)?;
+    fn read(device: Device, files: &[File<'_>], keeps: bool, scratch: &mut Scratch) -> Result<Self> {
+        let (plan, files) = Plan::read(device, files, keeps, scratch)?;
         Ok(Self { plan, files })
     }
 
@@ -199,7 +204,7 @@ impl Decoder {
     /// The errors of [`Batch::new`].
     pub fn read(&mut self, files: &[&[u8]]) -> Result<Batch> {
         let files: Vec<File<'_>> = files.iter().map(|file| (0, *file)).collect();
-        self.read_with_gaps(&files)
+        Batch::read(self.device, &files, false, &mut self.scratch)
     }
 
     /// Reads files as [`Batch::with_gaps`] does, with memory of earlier batches.
@@ -207,7 +212,7 @@ impl Decoder {
     /// # Errors
     /// The errors of [`Batch::new`].
     pub fn read_with_gaps(&mut self, files: &[(usize, &[u8])]) -> Result<Batch> {
-        Batch::read(self.device, files, &mut self.scratch)
+        Batch::read(self.device, files, true, &mut self.scratch)
     }
 
     /// Enqueues the upload of a batch and the kernels that decode it. Returns at once.
@@ -319,7 +324,7 @@ fn launch<S: LiveBrand>(
     rgb: &mut DeviceSlice<S, u8>,
     found: &mut On<S, PinnedBuffer<u32>>,
 ) -> Result<()> {
-    let Plan { words, parts, most_pieces, most_blocks, most_pixels, .. } = plan;
+    let Plan { words, parts, most_pieces, most_blocks, most_groups, .. } = plan;
     let [tables, rest] = cut(work, lengths.tables)?;
     let [states, rest] = cut(rest, lengths.states)?;
     let [counts, rest] = cut(rest, lengths.counts)?;
@@ -347,10 +352,10 @@ fn launch<S: LiveBrand>(
     jpeg::offsets(stream, &coded, counts, places)?;
     let coefficients = coefficients.cast_mut();
     jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
-    let quantisation = tables.slice(parts.quantisation)?.cast();
+    let quantisation = tables.slice(parts.quantisation)?;
     let planes = planes.cast_mut();
     jpeg::inverse_dct(stream, images, most_blocks, quantisation, coefficients, planes)?;
-    jpeg::colors(stream, images, most_pixels, planes, rgb)?;
+    jpeg::colors(stream, images, most_groups, planes, rgb)?;
     stream.copy_to_host(status, found)
 }
 

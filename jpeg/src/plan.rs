@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use thalweg::{Device, PinnedBuffer};
-use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
+use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, PIXELS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
 
 use crate::error::JpegError;
 use crate::header::{Color, Header, check_end};
@@ -25,11 +25,11 @@ pub(crate) struct Plan {
     pub(crate) parts: Parts,
     pub(crate) totals: Room,
     pub(crate) rgb_bytes: usize,
-    /// The largest number of pieces, blocks and pixels of an image. Images that turn out to be
+    /// The largest number of pieces, blocks and groups of pixels of an image. Images that turn out to be
     /// broken count.
     pub(crate) most_pieces: u32,
     pub(crate) most_blocks: u32,
-    pub(crate) most_pixels: u32,
+    pub(crate) most_groups: u32,
 }
 
 /// Where the parts of a plan lie in its words.
@@ -39,7 +39,7 @@ pub(crate) struct Parts {
     pub(crate) images: Range<usize>,
     pub(crate) segments: Range<usize>,
     pub(crate) huffman: Range<usize>,
-    /// Row by row, two numbers in a word.
+    /// Column by column.
     pub(crate) quantisation: Range<usize>,
     /// The segment of each piece.
     pub(crate) pieces: Range<usize>,
@@ -130,7 +130,7 @@ impl Room {
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
             self.tables * TABLE_WORDS as usize,
-            self.quantisations * 32,
+            self.quantisations * 64,
             self.pieces,
             self.words,
         ]
@@ -153,21 +153,32 @@ fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
 /// What reading a batch keeps for the next one, so that its memory serves again.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    headers: Vec<Result<(Header, Room), JpegError>>,
+    headers: Vec<Parsed>,
+}
+
+/// A file after its header: the header and what the file needs, or why it is not decoded, with the size
+/// of its pixels if the header says one.
+type Parsed = Result<(Header, Room), (JpegError, usize)>;
+
+/// The bytes of the pixels of an image, and of the gap up to the next multiple of 16.
+fn pixels(header: &Header) -> usize {
+    (3 * header.height as usize * header.width as usize).next_multiple_of(16)
 }
 
 impl Plan {
-    /// Reads files. Also returns where each image lies, or why it is not decoded.
+    /// Reads files. Also returns where each image lies, or why it is not decoded. With `keeps`, a file that
+    /// is refused after its header leaves the room of its pixels free.
     pub(crate) fn read(
         device: Device,
         files: &[File<'_>],
+        keeps: bool,
         scratch: &mut Scratch,
     ) -> thalweg::Result<(Self, Vec<Result<Place, JpegError>>)> {
         let bytes: usize = files.iter().map(|(_, file)| file.len()).sum();
         let parallel = files.len() > 1 && bytes >= PARALLEL && rayon::current_num_threads() > 1;
         let parse = |(_, file): &File<'_>| {
-            let header = Header::parse(file)?;
-            let room = Room::of(&header, file)?;
+            let header = Header::parse(file).map_err(|error| (error, 0))?;
+            let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
             Ok((header, room))
         };
         let headers = &mut scratch.headers;
@@ -179,14 +190,15 @@ impl Plan {
         }
 
         let (mut totals, mut rgb_bytes) = (Room::default(), 0);
-        let [mut most_pieces, mut most_blocks, mut most_pixels] = [0; 3];
+        let [mut most_pieces, mut most_blocks, mut most_groups] = [0; 3];
         let mut places = Vec::with_capacity(files.len());
         for ((gap, _), parsed) in files.iter().zip(headers.iter_mut()) {
             rgb_bytes = usize::next_multiple_of(rgb_bytes + gap, 16);
             let (header, room) = match parsed {
                 Ok(parsed) => parsed,
-                Err(error) => {
+                Err((error, pixels)) => {
                     places.push(Err(*error));
+                    rgb_bytes += if keeps { *pixels } else { 0 };
                     continue;
                 }
             };
@@ -194,7 +206,8 @@ impl Plan {
                 && totals.words.saturating_add(room.words) <= MAX_WORDS;
             if !fits {
                 let error = JpegError::Broken { at: 0, what: "the batch is too large for one call" };
-                *parsed = Err(error);
+                rgb_bytes += if keeps { pixels(header) } else { 0 };
+                *parsed = Err((error, 0));
                 places.push(Err(error));
                 continue;
             }
@@ -202,8 +215,8 @@ impl Plan {
             places.push(Ok(Place { number: totals.images, height, width, start: rgb_bytes }));
             most_pieces = most_pieces.max(room.pieces as u32);
             most_blocks = most_blocks.max(room.blocks);
-            most_pixels = most_pixels.max(height * width);
-            rgb_bytes = (rgb_bytes + 3 * height as usize * width as usize).next_multiple_of(16);
+            most_groups = most_groups.max(header.height * header.width.div_ceil(PIXELS));
+            rgb_bytes += pixels(header);
             // From here on, the room says where the parts of this file begin.
             (totals, *room) = (totals.plus(room), totals);
         }
@@ -258,7 +271,7 @@ impl Plan {
         } else {
             jobs.for_each(Job::run);
         }
-        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_pixels }, places))
+        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_groups }, places))
     }
 
     /// The words of all parts together.
@@ -401,7 +414,6 @@ impl Job<'_> {
         }
         let [factor_across, factor_down] = header.factors();
         let (mut first_block, mut plane) = (0, start.plane_bytes);
-        let quantisation: &mut [u16] = bytemuck::cast_slice_mut(quantisation);
         let records = image[16..].chunks_exact_mut(8).zip(quantisation.chunks_exact_mut(64));
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
@@ -419,7 +431,7 @@ impl Job<'_> {
             first_block += wide * high;
             plane += 64 * u64::from(across * down) * u64::from(wide * high);
             for (value, place) in header.quantisation[component.quantisation].iter().zip(ZIGZAG) {
-                table[usize::from(place)] = *value;
+                table[usize::from(place)] = u32::from(*value);
             }
         }
     }

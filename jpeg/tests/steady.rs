@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thalweg::{Device, DeviceKind, Event, Stall, stream_tags};
-use thalweg_jpeg::{Batch, Decoder, JpegError};
+use thalweg_jpeg::{Batch, Decoder, JpegError, size};
 
 mod encoder;
 mod reference;
@@ -85,29 +85,37 @@ fn the_steady_state_allocates_nothing() {
     }
 }
 
-/// A batch leaves room for images that come from elsewhere, and does not touch it.
+/// A batch leaves room for images that come from elsewhere, and does not touch it. A file whose header alone
+/// can be read keeps its room.
 #[test]
 fn gaps_stay_as_they_are() {
     let _alone = alone();
-    let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec()];
+    let whole = encode(&kind(64, 80, 3));
+    let scan = whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
+    let head = whole[..scan + 20].to_vec();
+    assert_eq!(size(&head), Ok([64, 80]));
+    let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head];
     let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
     for device in Device::all() {
         let stream = device.stream::<Decode>().unwrap();
-        let gaps = [(100, &files[0][..]), (5, &files[2]), (33, &files[1])];
+        let gaps = [(100, &files[0][..]), (5, &files[2]), (16, &files[3]), (33, &files[1])];
         let batch = Batch::with_gaps(device, &gaps).unwrap();
         let first = 112..112 + 6000;
-        let second = 6176..6176_usize + 189;
+        let second = 21552..21552_usize + 189;
         assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
         let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
         stream.fill(&mut rgb, 77).unwrap();
         let report = Decoder::new(device).decode_into(&stream, batch, &mut rgb).unwrap().synchronize().unwrap();
         assert_eq!(report.image(0).unwrap().bytes, first);
         assert_eq!(report.image(1), Err(JpegError::NotJpeg));
-        assert_eq!(report.image(2).unwrap().bytes, second);
+        assert_eq!(report.image(2), Err(JpegError::Truncated));
+        assert_eq!(report.image(3).unwrap().bytes, second);
         let bytes = stream.read_blocking(&rgb).unwrap();
         assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
         let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
         assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
+        // Where the decoder takes the memory, the file that may lie about its size gets none.
+        assert_eq!(Batch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
     }
 }
 

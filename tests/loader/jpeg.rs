@@ -137,15 +137,22 @@ fn every_file_is_where_the_host_has_it() {
     }
 }
 
-/// Golden files come with the golden pixels, which are libjpeg-turbo's.
+/// Golden files come with the golden pixels, which are libjpeg-turbo's. A file of which little more than the
+/// header is there costs nothing but itself.
 #[test]
 fn the_device_gives_the_pixels_of_libjpeg_turbo() {
     let _alone = alone();
+    let folder = Folder::new("jpeg-golden");
+    let good = std::fs::read(root("golden/jpeg/eye-420-q75.jpg")).unwrap();
+    let scan = good.windows(2).rposition(|w| w == [0xFF, 0xDA]).unwrap();
+    std::fs::write(folder.0.join("cut"), &good[..scan + 30]).unwrap();
     let names = ["eye-420-q75", "row-gray-q85", "exif6", "eye-444-restart-3", "tiny3x18-420"];
-    let paths = names.map(|name| root(&format!("golden/jpeg/{name}.jpg")));
+    let mut paths = names.map(|name| root(&format!("golden/jpeg/{name}.jpg"))).to_vec();
+    paths.insert(2, folder.0.join("cut"));
     for &device in devices() {
-        let (items, _) = load(device, &paths, options(Decode::Device, 5, Upload::Auto));
-        let [Ok((images, _))] = &items[..] else { panic!("{items:?}") };
+        let (items, _) = load(device, &paths, options(Decode::Device, 6, Upload::Auto));
+        let [Err(error), Ok((images, _))] = &items[..] else { panic!("{items:?}") };
+        assert!(error.contains("cut: truncated"), "{error}");
         for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
             let file = std::fs::read(root(&format!("golden/jpeg/{name}.safetensors"))).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();

@@ -6,26 +6,41 @@
 //!     for every row:    the one-dimensional inverse DCT, descaled by 2^18, plus 128, clamped to 0..255
 //! ```
 //!
-//! Launch: 8 threads for each block, 32 blocks of coefficients for each block of threads.
-//! Memory: 128 bytes read and 64 written for each block; 9 KiB of shared memory.
+//! Launch: 8 threads for each block of coefficients. A block of threads makes 64 blocks of samples that
+//! follow one another in a plane.
+//! Memory: 128 bytes read and 64 written for each block; 14 KiB of shared memory.
 //!
 //! - **The integers are those of libjpeg** ("islow", after Loeffler, Ligtenberg and Moschytz 1989,
 //!   with constants of 13 bits), so every sample equals libjpeg's. Sums wrap, as a broken file may
 //!   contain any coefficient.
+//! - **Coefficients lie column by column**, so a thread loads its column with one access, and the block
+//!   crosses shared memory once, between columns and rows.
+//! - **Rows of samples are written in whole sectors** of 32 bytes, because a warp makes 4 blocks that
+//!   are neighbours in the image, and not in the data. A block of coefficients is 128 bytes, which is
+//!   whole sectors wherever it lies.
+//! - **One thread finds the place of a block for the 8 that compute it.** It takes several divisions,
+//!   which cost as much as the transform if every thread makes them.
 
-use thalweg_simt::kernel;
+use thalweg_simt::{Cooperative, Shared, kernel};
 
 use super::record::{COMPONENT_WORDS, IMAGE_WORDS, Record};
 
-/// Blocks of coefficients for each block of threads.
-const BLOCKS: u32 = 32;
-/// The words of a block in shared memory. A row has one word more than 8, so that the threads of a
-/// block read columns and rows from different banks.
-const BLOCK_WORDS: u32 = 8 * 9;
+/// The threads of a block.
+const THREADS: u32 = 256;
+/// The blocks of coefficients that a block of threads computes at a time.
+const AT_ONCE: u32 = THREADS / 8;
+/// The blocks of coefficients of a block of threads. Each thread takes part in two.
+const BLOCKS: u32 = 2 * AT_ONCE;
+/// The words of a row in shared memory, and of a block. With these, the threads of a warp write columns
+/// and read rows, 4 words at a time, without conflicts of banks.
+const ROW: u32 = 12;
+const BLOCK_WORDS: u32 = 8 * ROW + 8;
+/// The place of a block that is not there.
+const NOWHERE: u32 = u32::MAX;
 
-/// Computes the inverse DCT of 8 values, times 2^13 sqrt(8).
+/// Computes the inverse DCT of 8 values, times 2^13 sqrt(8), plus `more`.
 #[inline(always)]
-fn inverse(v: [i32; 8]) -> [i32; 8] {
+fn inverse(v: [i32; 8], more: i32) -> [i32; 8] {
     let mul = i32::wrapping_mul;
     let add = i32::wrapping_add;
     let sub = i32::wrapping_sub;
@@ -33,7 +48,8 @@ fn inverse(v: [i32; 8]) -> [i32; 8] {
     let z1 = mul(add(v[2], v[6]), 4433);
     let low = add(z1, mul(v[6], -15137));
     let high = add(z1, mul(v[2], 6270));
-    let (sum, difference) = (mul(add(v[0], v[4]), 1 << 13), mul(sub(v[0], v[4]), 1 << 13));
+    // Every result has one of these two in it, so `more` is added to two numbers and not to eight.
+    let (sum, difference) = (add(mul(add(v[0], v[4]), 1 << 13), more), add(mul(sub(v[0], v[4]), 1 << 13), more));
     let even = [add(sum, high), add(difference, low), sub(difference, low), sub(sum, high)];
     // The odd part.
     let (z1, z2) = (mul(add(v[7], v[1]), -7373), mul(add(v[5], v[3]), -20995));
@@ -58,12 +74,112 @@ fn inverse(v: [i32; 8]) -> [i32; 8] {
     ]
 }
 
+/// Finds the block of number `index` in an image: the blocks of a plane row by row, plane after plane.
+/// Returns its number in `coefficients`, where its first row starts in `planes` and how far the next row
+/// is, both in 8 bytes, and its quantisation table. A block that is not there is [`NOWHERE`].
+///
+/// # Safety
+/// `image` is a record of an image.
+#[inline(always)]
+unsafe fn locate(cx: impl Cooperative, image: Record, index: u32, blocks: u32, tables: u32, bytes: u64) -> [u32; 4] {
+    // SAFETY: All words are inside the record.
+    unsafe {
+        let (across, down) = (image.get(cx, 5), image.get(cx, 6));
+        let (mut rest, mut found) = (index, [0, NOWHERE, 0, 0]);
+        let mut c = 0;
+        while c < 3 {
+            let word = 16 + COMPONENT_WORDS * c;
+            let (wide, high) = (image.get(cx, word).max(1), image.get(cx, word + 1).max(1));
+            let stride = across.saturating_mul(wide).max(1);
+            let size = stride.saturating_mul(down.saturating_mul(high));
+            if c < image.get(cx, 4) && rest < size {
+                let (y, x) = (rest / stride, rest % stride);
+                let unit = (y / high).wrapping_mul(across).wrapping_add(x / wide);
+                let within = image.get(cx, word + 2).wrapping_add((y % high) * wide + x % wide);
+                let block = unit.wrapping_mul(image.get(cx, 7)).wrapping_add(within).wrapping_add(image.get(cx, 9));
+                let at = image.wide(cx, word + 4) / 8 + 8 * u64::from(y) * u64::from(stride) + u64::from(x);
+                let end = at + 7 * u64::from(stride);
+                if block < blocks && end < (bytes / 8).min(u64::from(NOWHERE)) {
+                    found = [block, at as u32, stride, image.get(cx, 13).saturating_add(c).min(tables - 1)];
+                }
+                break;
+            }
+            // Gone through with the last plane, a place past the end is found in none.
+            rest = rest.saturating_sub(size);
+            c += 1;
+        }
+        found
+    }
+}
+
+/// The shared memory of a block of 8 x 8, and the column and the row of it that a thread computes.
+#[derive(Clone, Copy)]
+struct Work {
+    window: Shared<i32>,
+    own: u32,
+    line: u32,
+}
+
+impl Work {
+    /// Transforms a block of which this thread has one column of coefficients. `place` is what [`locate`]
+    /// found, and `steps` is this column of the first quantisation table. Stores a row of samples.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it. The table is one of the batch, and the block, if it is somewhere, has
+    /// its rows in the planes at `to`.
+    #[inline(always)]
+    unsafe fn transform(
+        self,
+        cx: impl Cooperative,
+        column: [u32; 4],
+        place: [u32; 4],
+        steps: *const u32,
+        to: *mut u64,
+    ) {
+        let Self { window, own, line } = self;
+        let [_, at, stride, table] = place;
+        // SAFETY: The caller promises the table and the rows. A block has `BLOCK_WORDS` words in the window.
+        unsafe {
+            let steps = steps.add(table as usize * 64);
+            let ([q0, q1, q2, q3], [q4, q5, q6, q7]) = (cx.load4(steps), cx.load4(steps.add(4)));
+            let [a, b, c, d] = column;
+            let low = |pair: u32, step: u32| i32::from(pair as i16).wrapping_mul(step as i32);
+            let high = |pair: u32, step: u32| (pair as i32 >> 16).wrapping_mul(step as i32);
+            let values =
+                [low(a, q0), high(a, q1), low(b, q2), high(b, q3), low(c, q4), high(c, q5), low(d, q6), high(d, q7)];
+            let [v0, v1, v2, v3, v4, v5, v6, v7] = inverse(values, 1 << 10);
+            let keep = |row: u32, value: i32| cx.shared_set(window, own + ROW * row + line, value >> 11);
+            keep(0, v0);
+            keep(1, v1);
+            keep(2, v2);
+            keep(3, v3);
+            keep(4, v4);
+            keep(5, v5);
+            keep(6, v6);
+            keep(7, v7);
+            // The 8 threads of a block are in one warp.
+            cx.warp_barrier();
+            let start = own + ROW * line;
+            let ([a, b, c, d], [e, f, g, h]) = (cx.shared_get4(window, start), cx.shared_get4(window, start + 4));
+            let [s0, s1, s2, s3, s4, s5, s6, s7] = inverse([a, b, c, d, e, f, g, h], (1 << 17) + (128 << 18));
+            let pair =
+                |a: i32, b: i32| cx.byte_perm((a >> 18).clamp(0, 255) as u32, (b >> 18).clamp(0, 255) as u32, 0x0040);
+            let low = cx.byte_perm(pair(s0, s1), pair(s2, s3), 0x5410);
+            let high = cx.byte_perm(pair(s4, s5), pair(s6, s7), 0x5410);
+            if at != NOWHERE {
+                // The 8 samples of a row start at a multiple of 8 bytes.
+                cx.store(to.add((at + line * stride) as usize), u64::from(high) << 32 | u64::from(low));
+            }
+        }
+    }
+}
+
 kernel! {
     /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
-    /// coefficients, which is row by row. `most` is the largest number of blocks of an image.
+    /// coefficients, which is column by column. `most` is the largest number of blocks of an image.
     pub(super) unsafe fn inverse_dct(
         cx: impl Cooperative, image_count: u32, table_count: u32, blocks: u32, most: u32, bytes: u64,
-        images: In<u32>, quantisation: In<u16>, coefficients: In<i16>, planes: Out<u8>,
+        images: In<u32>, quantisation: In<u32>, coefficients: In<i16>, planes: Out<u8>,
     )
     require {
         image_count >= 1, table_count >= 1, most <= blocks, blocks < 1 << 31,
@@ -75,67 +191,30 @@ kernel! {
         planes.len() == bytes,
         planes.is_aligned(8),
     }
-    grid(most.div_ceil(BLOCKS), image_count) block(BLOCKS * 8) shared(BLOCKS * BLOCK_WORDS * 4)
+    grid(most.div_ceil(BLOCKS), image_count) block(THREADS) shared((BLOCKS * 4 + AT_ONCE * BLOCK_WORDS) * 4)
     {
         let image = Record::new(images, cx.block_idx().y, IMAGE_WORDS);
         let (rank, line) = (cx.rank(), cx.rank() % 8);
-        let index = cx.block_idx().x * BLOCKS + rank / 8;
-        let (across, down) = (image.get(cx, 5).max(1), image.get(cx, 6));
-        let of_unit = image.get(cx, 7).max(1);
-        let (unit, place) = (index / of_unit, index % of_unit);
-        let component = (image.get(cx, 8) >> (2 * place.min(15)) & 3).min(2);
-        let start = 16 + COMPONENT_WORDS * component;
-        let block = image.get(cx, 9).saturating_add(index);
-        // Threads without a block compute zeros, because they take part in the barriers.
-        let present = unit / across < down && block < blocks;
+        let found = cx.shared::<u32>(0);
+        let work = cx.shared::<i32>(BLOCKS * 16);
+        if rank < BLOCKS {
+            let index = cx.block_idx().x * BLOCKS + rank;
+            cx.shared_set4(found, 4 * rank, locate(cx, image, index, blocks, table_count, bytes));
+        }
+        cx.barrier();
 
-        let work = cx.shared::<i32>(0);
-        let own = rank / 8 * BLOCK_WORDS;
-        if present {
-            // This thread reads row `line`.
-            let table = (image.get(cx, 13).saturating_add(component)).min(table_count - 1) as usize * 64;
-            // A row of coefficients or of steps is 16 bytes, so one access loads it.
-            let row = coefficients.as_ptr().add(block as usize * 64 + 8 * line as usize).cast::<u32>();
-            let steps = quantisation.as_ptr().add(table + 8 * line as usize).cast::<u32>();
-            let (row, steps) = (cx.load4(row), cx.load4(steps));
-            for (i, (pair, steps)) in (0..).zip(row.into_iter().zip(steps)) {
-                let at = own + 9 * line + 2 * i;
-                cx.shared_set(work, at, i32::from(pair as i16).wrapping_mul((steps & 0xffff) as i32));
-                cx.shared_set(work, at + 1, i32::from((pair >> 16) as i16).wrapping_mul((steps >> 16) as i32));
-            }
-        }
-        cx.barrier();
-        if present {
-            let mut column = [0; 8];
-            for (row, value) in (0..).zip(&mut column) {
-                *value = cx.shared_get(work, own + 9 * row + line);
-            }
-            for (row, value) in (0..).zip(inverse(column)) {
-                cx.shared_set(work, own + 9 * row + line, value.wrapping_add(1 << 10) >> 11);
-            }
-        }
-        cx.barrier();
-        if present {
-            let mut row = [0; 8];
-            for (column, value) in (0..).zip(&mut row) {
-                *value = cx.shared_get(work, own + 9 * line + column);
-            }
-            let mut samples = 0;
-            for (column, value) in (0..).zip(inverse(row)) {
-                let sample = (value.wrapping_add(1 << 17) >> 18).saturating_add(128).clamp(0, 255);
-                samples |= (sample as u64) << (8 * column);
-            }
-            let (wide, high) = (image.get(cx, start).max(1), image.get(cx, start + 1));
-            let within = place.saturating_sub(image.get(cx, start + 2));
-            let (x, y) = (unit % across * wide + within % wide, unit / across * high + within / wide);
-            let stride = u64::from(across) * u64::from(wide);
-            let at = (image.wide(cx, start + 4) / 8)
-                .saturating_add((u64::from(y) * 8 + u64::from(line)).saturating_mul(stride))
-                .saturating_add(u64::from(x));
-            if at < bytes / 8 {
-                // The 8 samples of a row start at a multiple of 8 bytes.
-                cx.store(planes.as_ptr().cast::<u64>().add(at as usize), samples);
-            }
-        }
+        // A column of coefficients is 16 bytes, so one access loads it. All loads are under way before
+        // the first result is needed. A block that is not there has the coefficients of block 0, and its
+        // samples are not stored: its threads take part in the barriers.
+        let (first, second) = (4 * (rank / 8), 4 * (AT_ONCE + rank / 8));
+        let (first, second) = (cx.shared_get4(found, first), cx.shared_get4(found, second));
+        let load = |block: u32| cx.load4(coefficients.as_ptr().add(block as usize * 64 + 8 * line as usize).cast::<u32>());
+        let columns = [load(first[0]), load(second[0])];
+        let work = Work { window: work, own: rank / 8 * BLOCK_WORDS, line };
+        let steps = quantisation.as_ptr().add(8 * line as usize);
+        let to = planes.as_ptr().cast::<u64>();
+        work.transform(cx, columns[0], first, steps, to);
+        cx.warp_barrier();
+        work.transform(cx, columns[1], second, steps, to);
     }
 }

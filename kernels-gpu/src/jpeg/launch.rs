@@ -106,7 +106,7 @@ pub struct Pieces<'a, S> {
     pub places: &'a DeviceSlice<S, u32>,
 }
 
-/// Decodes every piece and writes `coefficients` [B, 64], row by row in each block, which are 0
+/// Decodes every piece and writes `coefficients` [B, 64], column by column in each block, which are 0
 /// before. `status` \[I\] gets bit 0 for an image with data that does not fit its tables, bit 1 for
 /// one whose data ends too early, and bit 2 for one whose pieces did not fall into step: its data is
 /// made so that [`settle`] does not end within 16 rounds.
@@ -147,7 +147,7 @@ pub fn coefficients<S, L: Launch<S> + ?Sized>(
 }
 
 /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
-/// coefficients, which is row by row. `most` is the largest number of blocks of an image.
+/// coefficients, which is column by column. `most` is the largest number of blocks of an image.
 ///
 /// # Errors
 /// See the launchers of this module.
@@ -155,7 +155,7 @@ pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
     on: &L,
     images: &DeviceSlice<S, u32>,
     most: u32,
-    quantisation: &DeviceSlice<S, u16>,
+    quantisation: &DeviceSlice<S, u32>,
     coefficients: &DeviceSlice<S, i16>,
     planes: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
@@ -164,8 +164,8 @@ pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
     dct::inverse_dct(on, count, tables, blocks, most, bytes, images, quantisation, coefficients, planes)
 }
 
-/// Turns `planes` into `rgb`, the upright images. `most` is the largest number of pixels of an
-/// image.
+/// Turns `planes` into `rgb`, the upright images. `most` is the largest number of groups of an image: a
+/// row of the file's image has one for each [`PIXELS`](super::PIXELS) pixels, and one for the rest.
 ///
 /// # Errors
 /// See the launchers of this module.

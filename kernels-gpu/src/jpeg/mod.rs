@@ -6,8 +6,8 @@
 //! | [`settle`] | the same | the same | a block for each image |
 //! | [`offsets`] | `counts` | `places` | a block for each image |
 //! | [`coefficients`] | `data`, `tables`, `states`, `places` | `coefficients` i16 [B, 64] | one for each piece |
-//! | [`inverse_dct`] | `coefficients`, `quantisation` | `planes` u8 | 8 for each block of 8 x 8 |
-//! | [`colors`] | `planes` | `rgb` u8 [H, W, 3] for each image | one for 4 pixels |
+//! | [`inverse_dct`] | `coefficients`, `quantisation` | `planes` u8 | 8 for each two blocks of 8 x 8 |
+//! | [`colors`] | `planes` | `rgb` u8 [H, W, 3] for each image | one for 16 pixels of a row |
 //!
 //! # The method
 //!
@@ -52,5 +52,7 @@ pub const FAST_BITS: u32 = 9;
 /// code times 256, plus its symbol; 0 where the code is longer), the limits of the codes of 1 to 16
 /// bits, what to add to a code of each length to get the index of its symbol, and the symbols.
 pub const TABLE_WORDS: u32 = (1 << (FAST_BITS - 1)) + 16 + 16 + 64;
+/// The pixels of a row that a thread of [`colors`] makes.
+pub const PIXELS: u32 = 16;
 /// The most Huffman tables of an image.
 pub const TABLES: u32 = 6;
