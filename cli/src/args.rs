@@ -11,6 +11,7 @@ use std::str::FromStr;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use thalweg::{Device, Error};
+use thalweg_loader::Decode;
 use thalweg_vision::Params;
 
 use crate::output;
@@ -282,6 +283,21 @@ impl DeviceArg {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DecodeArg {
+    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. What the device cannot
+    /// decode, the host does, and so is standard input
+    #[arg(
+        id = "decode",
+        long = "decode",
+        value_name = "auto|device|host",
+        default_value = "auto",
+        env = "THALWEG_DECODE",
+        value_parser = decode
+    )]
+    pub(crate) place: Decode,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TokensArgs {
     /// PNG, JPEG or WebP files, folders of them, or - for an image on standard input
     #[arg(required = true, value_name = "image|folder|-")]
@@ -293,6 +309,9 @@ pub(crate) struct TokensArgs {
 
     #[command(flatten)]
     pub(crate) device: DeviceArg,
+
+    #[command(flatten)]
+    pub(crate) decode: DecodeArg,
 
     /// Patch side in pixels
     #[arg(long, value_name = "PIXELS", default_value = "32", allow_hyphen_values = true, value_parser = patch)]
@@ -464,6 +483,9 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArg,
 
+    #[command(flatten)]
+    pub(crate) decode: DecodeArg,
+
     /// Images to test on, as DATA; without it, a share of DATA is kept apart
     #[arg(long, value_name = "DATA")]
     pub(crate) val: Option<PathBuf>,
@@ -588,6 +610,9 @@ pub(crate) struct PredictArgs {
 
     #[command(flatten)]
     pub(crate) device: DeviceArg,
+
+    #[command(flatten)]
+    pub(crate) decode: DecodeArg,
 }
 
 #[derive(Debug, Args)]
@@ -671,6 +696,11 @@ fn device(text: &str) -> Result<String, String> {
         return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn decode(text: &str) -> Result<Decode, String> {
+    let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DECODE may be set but empty
+    text.parse().map_err(|_| "expected auto, device or host (the value may come from THALWEG_DECODE)".to_owned())
 }
 
 fn augment_out(text: &str) -> Result<PathBuf, String> {

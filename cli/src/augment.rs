@@ -8,6 +8,7 @@ use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde_json::{Map, Value};
 use thalweg::{Device, Stream, stream_tags};
+use thalweg_loader::Decode;
 use thalweg_vision::Image;
 use thalweg_vision::augment::{Augmentation, Crop, Parameters, Sample};
 
@@ -70,7 +71,7 @@ fn options(args: &AugmentArgs) -> Result<Augmentation, String> {
 
 /// Decodes all images. One that cannot be decoded is an error.
 fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
-    let mut photos = Photos::open(device, &args.images)?;
+    let mut photos = Photos::open(device, &args.images, Decode::Host)?;
     let mut images = Vec::new();
     while let Some(chunk) = photos.next_chunk(3)? {
         if let Some((index, error)) = chunk.failures.into_iter().next() {
@@ -78,7 +79,7 @@ fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
             let name = if path.as_os_str() == STDIN { Path::new("stdin") } else { path };
             return Err(format!("{}: {error}", name.display()));
         }
-        images.extend(chunk.images);
+        images.extend(chunk.pixels.into_images().map_err(|e| e.to_string())?);
     }
     Ok(images)
 }

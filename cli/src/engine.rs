@@ -102,7 +102,7 @@ impl Engine {
 
 impl Outcome {
     /// Returns the tensors of the file, in order of name.
-    pub(crate) fn tensors(&self, image: &Image, precision: Precision) -> Vec<Tensor<'_>> {
+    pub(crate) fn tensors(&self, size: [u32; 2], precision: Precision) -> Vec<Tensor<'_>> {
         match self {
             Self::Tokens(set) => {
                 let [gh, gw] = set.grid.map(|n| n as usize);
@@ -124,7 +124,7 @@ impl Outcome {
                     ("sides", I32(&set.sides), vec![gh, gw]),
                 ]);
                 if let Some(planes) = &set.textures {
-                    let [height, width] = [image.height(), image.width()].map(|n| n as usize);
+                    let [height, width] = size.map(|n| n as usize);
                     tensors.push(("textures", F32(planes), vec![13, height, width]));
                 }
                 let tokens = match &set.halves {

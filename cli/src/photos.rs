@@ -1,12 +1,14 @@
-//! Photographs, decoded by the threads of a loader ahead of the consumer.
+//! Photographs, decoded by the threads of a loader, or by the device, ahead of the consumer.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg::{Device, Error};
-use thalweg_loader::{Canvas, DecodeError, Loader, Options, Source, Upload, decode_photo, read_photo};
-use thalweg_vision::Image;
+use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event};
+use thalweg_loader::{
+    BatchEvents, Canvas, Decode, DecodeError, Loader, Options, Source, Upload, decode_photo, read_photo,
+};
+use thalweg_vision::{Image, Pipeline, TokenSet};
 
 use crate::inputs::STDIN;
 
@@ -27,47 +29,131 @@ const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
 /// The most bytes to read from standard input.
 const STDIN_BYTES: u64 = 1 << 30;
 
+/// The streams of a loader whose photographs the device decodes. Each decodes one at a time, which does not
+/// fill a GPU.
+const STREAMS: usize = 3;
+
+/// The pixels of a photograph on the device.
+type OnDevice = Event<DeviceBuffer<u8>>;
+
+/// Decoded photographs, in order.
+pub(crate) enum Pixels {
+    Host(Vec<Image>),
+    /// Height and width of each, and its pixels.
+    Device(Vec<([u32; 2], OnDevice)>),
+}
+
 /// Decoded photographs and those that could not be decoded, with their places in the list.
-#[derive(Default)]
 pub(crate) struct Chunk {
-    pub(crate) images: Vec<Image>,
+    pub(crate) pixels: Pixels,
     pub(crate) inputs: Vec<usize>,
     pub(crate) failures: Vec<(usize, String)>,
 }
 
+impl Pixels {
+    /// Returns height and width of each photograph.
+    pub(crate) fn sizes(&self) -> Vec<[u32; 2]> {
+        match self {
+            Self::Host(images) => images.iter().map(|image| [image.height(), image.width()]).collect(),
+            Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
+        }
+    }
+
+    /// Brings all photographs to the host.
+    pub(crate) fn into_images(self) -> thalweg::Result<Vec<Image>> {
+        match self {
+            Self::Host(images) => Ok(images),
+            Self::Device(images) => images.into_iter().map(|(size, pixels)| download(size, pixels)).collect(),
+        }
+    }
+
+    /// Makes the tokens of each photograph.
+    pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
+        match self {
+            Self::Host(images) => pipeline.run(&images),
+            Self::Device(images) => {
+                let sets = pipeline.run_pixels(images).into_iter();
+                sets.map(|set| set.map_err(|returned| returned.error)).collect()
+            }
+        }
+    }
+}
+
+/// Brings a photograph to the host.
+pub(crate) fn download([height, width]: [u32; 2], pixels: OnDevice) -> thalweg::Result<Image> {
+    let rgb = pixels.device().per_thread(|stream| {
+        let pixels = stream.wait(pixels).map_err(|r| r.error)?;
+        stream.read_blocking(pixels.slice(..3 * height as usize * width as usize)?)
+    })??;
+    Image::new(height, width, rgb)
+}
+
 /// A list of photographs that are being decoded.
 pub(crate) struct Photos {
+    device: Device,
+    paths: Vec<PathBuf>,
     loader: Loader<PathBuf>,
+    on_device: bool,
+    /// The time that loaders before this one spent on decoding.
+    earlier: Duration,
 }
 
 impl Photos {
     /// Starts to decode files in this order. [`STDIN`] stands for standard input.
-    pub(crate) fn open<'p>(device: Device, paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<Self, String> {
+    pub(crate) fn open<'p>(
+        device: Device,
+        paths: impl IntoIterator<Item = &'p PathBuf>,
+        decode: Decode,
+    ) -> Result<Self, String> {
+        let paths: Vec<PathBuf> = paths.into_iter().cloned().collect();
+        // Standard input can be read once only, and a device without memory for a photograph is a reason to
+        // read it again.
+        let on_device = decode.on(device.kind()) && paths.iter().all(|path| path.as_os_str() != STDIN);
+        let loader = Self::start(device, &paths, on_device)?;
+        Ok(Self { device, paths, loader, on_device, earlier: Duration::ZERO })
+    }
+
+    fn start(device: Device, paths: &[PathBuf], on_device: bool) -> Result<Loader<PathBuf>, String> {
+        let (decode, upload) = match (on_device, device.kind()) {
+            // Those who use the photographs upload them.
+            (false, _) => (Decode::Host, Upload::Off),
+            (true, DeviceKind::Cpu) => (Decode::Device, Upload::Sequential),
+            (true, _) => (Decode::Device, Upload::Streams),
+        };
         let options = Options {
             batch: 1,
             prefetch: CHUNK_IMAGES,
             pinned_budget: PINNED_BYTES,
-            upload: Upload::Off, // those who use the photographs upload them
+            upload_streams: STREAMS,
+            upload,
+            decode,
             ..Options::default()
         };
-        let loader = Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())?;
-        Ok(Self { loader })
+        Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())
     }
 
     /// Returns the time that all threads together spent on decoding.
     pub(crate) fn decoding(&self) -> Duration {
-        self.loader.stats().decode
+        let stats = self.loader.stats();
+        self.earlier + stats.decode + stats.device_decoding.total
     }
 
     /// Waits until the photographs of the next chunk are decoded, and returns them in order. `None`
     /// after the last chunk. A pixel counts for `bytes_per_pixel`.
     pub(crate) fn next_chunk(&mut self, bytes_per_pixel: usize) -> Result<Option<Chunk>, String> {
-        let (mut chunk, mut bytes) = (Chunk::default(), 0);
-        while chunk.images.len() < CHUNK_IMAGES
+        let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
+        let (mut inputs, mut failures, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while inputs.len() < CHUNK_IMAGES
             && bytes < CHUNK_BYTES
             && let Some(item) = self.loader.next()
         {
             match item {
+                Ok(batch) if self.on_device => {
+                    let BatchEvents { rgb, sizes, indices, .. } = batch.unzip();
+                    bytes += sizes[0].map(|side| side as usize).iter().product::<usize>() * bytes_per_pixel;
+                    on_device.push((sizes[0], rgb));
+                    inputs.push(indices[0] as usize);
+                }
                 Ok(batch) => {
                     let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
                     let [height, width] = batch.sizes[0];
@@ -79,15 +165,26 @@ impl Photos {
                     };
                     let image = image.map_err(|e| e.to_string())?;
                     bytes += image.rgb().len() / 3 * bytes_per_pixel;
-                    chunk.images.push(image);
-                    chunk.inputs.push(batch.indices[0] as usize);
+                    on_host.push(image);
+                    inputs.push(batch.indices[0] as usize);
                 }
-                Err(Error::Sample { index, cause, .. }) => chunk.failures.push((index as usize, cause.to_string())),
+                Err(Error::Sample { index, cause, .. }) => failures.push((index as usize, cause.to_string())),
+                // The device has no memory for the next photograph. The host decodes it and those after it.
+                Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if self.on_device => {
+                    let (position, decoding) = (self.loader.position(), self.decoding());
+                    self.loader = Self::start(self.device, &self.paths, false)?;
+                    self.loader.resume(position).map_err(|e| e.to_string())?;
+                    (self.on_device, self.earlier) = (false, decoding);
+                    if !inputs.is_empty() {
+                        break;
+                    }
+                }
                 Err(error) => return Err(error.to_string()),
             }
         }
-        let empty = chunk.images.is_empty() && chunk.failures.is_empty();
-        Ok((!empty).then_some(chunk))
+        let pixels = if on_device.is_empty() { Pixels::Host(on_host) } else { Pixels::Device(on_device) };
+        let empty = inputs.is_empty() && failures.is_empty();
+        Ok((!empty).then_some(Chunk { pixels, inputs, failures }))
     }
 }
 

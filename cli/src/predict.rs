@@ -31,7 +31,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
         return Err(file.wrong(what).to_string());
     }
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
-    let mut photos = Photos::open(device, &args.images)?;
+    let mut photos = Photos::open(device, &args.images, args.decode.place)?;
     let (mut packed, mut failed) = (Packed::default(), 0);
     let name = |index: usize| {
         let path = &args.images[index];
@@ -39,9 +39,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     };
     while let Some(chunk) = photos.next_chunk(3)? {
         let mut lines = Vec::new();
-        if !chunk.images.is_empty() {
+        if !chunk.inputs.is_empty() {
             let mut tokens = Tokens::default();
-            for (&index, set) in chunk.inputs.iter().zip(pipeline.run(&chunk.images)) {
+            for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(&pipeline)) {
                 tokens.add(&set.map_err(|e| format!("{}: {e}", name(index)))?, 0);
             }
             tokens.pack(&(0..tokens.len()).collect::<Vec<_>>(), &mut packed);

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
-use thalweg::{Device, DeviceKind, Error};
-use thalweg_vision::{Head, Image, Query};
+use thalweg::{Device, DeviceKind, Error, Returned};
+use thalweg_vision::{Head, Image, Query, TokenSet};
 
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Gathered, Input, gather};
 use crate::output::say;
-use crate::photos::Photos;
+use crate::photos::{Photos, Pixels, download};
 use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters, summary};
 use crate::{heatmap, output};
 
@@ -78,18 +78,18 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             bar.set_style(style);
         }
     }
-    let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path))?;
+    let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path), args.decode.place)?;
     let mut writing = Duration::ZERO;
     let mut fail =
         |index: usize, error| report.failures.push(Failure { path: inputs[index].source().to_path_buf(), error });
     while let Some(chunk) = photos.next_chunk(if args.textures { 3 + 13 * 4 } else { 3 })? {
         bar.inc(chunk.failures.len() as u64);
         chunk.failures.into_iter().for_each(|(index, error)| fail(index, error));
-        let outcomes = runner.engine.run(&chunk.images);
-        for ((index, image), outcome) in chunk.inputs.into_iter().zip(&chunk.images).zip(outcomes) {
+        let results = runner.run(chunk.pixels).map_err(|e| e.to_string())?;
+        for (index, (photo, outcome)) in chunk.inputs.into_iter().zip(results) {
             let input = &inputs[index];
             bar.set_message(input.source().display().to_string());
-            let outcome = runner.rescue(image, outcome, |error| {
+            let outcome = runner.rescue(&photo, outcome, |error| {
                 if !args.quiet {
                     let name = input.source().display();
                     bar.suspend(|| say(format_args!("thalweg: {name}: {error}; done on the CPU device")));
@@ -97,7 +97,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             });
             let begin = Instant::now();
             let outcome = outcome.map_err(|e| e.to_string());
-            match outcome.and_then(|(device, outcome)| write(args, device, input, image, &outcome)) {
+            match outcome.and_then(|(device, outcome)| write(args, device, input, &photo, &outcome)) {
                 Ok(done) => report.done.push(done),
                 Err(error) => fail(index, error),
             }
@@ -110,6 +110,12 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     report.stages.extend(runner.stages());
     report.stages.push(("write", writing));
     Ok(())
+}
+
+/// A photograph whose result is there: its height and width, and its pixels if they are on the host.
+struct Photo {
+    size: [u32; 2],
+    image: Option<Image>,
 }
 
 /// The engine. If `auto` chose a GPU, there may be a second engine on the CPU device. It is created
@@ -146,16 +152,38 @@ impl<'a> Runner<'a> {
         Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })
     }
 
+    /// Computes the results of photographs. Where their pixels are on the device, they stay there, if no
+    /// heatmap and no profile needs them on the host. Those of a photograph that fails are brought to the host.
+    fn run(&mut self, pixels: Pixels) -> thalweg::Result<Vec<(Photo, thalweg::Result<Outcome>)>> {
+        match (pixels, &self.engine) {
+            (Pixels::Device(images), Engine::Pipeline(pipeline)) if !self.args.heatmap => {
+                let sizes: Vec<_> = images.iter().map(|(size, _)| *size).collect();
+                let finish = |(size, set): ([u32; 2], Result<TokenSet, Returned<_>>)| match set {
+                    Ok(set) => (Photo { size, image: None }, Ok(Outcome::Tokens(Box::new(set)))),
+                    Err(Returned { error, value }) => (Photo { size, image: download(size, value).ok() }, Err(error)),
+                };
+                Ok(sizes.into_iter().zip(pipeline.run_pixels(images)).map(finish).collect())
+            }
+            (pixels, _) => {
+                let images = pixels.into_images()?;
+                let outcomes = self.engine.run(&images);
+                let photos = images.into_iter();
+                let photos = photos.map(|i| Photo { size: [i.height(), i.width()], image: Some(i) });
+                Ok(photos.zip(outcomes).collect())
+            }
+        }
+    }
+
     /// Passes a result on with its device. If memory did not suffice and `auto` chose the device,
     /// tells `note` why and runs the image on the CPU device.
     fn rescue(
         &mut self,
-        image: &Image,
+        photo: &Photo,
         outcome: thalweg::Result<Outcome>,
         note: impl FnOnce(&Error),
     ) -> thalweg::Result<(Device, Outcome)> {
-        match outcome {
-            Err(error @ Error::OutOfMemory { .. }) if self.may_use_spare => {
+        match (outcome, &photo.image) {
+            (Err(error @ Error::OutOfMemory { .. }), Some(image)) if self.may_use_spare => {
                 note(&error);
                 let (cpu, engine) = match &mut self.spare {
                     Some(spare) => spare,
@@ -167,7 +195,7 @@ impl<'a> Runner<'a> {
                 let outcome = engine.run(std::slice::from_ref(image)).pop().unwrap_or(Err(error))?;
                 Ok((*cpu, outcome))
             }
-            outcome => outcome.map(|outcome| (self.device, outcome)),
+            (outcome, _) => outcome.map(|outcome| (self.device, outcome)),
         }
     }
 
@@ -183,19 +211,19 @@ impl<'a> Runner<'a> {
     }
 }
 
-fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcome: &Outcome) -> Result<Done, String> {
+fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcome: &Outcome) -> Result<Done, String> {
     let (output, mut heatmap) = (input.tokens(args), None);
     if let Some(folder) = output.parent() {
         fs::create_dir_all(folder).map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;
     }
     let mut picture = None;
-    if let (Outcome::Tokens(set), Some(path)) = (outcome, input.heatmap(args)) {
+    if let (Outcome::Tokens(set), Some(path), Some(image)) = (outcome, input.heatmap(args), &photo.image) {
         picture = Some(heatmap::png(image, set, &args.params().sides)?);
         heatmap = Some(path);
     }
     let picture = heatmap.as_deref().zip(picture.as_deref());
     output::write(
-        (&output, &outcome.tensors(image, args.precision), metadata(args, device, input.source(), image, outcome)),
+        (&output, &outcome.tensors(photo.size, args.precision), metadata(args, device, input.source(), photo.size, outcome)),
         picture,
     )?;
     let (grid, selected, tokens) = outcome.counts();
@@ -205,8 +233,8 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
         name: input.name.clone(),
         output,
         heatmap,
-        height: image.height(),
-        width: image.width(),
+        height: photo.size[0],
+        width: photo.size[1],
         grid,
         selected,
         tokens,
@@ -214,7 +242,7 @@ fn write(args: &TokensArgs, device: Device, input: &Input, image: &Image, outcom
 }
 
 /// Returns the metadata of an output file. The format allows only strings.
-fn metadata(args: &TokensArgs, device: Device, source: &Path, image: &Image, outcome: &Outcome) -> Map<String, Value> {
+fn metadata(args: &TokensArgs, device: Device, source: &Path, size: [u32; 2], outcome: &Outcome) -> Map<String, Value> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
     let format = match args.profile {
         Some(Profile::ArrCoc01) => "thalweg-arr-coc-0-1",
@@ -226,8 +254,8 @@ fn metadata(args: &TokensArgs, device: Device, source: &Path, image: &Image, out
         ("thalweg", env!("CARGO_PKG_VERSION").to_owned()),
         ("device", format!("{device} ({})", device.name())),
         ("source", name),
-        ("height", image.height().to_string()),
-        ("width", image.width().to_string()),
+        ("height", size[0].to_string()),
+        ("width", size[1].to_string()),
     ];
     let mix = outcome.mix().map(|[a, b, c]| ("mix", format!("{a},{b},{c}")));
     let all = about.into_iter().chain(parameters(args)).chain(mix);

@@ -55,7 +55,7 @@
 //! |---|---|
 //! | `THALWEG_LOADER_THREADS` | [`Options::threads`] |
 //! | `THALWEG_LOADER_STREAM_BYTES` | [`Options::stream_bytes`] |
-//! | `THALWEG_DECODE` | `Options::decode`: `auto`, `device` or `host`, with the feature `jpeg-device` |
+//! | `THALWEG_DECODE` | `Options::decode` where that is `Auto`: `auto`, `device` or `host`, with the feature `jpeg-device` |
 
 mod assembly;
 mod batch;

@@ -109,7 +109,7 @@ pub struct Options {
     /// How batches come to the device.
     pub upload: Upload,
     /// Where JPEG files are decoded that [`read_photo`](crate::read_photo) reads. With
-    /// [`Upload::Off`] that is the host.
+    /// [`Upload::Off`] that is the host. `THALWEG_DECODE` decides where this says [`Decode::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The
@@ -190,7 +190,9 @@ impl Options {
         self.threads = number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.threads);
         self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
         #[cfg(feature = "jpeg-device")]
-        if let Some(text) = environment("THALWEG_DECODE") {
+        if self.decode == Decode::Auto
+            && let Some(text) = environment("THALWEG_DECODE")
+        {
             self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
                 name: "THALWEG_DECODE",
                 given: format!("`{}` in the environment", text.to_string_lossy()),

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use log::debug;
-use thalweg::{AnyStream, Device, Error, Event, LiveBrand, PinnedBuffer, Result, Stream};
+use thalweg::{
+    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, LiveBrand, PinnedBuffer, Result, Returned, Stream,
+};
 
 use crate::block_on::block_on;
 use crate::frame::Frame;
@@ -115,6 +117,9 @@ impl fmt::Debug for Pipeline {
             .finish_non_exhaustive()
     }
 }
+
+/// Pixels that are on the device, or will be.
+type Pixels = Event<DeviceBuffer<u8>>;
 
 /// The parts of a new slot, which has no place yet.
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
@@ -236,7 +241,7 @@ impl Pipeline {
     /// # }
     /// ```
     pub fn frame_async<'p>(&'p self, sizes: &'p [[u32; 2]]) -> FrameFuture<'p> {
-        FrameFuture { pipeline: self, sizes, turn: None }
+        FrameFuture { pipeline: self, sizes, uploads: true, turn: None }
     }
 
     /// Works like [`frame`](Pipeline::frame), but never waits. `None` means that `frame` would
@@ -245,16 +250,24 @@ impl Pipeline {
     /// # Errors
     /// The errors of [`frame`](Pipeline::frame).
     pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
-        self.frame_or_turn(sizes, &mut None, None)
+        self.frame_or_turn(sizes, true, &mut None, None)
     }
 
     /// A frame, if there is a place for it. Otherwise `None`; then a `waker` stands in the queue,
-    /// under the number in `turn`.
-    fn frame_or_turn(&self, sizes: &[[u32; 2]], turn: &mut Option<u64>, waker: Option<Waker>) -> Result<Option<Frame>> {
+    /// under the number in `turn`. A frame that does not upload has no page-locked memory.
+    fn frame_or_turn(
+        &self,
+        sizes: &[[u32; 2]],
+        uploads: bool,
+        turn: &mut Option<u64>,
+        waker: Option<Waker>,
+    ) -> Result<Option<Frame>> {
         self.device.usable()?;
         let same = |draft: &Draft| {
             let layout = &draft.plan().layout;
-            layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size)
+            let same_sizes =
+                layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size);
+            same_sizes && draft.run.uploads == uploads
         };
         let (place, layout) = match self.slots.claim(same, || self.layout(sizes), turn, waker)? {
             None => return Ok(None),
@@ -264,10 +277,10 @@ impl Pipeline {
                 (place, layout)
             }
         };
-        let made = match self.make(layout.clone()) {
+        let made = match self.make(layout.clone(), uploads) {
             Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }) => {
                 drop(self.slots.take_free());
-                self.make(layout)
+                self.make(layout, uploads)
             }
             made => made,
         };
@@ -277,7 +290,7 @@ impl Pipeline {
         Ok(Some(self.lend(Draft {
             images,
             buffers,
-            run: Arc::new(Run { stream, work: Mutex::new(work), plan, place }),
+            run: Arc::new(Run { stream, work: Mutex::new(work), plan, place, uploads }),
         })))
     }
 
@@ -286,7 +299,7 @@ impl Pipeline {
     }
 
     /// Makes a stream and the memory for a batch. Waits for nothing.
-    fn make(&self, layout: Layout) -> Result<Made> {
+    fn make(&self, layout: Layout, uploads: bool) -> Result<Made> {
         let stream = AnyStream::new(self.device)?;
         let bytes = layout.bytes() as usize;
         let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
@@ -301,7 +314,8 @@ impl Pipeline {
             let results = s.bind(self.device.pinned(plan.words())?)?;
             Ok::<_, Error>((plan, s.record(BuffersOn { rgb, workspace, results, planes })?))
         })?;
-        Ok((stream, plan, self.device.pinned(bytes)?, buffers))
+        let images = if uploads { self.device.pinned(bytes)? } else { PinnedBuffer::empty(self.device) };
+        Ok((stream, plan, images, buffers))
     }
 
     /// The layout of images of these sizes. An error if this pipeline cannot make tokens of them.
@@ -355,14 +369,85 @@ impl Pipeline {
     /// # Errors
     /// The device has failed.
     pub fn submit(&self, frame: Frame) -> Result<Event<Tokens>> {
+        Self::send(frame, &mut None)
+    }
+
+    /// Enqueues the work of a batch whose pixels are on the device already, and returns without waiting
+    /// for it: for images of these sizes (height, width), which lie in `pixels` as
+    /// [`WorkspaceOn::enqueue`] takes them. Each image begins at a multiple of 16 bytes, as in a batch of
+    /// `thalweg-loader`. Nothing crosses the bus: the pixels are copied on the device, and the event that
+    /// comes back says when.
+    ///
+    /// It waits for a place as [`frame`](Pipeline::frame) does.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    /// use thalweg_vision::{Params, Pipeline};
+    ///
+    /// stream_tags!(Decode);
+    /// let gpu = Device::best()?;
+    /// let decode = gpu.stream::<Decode>()?;
+    /// let pipeline = Pipeline::new(gpu, Params { budget: 500, ..Params::default() })?;
+    ///
+    /// let pixels = decode.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
+    /// let pixels = decode.record(pixels)?;
+    /// let (tokens, pixels) = pipeline.submit_pixels(&[[64, 64]], pixels)?;
+    /// assert!(tokens.synchronize()?.len() <= 500);
+    /// let pixels = decode.wait(pixels)?; // for the next image
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`frame`](Pipeline::frame), or there are too few pixels, or they are on another device.
+    /// The pixels come back with the error, but for a failed device, which may lose them: then the buffer is
+    /// empty.
+    pub fn submit_pixels(
+        &self,
+        sizes: &[[u32; 2]],
+        pixels: Pixels,
+    ) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
+        let frame = match self.frame_or_turn(sizes, false, &mut None, None) {
+            Ok(Some(frame)) => Ok(frame),
+            Ok(None) => block_on(FrameFuture { pipeline: self, sizes, uploads: false, turn: None }),
+            Err(error) => Err(error),
+        };
+        match frame {
+            Ok(frame) => Self::send_pixels(frame, pixels),
+            Err(error) => Err(Returned { error, value: pixels }),
+        }
+    }
+
+    fn send_pixels(
+        frame: Frame,
+        pixels: Pixels,
+    ) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
+        let mut pixels = Some(pixels);
+        let sent = Self::send(frame, &mut pixels);
+        match (sent, pixels) {
+            (Ok(tokens), Some(pixels)) => Ok((tokens, pixels)),
+            (Err(error), Some(value)) => Err(Returned { error, value }),
+            (_, None) => unreachable!("`send` puts the pixels back"),
+        }
+    }
+
+    /// Enqueues the work of a frame. `pixels` are those of a frame that does not upload. They come back
+    /// with the event of their copy.
+    fn send(frame: Frame, pixels: &mut Option<Pixels>) -> Result<Event<Tokens>> {
         let (Draft { images, buffers, run }, home) = frame.submit();
         let mut work = lock(&run.work);
         run.stream.enter(|stream| {
-            let (images, buffers) = (stream.bind(images)?, stream.wait(buffers)?);
+            let (images, mut buffers) = (stream.bind(images)?, stream.wait(buffers)?);
+            let copied = match pixels.take() {
+                Some(event) => copy_pixels(stream, event, &mut buffers.rgb, pixels),
+                None => Ok(()),
+            };
             let slot = SlotOn { images, buffers, run: run.clone() };
-            let (slot, sent) = match slot.send(stream, &mut work) {
-                Ok(slot) => (slot, Ok(())),
-                Err(returned) => (returned.value, Err(returned.error)),
+            let (slot, sent) = match copied {
+                Ok(()) => match slot.send(stream, &mut work) {
+                    Ok(slot) => (slot, Ok(())),
+                    Err(returned) => (returned.value, Err(returned.error)),
+                },
+                Err(error) => (slot, Err(error)),
             };
             // If the event is dropped, the slot keeps its place until its work is done. This also
             // holds if it is dropped here, because of an error, after a part of the work was
@@ -396,14 +481,44 @@ impl Pipeline {
     /// Processes images of any sizes, a few at a time, and waits for all of them. Returns a result
     /// or an error for each image, in order. An image that fails does not stop the others.
     pub fn run(&self, images: &[Image]) -> Vec<Result<TokenSet>> {
-        let mut done = Vec::with_capacity(images.len());
+        let images = images.iter().map(|image| ([image.height(), image.width()], image));
+        let fill = |mut frame: Frame, image: &Image| {
+            frame.image_mut(0).copy_from_slice(image.rgb());
+            self.submit(frame).map(|tokens| (tokens, ())).map_err(|error| (error, ()))
+        };
+        self.run_each(images, true, |_| (), fill).into_iter().map(|set| set.map_err(|(error, ())| error)).collect()
+    }
+
+    /// Works like [`run`](Self::run) for images whose pixels are on the device already, each with its height
+    /// and width. The pixels of an image that fails come back with the error.
+    pub fn run_pixels(
+        &self,
+        images: impl IntoIterator<Item = ([u32; 2], Pixels)>,
+    ) -> Vec<Result<TokenSet, Returned<Pixels>>> {
+        let send = |frame, pixels| Self::send_pixels(frame, pixels).map_err(|r| (r.error, r.value));
+        let sets = self.run_each(images.into_iter(), false, |pixels| pixels, send);
+        sets.into_iter().map(|set| set.map_err(|(error, value)| Returned { error, value })).collect()
+    }
+
+    /// Processes images a few at a time. `send` submits one, and keeps something of it until its tokens are
+    /// there. `refuse` makes that of an image that gets no frame. An error comes with it.
+    fn run_each<I, K>(
+        &self,
+        images: impl Iterator<Item = ([u32; 2], I)>,
+        uploads: bool,
+        refuse: impl Fn(I) -> K,
+        send: impl Fn(Frame, I) -> Result<(Event<Tokens>, K), (Error, K)>,
+    ) -> Vec<Result<TokenSet, (Error, K)>> {
+        let mut done = Vec::new();
         let mut under_way = VecDeque::new();
-        for image in images {
-            let size = [[image.height(), image.width()]];
+        for (size, image) in images {
+            let sizes = [size];
             let frame = loop {
-                match (self.try_frame(&size), under_way.is_empty()) {
+                match (self.frame_or_turn(&sizes, uploads, &mut None, None), under_way.is_empty()) {
                     (Ok(Some(frame)), _) => break Ok(frame),
-                    (Ok(None), true) => break self.frame(&size),
+                    (Ok(None), true) => {
+                        break block_on(FrameFuture { pipeline: self, sizes: &sizes, uploads, turn: None });
+                    }
                     // An image may have enough memory alone, though not beside the others.
                     (Ok(None) | Err(Error::OutOfMemory { .. } | Error::PinnedBudget { .. }), false) => {
                         done.extend(under_way.pop_front().map(|first| self.settle(first)));
@@ -411,21 +526,58 @@ impl Pipeline {
                     (Err(error), _) => break Err(error),
                 }
             };
-            under_way.push_back(frame.and_then(|mut frame| {
-                frame.image_mut(0).copy_from_slice(image.rgb());
-                self.submit(frame)
-            }));
+            under_way.push_back(match frame {
+                Ok(frame) => send(frame, image),
+                Err(error) => Err((error, refuse(image))),
+            });
         }
         done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
         done
     }
 
-    fn settle(&self, submitted: Result<Event<Tokens>>) -> Result<TokenSet> {
-        let tokens = submitted?.synchronize()?;
-        let set = tokens.set(0);
-        self.recycle(tokens);
-        Ok(set)
+    fn settle<K>(&self, submitted: Result<(Event<Tokens>, K), (Error, K)>) -> Result<TokenSet, (Error, K)> {
+        let (tokens, kept) = submitted?;
+        match tokens.synchronize() {
+            Ok(tokens) => {
+                let set = tokens.set(0);
+                self.recycle(tokens);
+                Ok(set)
+            }
+            Err(returned) => Err((returned.error, kept)),
+        }
     }
+}
+
+/// Copies pixels to the memory of a slot. They come back in `returned` with the event of the copy, or as
+/// they were.
+fn copy_pixels<S: LiveBrand>(
+    stream: &Stream<S>,
+    pixels: Pixels,
+    rgb: &mut DeviceSlice<S, u8>,
+    returned: &mut Option<Pixels>,
+) -> Result<()> {
+    if pixels.len() < rgb.len() {
+        let given = format!("{} bytes", pixels.len());
+        *returned = Some(pixels);
+        return Err(Error::Parameter { name: "pixels", given, expected: format!("at least {} bytes", rgb.len()) });
+    }
+    let pixels = match stream.wait(pixels) {
+        Ok(pixels) => pixels,
+        Err(refused) => {
+            *returned = Some(refused.value);
+            return Err(refused.error);
+        }
+    };
+    let copied = pixels.slice(..rgb.len()).map_err(Error::from).and_then(|from| stream.copy(from, rgb));
+    match stream.record(pixels) {
+        Ok(event) => *returned = Some(event),
+        Err(refused) => {
+            // The device has failed, and the pixels are lost with it.
+            *returned = Some(Event::ready(DeviceBuffer::empty(stream.device())));
+            return Err(refused.error);
+        }
+    }
+    copied
 }
 
 /// The future of [`Pipeline::frame_async`]. It yields a frame, once there is a place for it and it
@@ -435,6 +587,7 @@ impl Pipeline {
 pub struct FrameFuture<'p> {
     pipeline: &'p Pipeline,
     sizes: &'p [[u32; 2]],
+    uploads: bool,
     /// The number of this future in the queue, while it stands there.
     turn: Option<u64>,
 }
@@ -443,8 +596,8 @@ impl Future for FrameFuture<'_> {
     type Output = Result<Frame>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { pipeline, sizes, turn } = &mut *self;
-        match pipeline.frame_or_turn(sizes, turn, Some(cx.waker().clone())) {
+        let Self { pipeline, sizes, uploads, turn } = &mut *self;
+        match pipeline.frame_or_turn(sizes, *uploads, turn, Some(cx.waker().clone())) {
             Ok(None) => Poll::Pending,
             Ok(Some(frame)) => Poll::Ready(Ok(frame)),
             Err(error) => {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use thalweg::Device;
+use thalweg_loader::Decode;
 use thalweg_vision::augment::philox;
-use thalweg_vision::{Image, Params, Pipeline, TokenSet};
+use thalweg_vision::{Params, Pipeline, TokenSet};
 
 use crate::photos::Photos;
 
@@ -187,35 +188,36 @@ impl Tokens {
     }
 }
 
-/// Makes the tokens of images. `choose` decides how, from the first ones. An image that cannot be
+/// Makes the tokens of images. `choose` decides how, from height and width of the first ones. An image that cannot be
 /// decoded is passed to `fail` with its place, and left out.
 pub(crate) fn tokenise(
     device: Device,
     listing: &Listing,
     labels: &[i32],
-    choose: impl FnOnce(&[Image]) -> Result<Params, String>,
+    decode: Decode,
+    choose: impl FnOnce(&[[u32; 2]]) -> Result<Params, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
 ) -> Result<(Tokens, Params), String> {
-    let mut photos = Photos::open(device, &listing.paths)?;
+    let mut photos = Photos::open(device, &listing.paths, decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
     let mut all = Tokens::default();
     while let Some(chunk) = photos.next_chunk(3)? {
-        bar.inc((chunk.failures.len() + chunk.images.len()) as u64);
+        bar.inc((chunk.failures.len() + chunk.inputs.len()) as u64);
         chunk.failures.iter().for_each(|(index, error)| fail(*index, error));
-        if chunk.images.is_empty() {
+        if chunk.inputs.is_empty() {
             continue;
         }
         let (pipeline, _) = match (&pipeline, choose.take()) {
             (None, Some(choose)) => {
-                let params = choose(&chunk.images)?;
+                let params = choose(&chunk.pixels.sizes())?;
                 let made = Pipeline::new(device, params.clone()).map_err(|e| e.to_string())?;
                 pipeline.insert((made, params))
             }
             (Some(pipeline), _) => pipeline,
             (None, None) => unreachable!("the parameters are chosen once, for the first pipeline"),
         };
-        for (&index, set) in chunk.inputs.iter().zip(pipeline.run(&chunk.images)) {
+        for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(pipeline)) {
             all.add(&set.map_err(|e| format!("{}: {e}", listing.paths[index].display()))?, labels[index]);
         }
     }

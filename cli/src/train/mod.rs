@@ -188,7 +188,9 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
         bar.suspend(|| say(format_args!("thalweg: {}: {error}; left out", path.display())));
     };
     let (all, params) =
-        tokenise(device, &listing, &labels, |images| settings.params(images), &bar, |i, e| fail(&listing.paths[i], e))?;
+        tokenise(device, &listing, &labels, args.decode.place, |sizes| settings.params(sizes), &bar, |i, e| {
+            fail(&listing.paths[i], e);
+        })?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
         all.pack(images, &mut packed);
@@ -198,7 +200,9 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
     let (mut learn, mut test) = match &apart {
         Some((listing, labels)) => {
             let chosen = params.clone();
-            let (test, _) = tokenise(device, listing, labels, |_| Ok(chosen), &bar, |i, e| fail(&listing.paths[i], e))?;
+            let (test, _) = tokenise(device, listing, labels, args.decode.place, |_| Ok(chosen), &bar, |i, e| {
+                fail(&listing.paths[i], e);
+            })?;
             (all, test)
         }
         None => {

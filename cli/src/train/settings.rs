@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use thalweg_vision::{Image, Params};
+use thalweg_vision::Params;
 
 /// How a model is trained. The names are those of the flags, with `_` for `-`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,8 +99,8 @@ impl Settings {
     /// patches of a quarter of a side, and a token for 8 x 8 pixels on average, 64 to 256 for an image.
     /// An image of 64 x 64 pixels, or a smaller one, is covered by 2 x 2 tokens for each patch. In larger
     /// images, relevant patches get up to 4 x 4.
-    pub(crate) fn params(&self, images: &[Image]) -> Result<Params, String> {
-        let mut areas: Vec<u64> = images.iter().map(|i| u64::from(i.height()) * u64::from(i.width())).collect();
+    pub(crate) fn params(&self, sizes: &[[u32; 2]]) -> Result<Params, String> {
+        let mut areas: Vec<u64> = sizes.iter().map(|&[height, width]| u64::from(height) * u64::from(width)).collect();
         areas.sort_unstable();
         let area = areas.get(areas.len() / 2).copied().unwrap_or(1);
         let quarter = (area as f64).sqrt() / 4.0;

@@ -14,6 +14,7 @@ use crate::{PLANES, kernels};
 /// The memory and the stream of a batch.
 #[derive(Debug, Resource)]
 pub(crate) struct Slot {
+    /// Empty if the pixels come from the device.
     pub(crate) images: PinnedBuffer<u8>,
     pub(crate) buffers: Buffers,
     #[resource(plain)]
@@ -36,6 +37,8 @@ pub(crate) struct Run {
     pub(crate) work: Mutex<Work>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) place: Place,
+    /// The pixels come from page-locked memory, and not from the device.
+    pub(crate) uploads: bool,
 }
 
 /// How the work of a slot is enqueued.
@@ -121,10 +124,12 @@ impl<S: LiveBrand> SlotOn<S> {
 }
 
 impl<S: Brand> SlotOn<S> {
-    /// Enqueues a batch: upload, all stages, download. Calls `mark` after each of them.
+    /// Enqueues a batch: upload (if there is one), all stages, download. Calls `mark` after each of them.
     fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
         let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
-        stream.copy_to_device(&self.images, rgb)?;
+        if self.run.uploads {
+            stream.copy_to_device(&self.images, rgb)?;
+        }
         mark()?;
         workspace.enqueue_marked(stream, rgb, &mut mark)?;
         if let Some((planes, _)) = planes {
