@@ -169,7 +169,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("pipeline {rate:8.1} images/s, {:.2} GB/s, {threads} threads", rate * image_bytes / 1e9);
     if let Some(cpu) = cpu {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        println!("host     {:8.0} % of {cores} cores busy, in all threads of this program", 100.0 * cpu / elapsed / cores as f64);
+        println!(
+            "host     {:8.0} % of {cores} cores busy, in all threads of this program",
+            100.0 * cpu / elapsed / cores as f64
+        );
     }
     for (stage, share, note) in &stages {
         println!("  {stage:<13} busy {:3.0} %   {note}", 100.0 * share);

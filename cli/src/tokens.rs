@@ -223,7 +223,11 @@ fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcom
     }
     let picture = heatmap.as_deref().zip(picture.as_deref());
     output::write(
-        (&output, &outcome.tensors(photo.size, args.precision), metadata(args, device, input.source(), photo.size, outcome)),
+        (
+            &output,
+            &outcome.tensors(photo.size, args.precision),
+            metadata(args, device, input.source(), photo.size, outcome),
+        ),
         picture,
     )?;
     let (grid, selected, tokens) = outcome.counts();

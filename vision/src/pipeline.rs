@@ -417,10 +417,7 @@ impl Pipeline {
         }
     }
 
-    fn send_pixels(
-        frame: Frame,
-        pixels: Pixels,
-    ) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
+    fn send_pixels(frame: Frame, pixels: Pixels) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
         let mut pixels = Some(pixels);
         let sent = Self::send(frame, &mut pixels);
         match (sent, pixels) {

@@ -187,10 +187,17 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
         failed += 1;
         bar.suspend(|| say(format_args!("thalweg: {}: {error}; left out", path.display())));
     };
-    let (all, params) =
-        tokenise(device, &listing, &labels, args.decode.place, |sizes| settings.params(sizes), &bar, |i, e| {
+    let (all, params) = tokenise(
+        device,
+        &listing,
+        &labels,
+        args.decode.place,
+        |sizes| settings.params(sizes),
+        &bar,
+        |i, e| {
             fail(&listing.paths[i], e);
-        })?;
+        },
+    )?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
         all.pack(images, &mut packed);
@@ -200,9 +207,17 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
     let (mut learn, mut test) = match &apart {
         Some((listing, labels)) => {
             let chosen = params.clone();
-            let (test, _) = tokenise(device, listing, labels, args.decode.place, |_| Ok(chosen), &bar, |i, e| {
-                fail(&listing.paths[i], e);
-            })?;
+            let (test, _) = tokenise(
+                device,
+                listing,
+                labels,
+                args.decode.place,
+                |_| Ok(chosen),
+                &bar,
+                |i, e| {
+                    fail(&listing.paths[i], e);
+                },
+            )?;
             (all, test)
         }
         None => {

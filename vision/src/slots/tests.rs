@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use thalweg::{Device, Result};
 
 use super::Slots;
-use crate::{Options, Params, Pipeline, lock};
+use crate::{Image, Options, Params, Pipeline, lock};
 
 impl Slots {
     /// Settles the returning slots as if their device could not say whether they are done.
@@ -20,6 +20,47 @@ impl Slots {
 
 fn pipeline(depth: usize) -> Result<Pipeline> {
     Pipeline::with_options(Device::new_cpu()?, Params::default(), Options { depth, ..Options::default() })
+}
+
+/// Pixels on the device give the tokens that they give from the host: call by call, captured and replayed,
+/// for images of two sizes in turn. What fails comes back with its pixels, and the others go on.
+#[test]
+fn pixels_on_the_device_give_the_same_tokens() -> Result<()> {
+    let device = Device::new_cpu()?;
+    let pipeline = Pipeline::new(device, Params { budget: 300, ..Params::default() })?;
+    let picture = |i: u32| {
+        let [height, width] = if i.is_multiple_of(2) { [40, 70] } else { [33, 64] };
+        Image::new(height, width, (0..3 * height * width).map(|b| ((b * (i + 3)) >> 2) as u8).collect())
+    };
+    let images = (0..12).map(picture).collect::<Result<Vec<_>>>()?;
+    let uploaded = |image: &Image, cut: usize| {
+        device.per_thread(|s| {
+            let pixels = s.upload_blocking(&image.rgb()[..image.rgb().len() - cut])?;
+            s.record(pixels).map_err(|r| r.error)
+        })?
+    };
+    let size = |image: &Image| [image.height(), image.width()];
+    let mut pixels: Vec<_> = images.iter().map(|i| Ok((size(i), uploaded(i, 0)?))).collect::<Result<_>>()?;
+    pixels[5].1 = uploaded(&images[5], 1)?;
+    let sets = pipeline.run_pixels(pixels);
+    for (i, (got, expected)) in sets.into_iter().zip(pipeline.run(&images)).enumerate() {
+        match got {
+            Ok(set) => assert_eq!(set, expected?, "image {i}"),
+            Err(returned) => {
+                assert_eq!((i, returned.value.len()), (5, 3 * 33 * 64 - 1));
+                assert!(returned.error.to_string().contains("at least 6336 bytes"), "{}", returned.error);
+            }
+        }
+    }
+    // Two frames of one size, one with an upload and one without, keep slots of their own.
+    let (tokens, pixels) = pipeline.submit_pixels(&[size(&images[0])], uploaded(&images[0], 0)?)?;
+    let mut frame = pipeline.frame(&[size(&images[0])])?;
+    frame.image_mut(0).copy_from_slice(images[2].rgb());
+    let other = pipeline.submit(frame)?;
+    assert_eq!(tokens.synchronize()?.set(0), pipeline.run(&images[..1]).remove(0)?);
+    assert_eq!(other.synchronize()?.set(0), pipeline.run(&images[2..3]).remove(0)?);
+    assert_eq!(pixels.synchronize()?.len(), images[0].rgb().len());
+    Ok(())
 }
 
 /// After the driver fails, nobody can say when a batch is done. Whoever waits for its place must
