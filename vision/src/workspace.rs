@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytemuck::cast_slice;
 use thalweg::simt::Element;
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Result, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, Error, LiveBrand, Resource, Result, Stream};
 
 use crate::allocate::Capacity;
 use crate::kernels::{
     self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
-use crate::{PLANES, Params};
+use crate::{Head, PLANES, Params, Query};
 
 /// How the numbers of a token are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -216,6 +216,55 @@ impl<S: LiveBrand> WorkspaceOn<S> {
         let mut constants = stream.alloc(packed.len())?;
         upload(&packed, &mut constants)?;
         Ok(Self { constants, summaries: stream.alloc(summaries)?, results, plan: Arc::new(plan) })
+    }
+}
+
+impl<S: LiveBrand> WorkspaceOn<S> {
+    /// Changes the query for the batches that are enqueued from now on. The workspace is that of a
+    /// pipeline [with a query](crate::Pipeline::with_query), and `head` is the pipeline's. The copy is
+    /// enqueued; the host waits for nothing.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    /// use thalweg_vision::{Head, Layer, Params, Pipeline, Query};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let (w1, b1) = ([0.1f32; 64 * 13], [0.0f32; 64]);
+    /// let (w2, b2) = ([0.1f32; 8 * 64], [0.0f32; 8]);
+    /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
+    /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
+    /// let pipeline = Pipeline::new(work.device(), Params { budget: 500, ..Params::default() })?.with_query(&head, &first)?;
+    /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
+    /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
+    /// workspace.enqueue(&work, &rgb)?; // with the first query
+    /// workspace.ask(&work, &head, &other)?;
+    /// workspace.enqueue(&work, &rgb)?; // with the other one
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The query has another dimension than the head, the pipeline has no query, or a head of another
+    /// form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
+    pub fn ask(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> Result<()> {
+        let [.., weights, predictor] = &self.plan.constants;
+        // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
+        let balances = if self.plan.balanced { head.predictor(query)?.unwrap_or_default() } else { Vec::new() };
+        let coupling = head.coupling(query)?;
+        if coupling.len() != weights.len() || balances.len() != predictor.len() {
+            return Err(Error::Parameter {
+                name: "head",
+                given: format!("{} and {} numbers", coupling.len(), balances.len()),
+                expected: format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len()),
+            });
+        }
+        for (data, range) in [(coupling, weights.clone()), (balances, predictor.clone())] {
+            if !data.is_empty() {
+                let staged = stream.bind(stream.device().pinned_from::<u32>(cast_slice(&data))?)?;
+                stream.copy_to_device(&staged, self.constants.slice_mut(range)?)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,112 @@
+//! Trains on the adaptive tokens of photographs: the upload of batch N + 2 and the textures, scores,
+//! allocation and tokens of batch N + 1 run beside training on batch N.
+//!
+//! ```text
+//! upload   | up 0 | up 1 | up 2    | up 3    |
+//! textures        | tokens 0 | tokens 1 | tokens 2 |
+//! train                      | train 0  | train 1  | train 2  |
+//! ```
+//!
+//! ```text
+//! cargo run --release -p thalweg-train --features vision --example texture_prefetch -- --timeline texture_prefetch.svg
+//! ```
+//!
+//! Each batch has labels and a query. The host never learns how many tokens a photograph got.
+
+mod support;
+
+use std::collections::VecDeque;
+
+use thalweg::simt::bf16;
+use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg_train::overlap::{Photographs, PhotographsOn, texture_prefetch};
+use thalweg_train::{Config, Result, Tensors, TokenTransformer};
+use thalweg_vision::{Head, Layer, PLANES, Params, Pipeline, Query};
+
+stream_tags!(Upload, Textures, Train);
+
+/// The numbers of a query.
+const DIMENSION: usize = 32;
+
+/// The photographs of a batch, their height and width, the batches, and the model.
+#[derive(Clone, Copy)]
+struct Shape {
+    images: usize,
+    size: [u32; 2],
+    items: usize,
+    config: Config,
+}
+
+fn main() -> Result<()> {
+    let args = support::Arguments::parse("Makes the tokens of the next photographs beside training on these.");
+    let gpu = support::device()?;
+    let (upload, textures, train) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?, gpu.stream::<Train>()?);
+    let (images, size, items, width, depth) =
+        support::sized(gpu, (16, [1080, 1920], 60, 128, 2), (2, [64, 96], 6, 16, 1));
+    let config = Config { inputs: PLANES, width, heads: 2, depth, ..Config::default() };
+    let shape = Shape { images, size, items, config };
+    let params = support::sized(
+        gpu,
+        Params { budget: 1024, ..Params::default() },
+        Params { patch: 16, budget: 96, sides: 2..=4, ..Params::default() },
+    );
+    let numbers = [64 * PLANES, 64, DIMENSION * 64, DIMENSION].map(|len| support::numbers(len, len as u64));
+    let [w1, b1, w2, b2] = numbers.each_ref().map(Vec::as_slice);
+    let head = Head::new(Layer { weight: w1, bias: b1 }, Layer { weight: w2, bias: b2 })?;
+    let queries = (0..4).map(|n| Query::new(&support::numbers(DIMENSION, n))).collect::<thalweg::Result<Vec<_>>>()?;
+    let pipeline = Pipeline::new(gpu, params)?.with_query(&head, &queries[0])?;
+
+    let timeline = args.timeline(gpu)?;
+    let asked = (&pipeline, &head, &queries[..]);
+    let serial = run((&train, &train, &train), asked, shape, 1, &Timeline::off())?;
+    let overlapped = run((&upload, &textures, &train), asked, shape, 3, &timeline)?;
+    println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
+    support::compare(serial, overlapped, items);
+    args.finish(&timeline)
+}
+
+/// Trains a new model, and returns how long it took and the weights.
+fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
+    (upload, textures, train): (&Stream<U>, &Stream<A>, &Stream<B>),
+    (pipeline, head, queries): (&Pipeline, &Head, &[Query]),
+    shape: Shape,
+    slots: usize,
+    timeline: &Timeline,
+) -> Result<(std::time::Duration, Tensors)> {
+    let Shape { images, size, items, config } = shape;
+    let sizes = vec![size; images];
+    let slots = (0..slots).map(|_| Photographs::new(upload, pipeline, &sizes));
+    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
+
+    // The photographs stay in page-locked memory. A program would read new ones there.
+    let bytes = images * 3 * (size[0] * size[1]) as usize;
+    let pixels: Vec<u8> = (0..bytes).map(|i| (i * 31 % 251 + i / 977 % 5) as u8).collect();
+    let classes: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
+    let gpu = upload.device();
+    let (pixels, classes) = upload.bind((gpu.pinned_from(&pixels)?, gpu.pinned_from(&classes)?))?;
+
+    let mut input = |s: &Stream<U>, n: usize, batch: &mut PhotographsOn<U>| {
+        s.copy_to_device(&pixels, &mut batch.rgb)?;
+        s.copy_to_device(&classes, &mut batch.labels)?;
+        Ok(batch.workspace.ask(s, head, &queries[n % queries.len()])?)
+    };
+    let mut go = |items, timeline: &Timeline| {
+        texture_prefetch(
+            (upload, textures),
+            &mut model,
+            &mut slots,
+            items,
+            &mut input,
+            |_, loss| {
+                drop(loss); // `loss.get()` would make the host wait
+                Ok(())
+            },
+            timeline,
+        )?;
+        Ok(train.synchronize()?)
+    };
+    go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
+    let (time, ()) = support::timed(|| go(4..4 + items, timeline))?;
+    Ok((time, model.tensors()?))
+}
