@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | a batch is too large, so its gradient is the sum over several | [`micro_batches`](fn@micro_batches) | forward of micro-batch k + 1 with backward of k |
 //! | a frozen encoder in front of a model that learns | [`encoder_decoder`](fn@encoder_decoder) | encoding batch N + 1 with training on N |
-//! | random augmentation of images on the device | [`augment_train`](fn@augment_train) | the upload of batch N + 2, augmentation of N + 1, training on N |
-//! | training on the adaptive tokens of photographs | [`texture_prefetch`](fn@texture_prefetch) | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
+//! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
+//! | training on the adaptive tokens of photographs | `texture_prefetch` | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
 //!
 //! The last two need the feature `vision`.
 //!

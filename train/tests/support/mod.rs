@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
 #[path = "../../../tests/support/devices.rs"]
-mod all_devices;
+pub mod all_devices;
 
 pub use all_devices::devices;
 use thalweg_train::{Batch, Data, Tensors};
