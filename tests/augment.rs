@@ -438,41 +438,45 @@ fn the_steady_state_allocates_nothing_and_can_be_captured() {
     let _alone = alone();
     let seeded = Device::seeded_cpu(1).unwrap();
     for device in devices().iter().copied().filter(|d| d.kind() == DeviceKind::Cuda).chain([seeded]) {
-        let stream = device.stream::<Work>().unwrap();
-        let options = Augmentation::default();
-        let image = ImageSpec { height: 50, width: 60, content: Content::Noise, saturated: false, seed: 2 }.build();
-        let sample = |index| {
-            let parameters = options.parameters(1, 0, index, 60, 50).unwrap();
-            [Sample { start: 0, height: 50, width: 60, parameters }]
-        };
-        let rgb = stream.upload_blocking(&image.rgb).unwrap();
-        let out = stream.alloc_zeroed::<f32>(3 * 32 * 32).unwrap();
-        let mut augmenter = options.augmenter(&stream, 32, 1).unwrap();
-        augmenter.prepare(&stream, &sample(0)).unwrap();
-        let bundle = (augmenter, rgb, out);
-        let (mut graph, mut bundle) =
-            stream.capture(bundle, |stream, (augmenter, rgb, out)| augmenter.launch(stream, rgb, out)).unwrap();
-        for index in 1..4 {
-            bundle.0.prepare(&stream, &sample(index)).unwrap();
-            bundle = stream.replay(&mut graph, bundle).unwrap();
-            stream.synchronize().unwrap();
-        }
-        if device.kind() == DeviceKind::Cpu {
-            device.limit_memory(Some(1)); // nothing more can be allocated
-        }
-        for index in 4..20 {
-            bundle.0.prepare(&stream, &sample(index)).unwrap();
-            bundle = stream.replay(&mut graph, bundle).unwrap();
-            stream.synchronize().unwrap();
-        }
-        device.limit_memory(None);
-        let by_graph = stream.read_blocking(&bundle.2).unwrap();
-        let (augmenter, rgb, out) = &mut bundle;
-        augmenter.launch(&stream, rgb, out).unwrap();
-        let by_call = stream.read_blocking(out).unwrap();
-        assert!(by_graph.iter().zip(&by_call).all(|(a, b)| same(a, b)));
-        let [Sample { parameters, .. }] = sample(19);
-        let want = run(&stream, &options, 32, &[image], &[parameters]);
-        assert!(by_call.iter().zip(&want).all(|(a, b)| same(a, b)));
+        device
+            .per_thread(|stream| {
+                let options = Augmentation::default();
+                let image =
+                    ImageSpec { height: 50, width: 60, content: Content::Noise, saturated: false, seed: 2 }.build();
+                let sample = |index| {
+                    let parameters = options.parameters(1, 0, index, 60, 50).unwrap();
+                    [Sample { start: 0, height: 50, width: 60, parameters }]
+                };
+                let rgb = stream.upload_blocking(&image.rgb).unwrap();
+                let out = stream.alloc_zeroed::<f32>(3 * 32 * 32).unwrap();
+                let mut augmenter = options.augmenter(stream, 32, 1).unwrap();
+                augmenter.prepare(stream, &sample(0)).unwrap();
+                let bundle = (augmenter, rgb, out);
+                let (mut graph, mut bundle) =
+                    stream.capture(bundle, |stream, (augmenter, rgb, out)| augmenter.launch(stream, rgb, out)).unwrap();
+                for index in 1..4 {
+                    bundle.0.prepare(stream, &sample(index)).unwrap();
+                    bundle = stream.replay(&mut graph, bundle).unwrap();
+                    stream.synchronize().unwrap();
+                }
+                if device.kind() == DeviceKind::Cpu {
+                    device.limit_memory(Some(1)); // nothing more can be allocated
+                }
+                for index in 4..20 {
+                    bundle.0.prepare(stream, &sample(index)).unwrap();
+                    bundle = stream.replay(&mut graph, bundle).unwrap();
+                    stream.synchronize().unwrap();
+                }
+                device.limit_memory(None);
+                let by_graph = stream.read_blocking(&bundle.2).unwrap();
+                let (augmenter, rgb, out) = &mut bundle;
+                augmenter.launch(stream, rgb, out).unwrap();
+                let by_call = stream.read_blocking(out).unwrap();
+                assert!(by_graph.iter().zip(&by_call).all(|(a, b)| same(a, b)));
+                let [Sample { parameters, .. }] = sample(19);
+                let want = run(stream, &options, 32, &[image], &[parameters]);
+                assert!(by_call.iter().zip(&want).all(|(a, b)| same(a, b)));
+            })
+            .unwrap();
     }
 }

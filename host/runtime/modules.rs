@@ -38,7 +38,7 @@ impl Modules {
             None => {
                 let start = Instant::now();
                 let module = cuda.load(text)?;
-                reports = cuda.panic_record(module)?;
+                reports = cuda.panic_record(module, text)?;
                 took = Some(start.elapsed());
                 loaded.push((text, module));
                 module

@@ -381,8 +381,10 @@ fn losses(rows: usize, classes: usize, seed: u64) {
 
 fn pools(lengths: &[usize], columns: usize, first: bool, seed: u64) {
     let mut random = Random(seed);
-    let cu = ends(lengths.iter().copied());
-    let (rows, b) = (cu[lengths.len()] as usize, lengths.len());
+    // Up to two rows before the first sequence and after the last one belong to none.
+    let spare = (seed % 3) as i32;
+    let cu: Vec<i32> = ends(lengths.iter().copied()).into_iter().map(|end| end + spare).collect();
+    let (rows, b) = ((cu[lengths.len()] + spare) as usize, lengths.len());
     let (x, dy) = (random.numbers(rows * columns), random.numbers(b * columns));
     let (mut y, mut dx) = (vec![0.0; b * columns], vec![0.0; rows * columns]);
     for i in 0..b {

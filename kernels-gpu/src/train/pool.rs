@@ -33,7 +33,7 @@ kernel! {
 }
 
 kernel! {
-    /// Computes the gradient of the rows from that of the pooled ones.
+    /// Computes the gradient of the rows from that of the pooled ones. Rows of no sequence get 0.
     pub fn pool_backward(
         t: impl Simt, rows: u32, columns: u32, sequences: u32, first: bool, cu_seqlens: In<i32>[ends = sequences + 1],
         dy: In<f32>[sequences, columns], dx: Out<f32>[rows, columns] by [block, rank],
@@ -45,12 +45,11 @@ kernel! {
         let begins = |sequence| cu_seqlens.get(t, [sequence]) as u32;
         let sequence = sequence_of(row, sequences, begins);
         let (start, end) = (begins(sequence), begins(sequence + 1).min(rows));
-        let share = if !first {
-            1.0 / end.saturating_sub(start) as f32
-        } else if row == start {
-            1.0
-        } else {
-            0.0
+        let inside = start <= row && row < end;
+        let share = match first {
+            false if inside => 1.0 / (end - start) as f32,
+            true if inside && row == start => 1.0,
+            _ => 0.0,
         };
         for dx in dx.mine(t) {
             let [_, column] = dx.at();
