@@ -1,40 +1,8 @@
-//! Builds the kernels to `$OUT_DIR/<target>.ptx` for each target. On a machine without a compiler
-//! for kernels the files are empty, and the tests cover the CPU device only.
+//! Builds the kernels of this crate.
 
-use std::error::Error;
-use std::path::Path;
+#[path = "../support/built_kernels.rs"]
+mod built_kernels;
 
-use thalweg_ptx_builder::{Error as Unbuilt, Ptx, PtxBuilder};
-
-/// The targets, which are features of this crate too.
-const TARGETS: [&str; 2] = ["sm_75", "sm_80"];
-
-fn main() -> Result<(), Box<dyn Error>> {
-    if thalweg_ptx_builder::compiles_for_gpu() {
-        return Ok(());
-    }
-    println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
-    println!("cargo:rerun-if-changed=build.rs");
-    let out = std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
-    let without = thalweg_ptx_builder::without_ptx()?;
-    for target in TARGETS {
-        let built = match without {
-            true => Ok(Ptx::none()),
-            false => PtxBuilder::new(".").target(target).features(target).report_panics(true).build(),
-        };
-        let ptx = match built {
-            Err(Unbuilt::NoCompiler { .. }) if std::env::var_os("THALWEG_RUSTC").is_none() => {
-                println!(
-                    "cargo:warning=no compiler for kernels: the kernel vocabulary is tested on the CPU device only"
-                );
-                Ptx::none()
-            }
-            built => built?,
-        };
-        for source in &ptx.sources {
-            println!("cargo:rerun-if-changed={}", source.path);
-        }
-        ptx.write(Path::new(&out).join(format!("{target}.ptx")))?;
-    }
-    Ok(())
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    built_kernels::build(&["sm_75", "sm_80"], true)
 }
