@@ -76,7 +76,12 @@ fn each_file_is_in_its_place_as_on_the_host() {
         assert!(levels == 0.0 || !["d-cmyk", "h-picture"].contains(stem), "{stem}: the host decodes it");
     }
     // The device decodes to libjpeg-turbo's pixels.
-    for (stem, file) in [("a-good", "eye-420-q75"), ("f-turned", "exif6"), ("i-last", "eye-422-q85")] {
+    for (stem, file) in [
+        ("a-good", "eye-420-q75"),
+        ("b-progressive", "eye-progressive"),
+        ("f-turned", "exif6"),
+        ("i-last", "eye-422-q85"),
+    ] {
         let file = golden(&format!("{file}.safetensors"));
         let tensors = SafeTensors::deserialize(&file).expect("a golden file");
         let rgb = tensors.tensor("rgb").expect("pixels");

@@ -156,9 +156,10 @@ impl Batch {
 
 /// Decodes batches of JPEG files.
 ///
-/// It decodes baseline and extended sequential files of 8 bits with Huffman coding: gray, or three
-/// components with sampling factors 1 to 4, with any restart interval and any tables, up to 16384
-/// pixels a side. The pixels equal those of libjpeg-turbo with its default options, and the EXIF
+/// It decodes baseline, extended sequential and progressive files of 8 bits with Huffman coding: gray, or
+/// three components with sampling factors 1 to 4, with any restart interval and any tables, up to 16384
+/// pixels a side. Of a progressive file the host decodes the scans to coefficients, and the device makes
+/// pixels of them; one that lacks scans gets what the others say, without the smoothing of libjpeg. The pixels equal those of libjpeg-turbo with its default options, and the EXIF
 /// orientation is applied. Other files are [`JpegError::Unsupported`].
 ///
 /// A decoder keeps its memory for later batches: page-locked memory in the pool of the device, and
@@ -324,7 +325,7 @@ fn launch<S: LiveBrand>(
     rgb: &mut DeviceSlice<S, u8>,
     found: &mut On<S, PinnedBuffer<u32>>,
 ) -> Result<()> {
-    let Plan { words, parts, most_pieces, most_blocks, most_groups, .. } = plan;
+    let Plan { words, parts, most_pieces, most_blocks, most_groups, decoded, .. } = plan;
     let [tables, rest] = cut(work, lengths.tables)?;
     let [states, rest] = cut(rest, lengths.states)?;
     let [counts, rest] = cut(rest, lengths.counts)?;
@@ -337,21 +338,28 @@ fn launch<S: LiveBrand>(
     stream.copy_to_device(words.slice(..lengths.tables)?, tables)?;
     stream.zero(coefficients)?;
     stream.zero(status)?;
+    for (own, block) in decoded {
+        let start = 32 * block;
+        stream.copy_to_device(words.slice(own.clone())?, coefficients.slice_mut(start..start + own.len())?)?;
+    }
     let tables = &*tables;
     let images = tables.slice(parts.images)?;
-    let coded = Coded {
-        most_pieces,
-        images,
-        segments: tables.slice(parts.segments)?,
-        pieces: tables.slice(parts.pieces)?,
-        huffman: tables.slice(parts.huffman)?,
-        data: tables.slice(parts.data)?,
-    };
-    jpeg::synchronize(stream, &coded, states, counts)?;
-    jpeg::settle(stream, &coded, states, counts)?;
-    jpeg::offsets(stream, &coded, counts, places)?;
     let coefficients = coefficients.cast_mut();
-    jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
+    // There are none if the host has decoded all coefficients.
+    if most_pieces > 0 {
+        let coded = Coded {
+            most_pieces,
+            images,
+            segments: tables.slice(parts.segments)?,
+            pieces: tables.slice(parts.pieces)?,
+            huffman: tables.slice(parts.huffman)?,
+            data: tables.slice(parts.data)?,
+        };
+        jpeg::synchronize(stream, &coded, states, counts)?;
+        jpeg::settle(stream, &coded, states, counts)?;
+        jpeg::offsets(stream, &coded, counts, places)?;
+        jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
+    }
     let quantisation = tables.slice(parts.quantisation)?;
     let planes = planes.cast_mut();
     jpeg::inverse_dct(stream, images, most_blocks, quantisation, coefficients, planes)?;

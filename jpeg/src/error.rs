@@ -28,8 +28,6 @@ pub enum JpegError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// A progressive file.
-    Progressive,
     /// A file with arithmetic coding.
     Arithmetic,
     /// A lossless or hierarchical file.
@@ -38,7 +36,8 @@ pub enum Unsupported {
     Bits(u8),
     /// Another number of components than 1 or 3, such as CMYK.
     Components(u8),
-    /// Components in several scans.
+    /// Components in several scans of a file that is not progressive, or scans of a progressive file that an
+    /// encoder has no use for.
     Scans,
     /// Sampling factors that are not 1 to 4, that do not divide the largest one, or that give more
     /// than 10 blocks for each unit of the scan.
@@ -74,7 +73,6 @@ impl std::error::Error for JpegError {}
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Progressive => f.write_str("progressive"),
             Self::Arithmetic => f.write_str("arithmetic coding"),
             Self::Lossless => f.write_str("lossless or hierarchical"),
             Self::Bits(bits) => write!(f, "samples of {bits} bits"),

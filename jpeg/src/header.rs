@@ -47,8 +47,13 @@ pub(crate) struct Header {
     pub(crate) huffman: [[Option<Huffman>; 4]; 2],
     /// The number of units of the scan between two restarts. 0 means that there are no restarts.
     pub(crate) restart: u32,
-    /// Where the coded data of the scan starts in the file.
+    /// Where the coded data of the scan starts in the file. In a progressive file it is the length of the
+    /// first scan's header.
     pub(crate) scan: usize,
+    /// There are many scans, which the host decodes.
+    pub(crate) progressive: bool,
+    /// The identifiers of the components.
+    pub(crate) ids: Vec<u8>,
 }
 
 /// Returns height and width of the upright image that a file claims to have, from its header alone.
@@ -115,18 +120,19 @@ struct Declared {
     quantisation: u8,
 }
 
-struct Parser<'a> {
-    file: &'a [u8],
-    at: usize,
+/// A place in a file.
+pub(crate) struct Parser<'a> {
+    pub(crate) file: &'a [u8],
+    pub(crate) at: usize,
 }
 
 impl<'a> Parser<'a> {
-    fn broken(&self, what: &'static str) -> JpegError {
+    pub(crate) fn broken(&self, what: &'static str) -> JpegError {
         JpegError::Broken { at: self.at, what }
     }
 
     /// Reads the next marker. Any number of 0xFF may stand before it.
-    fn marker(&mut self) -> Result<u8, JpegError> {
+    pub(crate) fn marker(&mut self) -> Result<u8, JpegError> {
         if *self.file.get(self.at).ok_or(JpegError::Truncated)? != 0xFF {
             return Err(self.broken("a marker is missing"));
         }
@@ -138,7 +144,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the content of a segment that starts with its length.
-    fn segment(&mut self) -> Result<&'a [u8], JpegError> {
+    pub(crate) fn segment(&mut self) -> Result<&'a [u8], JpegError> {
         let rest = &self.file[self.at..];
         let length = rest.first_chunk().ok_or(JpegError::Truncated)?;
         let length = usize::from(u16::from_be_bytes(*length));
@@ -149,26 +155,34 @@ impl<'a> Parser<'a> {
         rest.get(2..length).ok_or(JpegError::Truncated)
     }
 
+    /// Reads the segment that says how many units of the scan there are between two restarts.
+    pub(crate) fn restart_interval(&mut self) -> Result<u32, JpegError> {
+        match *self.segment()? {
+            [high, low] => Ok(u32::from(u16::from_be_bytes([high, low]))),
+            _ => Err(self.broken("the restart interval has another length than 2 bytes")),
+        }
+    }
+
     fn file(mut self) -> Result<Header, JpegError> {
         let mut quantisation = [None; 4];
         let mut huffman = <[[Option<Huffman>; 4]; 2]>::default();
         let (mut restart, mut orientation) = (0, 1);
         let (mut jfif, mut adobe) = (false, None);
-        let mut frame = None;
+        let (mut frame, mut progressive) = (None, false);
         loop {
             let marker = self.marker()?;
             let start = self.at;
             match marker {
                 0xD8 | 0x01 | 0xD0..=0xD7 => {} // without a segment
                 0xD9 => return Err(self.broken("the image ends before its data starts")),
-                0xC0 | 0xC1 => {
+                0xC0..=0xC2 => {
+                    progressive = marker == 0xC2;
                     if frame.is_some() {
                         return Err(self.broken("a second frame"));
                     }
                     let content = self.segment()?;
                     frame = Some(self.frame(content)?);
                 }
-                0xC2 => return Err(JpegError::Unsupported(Unsupported::Progressive)),
                 0xC9 | 0xCA | 0xCC => return Err(JpegError::Unsupported(Unsupported::Arithmetic)),
                 0xC3 | 0xC5..=0xC7 | 0xCB | 0xCD..=0xCF => return Err(JpegError::Unsupported(Unsupported::Lossless)),
                 0xC4 => {
@@ -181,10 +195,7 @@ impl<'a> Parser<'a> {
                     quantisations(content, &mut quantisation)
                         .ok_or(JpegError::Broken { at: start, what: "a quantisation table has another length" })?;
                 }
-                0xDD => match *self.segment()? {
-                    [high, low] => restart = u32::from(u16::from_be_bytes([high, low])),
-                    _ => return Err(self.broken("the restart interval has another length than 2 bytes")),
-                },
+                0xDD => restart = self.restart_interval()?,
                 0xE0 => jfif |= self.segment()?.starts_with(b"JFIF\0"),
                 0xE1 => {
                     if let Some(tiff) = self.segment()?.strip_prefix(b"Exif\0\0") {
@@ -204,7 +215,7 @@ impl<'a> Parser<'a> {
         }
 
         let ([height, width], declared) = frame.ok_or(self.broken("the scan stands before the frame"))?;
-        let selected = self.scan(&declared)?;
+        let selected = if progressive { vec![[0, 0]; declared.len()] } else { self.scan(&declared)? };
         let color = color(&declared, jfif, adobe);
         let scan = self.at;
         let mut tables = [[0; 64]; 4];
@@ -213,7 +224,7 @@ impl<'a> Parser<'a> {
         for (declared, of) in declared.iter().zip(selected) {
             let which = usize::from(declared.quantisation);
             tables[which] = quantisation[which].ok_or(self.broken("a quantisation table is missing"))?;
-            if (0..2).any(|class| huffman[class][of[class]].is_none()) {
+            if !progressive && (0..2).any(|class| huffman[class][of[class]].is_none()) {
                 return Err(self.broken("a Huffman table is missing"));
             }
             // The blocks of a scan with one component are not grouped, whatever its factors.
@@ -230,6 +241,8 @@ impl<'a> Parser<'a> {
             huffman,
             restart,
             scan,
+            progressive,
+            ids: declared.iter().map(|c| c.id).collect(),
         };
         let [across, down] = header.factors();
         let divides = |c: &Component| across % c.blocks[0] == 0 && down % c.blocks[1] == 0;

@@ -14,9 +14,10 @@
 //! # Trust
 //!
 //! Files may come from strangers. The parser has no unsafe code. The memory that a file asks for is
-//! bounded by its length: at most 4 KiB for each byte of the file. The kernels bound every index,
+//! bounded by its length: at most 5 KiB for each byte of the file. The kernels bound every index,
 //! and their time is in proportion to the length of the data: from about 256 KiB on, data of which no
-//! part can be decoded before all that precedes it is [`Unsupported::Steps`]. A broken file is an
+//! part can be decoded before all that precedes it is [`Unsupported::Steps`]. On the host, the scans of a
+//! progressive file look at each block at most 64 times on average. A broken file is an
 //! error of its own and leaves the other files of its batch alone.
 //!
 //! # Modules
@@ -27,6 +28,7 @@
 //! | `huffman` | Huffman tables, as files have them and as kernels take them |
 //! | `header` | the parser of a file's segments |
 //! | `plan` | a batch as the kernels take it |
+//! | `progressive` | the scans of progressive files, which the host decodes to coefficients |
 //! | `decoder` | [`Batch`], [`Decoder`], [`Images`] and [`Report`] |
 
 #![forbid(unsafe_code)]
@@ -36,6 +38,7 @@ mod error;
 mod header;
 mod huffman;
 mod plan;
+mod progressive;
 
 pub use decoder::{Batch, Decoder, Image, Images, ImagesEvents, ImagesOn, Report, ReportOn};
 pub use error::{JpegError, Unsupported};

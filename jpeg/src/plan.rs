@@ -13,6 +13,7 @@ use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, PIXELS, SEGMENT_WORDS, TABL
 
 use crate::error::JpegError;
 use crate::header::{Color, Header, check_end};
+use crate::progressive;
 
 /// A file, and the bytes to leave free before its pixels.
 pub(crate) type File<'a> = (usize, &'a [u8]);
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) most_pieces: u32,
     pub(crate) most_blocks: u32,
     pub(crate) most_groups: u32,
+    /// The coefficients that the host has decoded: where they lie in `words`, and their first block.
+    pub(crate) decoded: Vec<(Range<usize>, usize)>,
 }
 
 /// Where the parts of a plan lie in its words.
@@ -45,6 +48,8 @@ pub(crate) struct Parts {
     pub(crate) pieces: Range<usize>,
     /// Coded data as little-endian words of the bytes. Each segment starts with a word.
     pub(crate) data: Range<usize>,
+    /// Coefficients of progressive files. They go to the device on their own.
+    pub(crate) coefficients: Range<usize>,
 }
 
 /// Parts start at multiples of this many words, which are 64 bytes.
@@ -81,6 +86,8 @@ pub(crate) struct Room {
     pub(crate) quantisations: usize,
     pub(crate) pieces: usize,
     pub(crate) words: usize,
+    /// The words of coefficients that the host decodes.
+    pub(crate) coefficients: usize,
     pub(crate) blocks: u32,
     pub(crate) plane_bytes: u64,
 }
@@ -91,6 +98,20 @@ impl Room {
         let bytes = file.len() - header.scan;
         let [across, down] = header.units();
         let blocks = across * down * header.blocks_of_unit(); // below 10 * 2^22
+        if header.progressive {
+            // The first scan has a bit at least for the DC coefficient of each block.
+            if u64::from(blocks) > bytes as u64 * 8 {
+                return Err(JpegError::Truncated);
+            }
+            return Ok(Self {
+                images: 1,
+                quantisations: header.components.len(),
+                coefficients: 32 * blocks as usize,
+                blocks,
+                plane_bytes: 64 * u64::from(blocks),
+                ..Self::default()
+            });
+        }
         let segments = header.segments() as usize;
         // A block has a code for its DC coefficient and one for its end, of at least one bit each,
         // and a restart takes two bytes. So memory is in proportion to the file, whatever size the
@@ -106,6 +127,7 @@ impl Room {
             // Each segment rounds up once.
             pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
             words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
+            coefficients: 0,
             blocks,
             plane_bytes: 64 * u64::from(blocks),
         })
@@ -119,13 +141,14 @@ impl Room {
             quantisations: self.quantisations + other.quantisations,
             pieces: self.pieces + other.pieces,
             words: self.words + other.words,
+            coefficients: self.coefficients + other.coefficients,
             blocks: self.blocks + other.blocks,
             plane_bytes: self.plane_bytes + other.plane_bytes,
         }
     }
 
     /// The words of each part.
-    fn lengths(&self) -> [usize; 6] {
+    fn lengths(&self) -> [usize; 7] {
         [
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
@@ -133,6 +156,7 @@ impl Room {
             self.quantisations * 64,
             self.pieces,
             self.words,
+            self.coefficients,
         ]
     }
 }
@@ -140,6 +164,9 @@ impl Room {
 /// The Huffman tables that the components of an image name, each once: class and number.
 fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
     let mut tables = Vec::with_capacity(6);
+    if header.progressive {
+        return tables; // the kernels decode nothing
+    }
     for component in &header.components {
         for table in [[0, component.tables[0]], [1, component.tables[1]]] {
             if !tables.contains(&table) {
@@ -192,6 +219,7 @@ impl Plan {
         let (mut totals, mut rgb_bytes) = (Room::default(), 0);
         let [mut most_pieces, mut most_blocks, mut most_groups] = [0; 3];
         let mut places = Vec::with_capacity(files.len());
+        let mut decoded: Vec<(Range<usize>, usize)> = Vec::new();
         for ((gap, _), parsed) in files.iter().zip(headers.iter_mut()) {
             rgb_bytes = usize::next_multiple_of(rgb_bytes + gap, 16);
             let (header, room) = match parsed {
@@ -217,18 +245,31 @@ impl Plan {
             most_blocks = most_blocks.max(room.blocks);
             most_groups = most_groups.max(header.height * header.width.div_ceil(PIXELS));
             rgb_bytes += pixels(header);
+            if header.progressive {
+                let own = totals.coefficients..totals.coefficients + room.coefficients;
+                // One copy for files that follow one another in both places.
+                match decoded.last_mut() {
+                    Some((before, first)) if first.abs_diff(totals.blocks as usize) * 32 == before.len() => {
+                        before.end = own.end;
+                    }
+                    _ => decoded.push((own, totals.blocks as usize)),
+                }
+            }
             // From here on, the room says where the parts of this file begin.
             (totals, *room) = (totals.plus(room), totals);
         }
 
         let lengths = totals.lengths();
         let mut end = 0;
-        let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
+        let [images, segments, huffman, quantisation, pieces, data, coefficients] = lengths.map(|length| {
             let start = usize::next_multiple_of(end, ALIGNED);
             end = start + length;
             start..end
         });
-        let parts = Parts { images, segments, huffman, quantisation, pieces, data };
+        let parts = Parts { images, segments, huffman, quantisation, pieces, data, coefficients };
+        for (own, _) in &mut decoded {
+            *own = parts.coefficients.start + own.start..parts.coefficients.start + own.end;
+        }
         // With sizes in steps, the pool finds a block for nearly every batch.
         let mut words = device.pinned::<u32>(if totals.images == 0 { 0 } else { step(end) })?;
         let mut rest = &mut words[..];
@@ -245,6 +286,7 @@ impl Plan {
         let mut quantisation = cut(&parts.quantisation);
         let mut pieces = cut(&parts.pieces);
         let mut data = cut(&parts.data);
+        let mut coefficients = cut(&parts.coefficients);
 
         let mut starts = headers.iter().flatten().map(|(_, start)| *start).skip(1).collect::<Vec<_>>();
         starts.push(totals);
@@ -264,6 +306,7 @@ impl Plan {
                 quantisation: split(&mut quantisation, own(3)),
                 pieces: split(&mut pieces, own(4)),
                 data: split(&mut data, own(5)),
+                coefficients: split(&mut coefficients, own(6)),
             }
         });
         if parallel {
@@ -271,10 +314,10 @@ impl Plan {
         } else {
             jobs.for_each(Job::run);
         }
-        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_groups }, places))
+        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_groups, decoded }, places))
     }
 
-    /// The words of all parts together.
+    /// The words of all parts together that go to the device as they are.
     pub(crate) fn used(&self) -> usize {
         self.parts.data.end
     }
@@ -305,6 +348,7 @@ struct Job<'a> {
     quantisation: &'a mut [u32],
     pieces: &'a mut [u32],
     data: &'a mut [u32],
+    coefficients: &'a mut [u32],
 }
 
 impl Job<'_> {
@@ -314,7 +358,13 @@ impl Job<'_> {
         // No kernel finds anything to do in such a record.
         self.image.fill(0);
         let Ok(place) = *self.place else { return };
-        match self.copy_data() {
+        let read = match self.header.progressive {
+            true => {
+                progressive::decode(self.file, self.header, bytemuck::cast_slice_mut(self.coefficients)).map(|()| 0)
+            }
+            false => self.copy_data(),
+        };
+        match read {
             Ok(pieces) => self.record(place, pieces),
             Err(error) => *self.place = Err(error),
         }

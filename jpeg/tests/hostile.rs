@@ -71,13 +71,26 @@ fn seeds() -> Vec<Vec<u8>> {
             seed,
         },
     );
-    (0..64).map(|_| encode(&kinds.new_tree(&mut runner).unwrap().current())).collect()
+    let random = (0..64).map(|_| encode(&kinds.new_tree(&mut runner).unwrap().current()));
+    random.chain(PROGRESSIVE.map(golden)).collect()
 }
+
+/// Progressive files of at most 64 x 64 pixels.
+const PROGRESSIVE: [&str; 8] = [
+    "progressive-420-q75",
+    "progressive-422-q90",
+    "progressive-444-q95",
+    "progressive-gray",
+    "progressive-q10",
+    "progressive-restart",
+    "progressive-rgb",
+    "progressive-tiny3x18",
+];
 
 /// Changes a few bytes of a file. In two of three files it changes only the coded data, because the
 /// parser refuses most files with another header.
 fn mutate(file: &mut Vec<u8>, random: &mut Random) {
-    let data = if random.below(3) == 0 { 2 } else { scan(file) };
+    let data = if random.below(3) == 0 { 2 } else { scan(file, random) };
     for _ in 0..1 + random.below(4) {
         let at = data + random.below(file.len() - data);
         match random.below(16) {
@@ -96,9 +109,10 @@ fn mutate(file: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Where the coded data of a file starts.
-fn scan(file: &[u8]) -> usize {
-    let at = file.windows(2).rposition(|w| w == [0xFF, 0xDA]).unwrap();
+/// Where the coded data of a file starts: that of any of its scans.
+fn scan(file: &[u8], random: &mut Random) -> usize {
+    let scans: Vec<usize> = (0..file.len() - 3).filter(|&at| file[at..at + 2] == [0xFF, 0xDA]).collect();
+    let at = scans[random.below(scans.len())];
     at + 2 + usize::from(u16::from_be_bytes([file[at + 2], file[at + 3]]))
 }
 
@@ -163,7 +177,7 @@ fn files_cut_at_any_byte_are_errors_and_their_neighbours_are_not() {
     let kinds = [kind(50, 70, &YCC_420, 10), kind(9, 33, &[[1, 1]], 20)];
     let mut files: Vec<Vec<u8>> = kinds.iter().map(|kind| encode(&Kind { restart: 3, ..kind.clone() })).collect();
     files.push(encode(&kind(40, 24, &[[2, 1], [1, 1], [1, 1]], 30)));
-    files.extend(["exif3", "tiny5x16-420", "tiny17x2-422"].map(golden));
+    files.extend(["exif3", "tiny5x16-420", "tiny17x2-422", "progressive-tiny3x18"].map(golden));
     on_each_device(|stream| {
         for whole in &files {
             let Ok((_, expected)) = &decode(stream, &[whole])[0] else { panic!("a whole file") };
@@ -197,6 +211,51 @@ fn data_that_ends_before_its_image_is_an_error() {
             }
         });
     }
+}
+
+/// The segments of a progressive file from its first scan on, without the end of the image.
+fn scans(file: &[u8]) -> Vec<&[u8]> {
+    let starts: Vec<usize> = (0..file.len() - 1).filter(|&at| file[at..at + 2] == [0xFF, 0xDA]).collect();
+    let ends = starts[1..].iter().copied().chain([file.len() - 2]);
+    starts.iter().zip(ends).map(|(&start, end)| &file[start..end]).collect()
+}
+
+/// Scans that an encoder has no use for: many more than there are bits of coefficients, in another order, of
+/// components or bits that do not exist. Each ends, and the file beside it is decoded.
+#[test]
+fn scans_that_no_encoder_writes_end() {
+    let whole = golden("progressive-420-q75");
+    let scans = scans(&whole);
+    let head = &whole[..whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap()];
+    let end = &[0xFF, 0xD9][..];
+    let file = |scans: &[&[u8]]| [head, &scans.concat(), end].concat();
+    assert_eq!(file(&scans), whole);
+    // The scan that refines all DC coefficients takes a bit for each block.
+    let refines = scans.iter().copied().find(|scan| scan[4] == 3 && scan[13] == 0x10).unwrap();
+    let many = file(&[&scans[..], &vec![refines; 1000]].concat());
+    let late = file(&scans[1..]);
+    let none = file(&[scans[1]]);
+    let first_only = file(&scans[..1]);
+    let changed = |at: usize, value: u8| {
+        let mut scan = scans[0].to_vec();
+        scan[at] = value;
+        file(&[&[&scan[..]], &scans[1..]].concat())
+    };
+    // Another number of components, a component that is not there, coefficients 0 to 5, bits above 13.
+    let wrong = [changed(4, 4), changed(5, 77), changed(12, 5), changed(13, 0x0E), changed(13, 0x31)];
+    let mut files = vec![&whole[..], &many, &late, &none, &first_only];
+    files.extend(wrong.iter().map(Vec::as_slice));
+    on_each_device(|stream| {
+        let decoded = decode(stream, &files);
+        let names: Vec<_> = decoded.iter().map(|d| d.as_ref().map(|_| ()).map_err(|e| *e)).collect();
+        assert_eq!(names[0], Ok(()));
+        assert_eq!(names[1], Err(JpegError::Unsupported(Unsupported::Scans)));
+        assert!(matches!(names[2], Err(JpegError::Broken { .. })), "{:?}", names[2]);
+        assert!(matches!(names[3], Err(JpegError::Broken { .. })), "{:?}", names[3]);
+        // A file may end after any scan, once each component has had one.
+        assert_eq!(names[4], Ok(()));
+        assert!(names[5..].iter().all(|name| matches!(name, Err(JpegError::Broken { .. }))), "{:?}", &names[5..]);
+    });
 }
 
 /// Puts a segment right after the start of a file.

@@ -114,8 +114,8 @@ pub struct Options {
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The
     /// pixels equal those of libjpeg-turbo, from which those of the host's decoder differ by up to 4
-    /// levels. What the device cannot decode (progressive, CMYK, broken files and others), the host's
-    /// decoder does.
+    /// levels. Of progressive files the host decodes the scans, and the device makes the pixels. What it cannot
+    /// decode (CMYK, arithmetic coding, broken files and others), the host's decoder does.
     #[cfg(feature = "jpeg-device")]
     pub decode: Decode,
     /// Streams that upload; each batch goes to the next of them in turn, and the order of the

@@ -1,8 +1,10 @@
 //! JPEG files that the device decodes, beside the host's decoder.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use thalweg::{Device, DeviceKind};
+use thalweg::{AnyStream, Device, DeviceKind, Query};
 use thalweg_loader::{Decode, Loader, Options, Source, Upload, byte_ranges, read_photo};
 use thalweg_vision::{Image, Options as TokenOptions, Params, Pipeline};
 
@@ -121,7 +123,7 @@ fn every_file_is_where_the_host_has_it() {
                 for ((_, name, _, got), (.., host)) in got.iter().zip(host) {
                     let most = got.iter().zip(host).map(|(a, b)| a.abs_diff(*b)).max();
                     assert!(most <= Some(4), "{name} on {device}: {most:?} levels");
-                    if !["good", "gray", "turned", "restart", "tiny", "last"].contains(&&name[..]) {
+                    if !["good", "progressive", "gray", "turned", "restart", "tiny", "last"].contains(&&name[..]) {
                         assert!(got == host, "{name} comes from the host's decoder");
                     }
                 }
@@ -146,11 +148,11 @@ fn the_device_gives_the_pixels_of_libjpeg_turbo() {
     let good = std::fs::read(root("golden/jpeg/eye-420-q75.jpg")).unwrap();
     let scan = good.windows(2).rposition(|w| w == [0xFF, 0xDA]).unwrap();
     std::fs::write(folder.0.join("cut"), &good[..scan + 30]).unwrap();
-    let names = ["eye-420-q75", "row-gray-q85", "exif6", "eye-444-restart-3", "tiny3x18-420"];
+    let names = ["eye-420-q75", "eye-progressive", "row-gray-q85", "exif6", "eye-444-restart-3", "tiny3x18-420"];
     let mut paths = names.map(|name| root(&format!("golden/jpeg/{name}.jpg"))).to_vec();
     paths.insert(2, folder.0.join("cut"));
     for &device in devices() {
-        let (items, _) = load(device, &paths, options(Decode::Device, 6, Upload::Auto));
+        let (items, _) = load(device, &paths, options(Decode::Device, 7, Upload::Auto));
         let [Err(error), Ok((images, _))] = &items[..] else { panic!("{items:?}") };
         assert!(error.contains("cut: truncated"), "{error}");
         for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
@@ -173,6 +175,37 @@ fn a_budget_bounds_the_files() {
         let (host, _) = load(device, &paths, options(Decode::Device, 2, Upload::Auto));
         let budget = Options { pinned_budget: 1 << 20, ..options(Decode::Device, 2, Upload::Auto) };
         assert!(load(device, &paths, budget).0 == host);
+    }
+}
+
+/// The device decodes the next batches while the consumer's work on the first one is not done: a gate holds that
+/// work back until they are there.
+#[test]
+fn the_device_decodes_while_the_consumer_works() {
+    let _alone = alone();
+    let paths = ["eye-420-q75", "row-444-q95", "eye-422-q85"].map(|name| root(&format!("golden/jpeg/{name}.jpg")));
+    for &device in devices() {
+        let options = options(Decode::Device, 1, Upload::Streams);
+        let mut loader = Loader::new(device, Source::files(&paths, read_photo), options).unwrap();
+        let consumer = AnyStream::new(device).unwrap();
+        let (open, gate) = mpsc::channel::<()>();
+        let first = loader.next().unwrap().unwrap();
+        let mut first = consumer.enter(|s| {
+            let batch = s.wait(first).unwrap();
+            s.launch_host(move || _ = gate.recv_timeout(Duration::from_secs(20))).unwrap();
+            s.record(batch).unwrap()
+        });
+        for number in 1..paths.len() {
+            let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
+            assert_eq!(batch.indices, [number as u64]);
+            first = match first.query().unwrap() {
+                Query::Pending(first) => first,
+                Query::Ready(_) => panic!("batch {number} came after the consumer's work on {device}"),
+            };
+        }
+        assert_eq!(loader.stats().device_decoding.count, 3);
+        open.send(()).unwrap();
+        first.synchronize().unwrap();
     }
 }
 
