@@ -154,7 +154,7 @@ fn the_device_gives_the_pixels_of_libjpeg_turbo() {
     for &device in devices() {
         let (items, _) = load(device, &paths, options(Decode::Device, 7, Upload::Auto));
         let [Err(error), Ok((images, _))] = &items[..] else { panic!("{items:?}") };
-        assert!(error.contains("cut: truncated"), "{error}");
+        assert!(error.contains("cut): truncated"), "{error}");
         for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
             let file = std::fs::read(root(&format!("golden/jpeg/{name}.safetensors"))).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
