@@ -4,13 +4,15 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use thalweg::{DeviceSlice, LiveBrand, On, PinnedBuffer, Stream};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream};
 
 use crate::element::{Element, HasKind, HasOp, Reduction};
 use crate::engine::{Engine, Message, mismatch};
 use crate::error::{Error, Failure, Result, StoreError};
 use crate::head::{Call, Code};
 use crate::member::{Keep, Member};
+use crate::nccl::{self, Nccl, Transfer};
+use crate::options::Backend;
 
 /// The communicator of a rank: operations in which all ranks take part, enqueued on one stream.
 ///
@@ -25,11 +27,16 @@ use crate::member::{Keep, Member};
 /// read what the operations after the failure left. There is no way back but new processes, or, in
 /// one process, new CPU devices.
 ///
-/// The bytes go through page-locked memory of the size of the largest operation, which the
-/// communicator keeps.
+/// [`Options::backend`](crate::Options::backend) says who carries out the operations. Without NCCL, the
+/// bytes go through page-locked memory of the size of the largest operation, which the communicator
+/// keeps.
 pub struct Comm<S: LiveBrand> {
     member: Member,
+    /// What carries out the operations if it is not the host. It ends before the memory below is freed.
+    nccl: Option<Nccl>,
     stream: Stream<S>,
+    /// The byte that a barrier of NCCL sums.
+    barrier: Option<On<S, DeviceBuffer<u8>>>,
     staging: On<S, PinnedBuffer<u8>>,
     /// The number of collective operations so far.
     seq: u64,
@@ -64,7 +71,9 @@ impl Drop for Turn {
 impl<S: LiveBrand> Comm<S> {
     pub(crate) fn new(member: Member, stream: Stream<S>) -> Result<Self> {
         let staging = stream.bind(PinnedBuffer::empty(stream.device())).map_err(thalweg::Error::from)?;
-        Ok(Self { member, stream, staging, seq: 0 })
+        let nccl = nccl::connect(&member.0, stream.device(), stream.raw())?;
+        let barrier = nccl.as_ref().map(|_| stream.alloc_zeroed(1)).transpose()?;
+        Ok(Self { member, nccl, stream, barrier, staging, seq: 0 })
     }
 
     /// The number of this rank, from 0.
@@ -75,6 +84,11 @@ impl<S: LiveBrand> Comm<S> {
     /// The number of ranks.
     pub fn size(&self) -> usize {
         self.keep().size
+    }
+
+    /// Who carries out the operations: never [`Backend::Auto`].
+    pub fn backend(&self) -> Backend {
+        if self.nccl.is_some() { Backend::Nccl } else { Backend::Host }
     }
 
     /// The stream on which the operations run.
@@ -270,6 +284,16 @@ impl<S: LiveBrand> Comm<S> {
         let Some(first) = group.sends.first().map(|m| m.1).or(group.receives.first().map(|m| m.1)) else {
             return Ok(());
         };
+        if let Some(nccl) = &self.nccl {
+            let sends = group.sends.into_iter().map(|(peer, call, x)| (peer, true, call, x.device_ptr()));
+            let receives = group.receives.into_iter().map(|(peer, call, x)| (peer, false, call, x.device_ptr()));
+            let all = sends.chain(receives);
+            let all: Vec<Transfer> =
+                all.map(|(peer, sends, call, address)| Transfer { peer, sends, call, address }).collect();
+            // SAFETY: The slices of the group have the elements that their calls say, this stream orders
+            // all uses of their memory, and each that is received into is borrowed exclusively.
+            return unsafe { nccl.exchange(self.seq, &all) };
+        }
         let mut end = 0;
         let mut message = |peer, call, len| {
             end += len;
@@ -298,6 +322,16 @@ impl<S: LiveBrand> Comm<S> {
     /// Enqueues a collective operation on the elements of `x`.
     fn in_place<T: Element>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let (bytes, Some(seq)) = (x.byte_len(), self.begin(call)?) else { return Ok(()) };
+        if let Some(nccl) = &self.nccl {
+            let to = x.device_ptr();
+            let from = match call.code {
+                Code::AllGather => to + self.block(bytes / self.size()).start as u64,
+                _ => to,
+            };
+            // SAFETY: `x` has the elements that the call says, with those of this rank in their place. This
+            // stream orders all uses of its memory, and it is borrowed exclusively.
+            return unsafe { nccl.collective(seq, call, from, to) };
+        }
         self.stage(bytes)?;
         self.copy_in(x.cast(), 0..bytes)?;
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
@@ -319,6 +353,15 @@ impl<S: LiveBrand> Comm<S> {
                 _ => Ok(()),
             };
         };
+        if let Some(nccl) = &self.nccl {
+            let from = from.map(|(from, _)| from.device_ptr());
+            let to = to.map(|(to, _)| to.device_ptr());
+            let one = from.or(to).or(self.barrier.as_ref().map(|byte| byte.device_ptr())).unwrap_or(0);
+            // SAFETY: The caller passes what the call says; a rank that only reads or only writes names
+            // the same memory on both sides, where NCCL does not write, or does not read. A barrier has a
+            // byte of its own. This stream orders all uses of the memory.
+            return unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) };
+        }
         self.stage(bytes)?;
         if let Some((from, place)) = from {
             self.copy_in(from.cast(), place)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::error::Failure;
 use crate::fate::Fate;
 use crate::head::{Call, Code, Head};
-use crate::link::{Link, Trouble};
+use crate::link::{Abort, Link, Trouble};
 use crate::lock;
 use crate::store::LONGEST_WAIT;
 
@@ -47,8 +47,13 @@ const SECOND: u8 = 2;
 
 impl Engine {
     pub(crate) fn new(rank: usize, size: usize, fate: Arc<Fate>, link: Arc<dyn Link>, timeout: Duration) -> Self {
-        fate.watch(&link);
+        fate.watch(&(link.clone() as Arc<dyn Abort>));
         Self { rank, size, fate, link, timeout, messages: Mutex::new(vec![[0; 2]; size]) }
+    }
+
+    /// The connections with the other ranks.
+    pub(crate) fn link(&self) -> &dyn Link {
+        &*self.link
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {

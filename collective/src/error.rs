@@ -36,6 +36,12 @@ pub enum Error {
     /// A request to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Two ranks of this process have the same device, which cannot run the work of both at once.
+    #[error("two ranks of this process have {device}: give each rank its own GPU or CPU device")]
+    SharedDevice {
+        /// The device.
+        device: String,
+    },
     /// The lengths of the slices of an operation do not fit together.
     #[error("{op} of {from} elements into {to}: expected {expected}")]
     Length {
@@ -163,6 +169,17 @@ pub enum Failure {
         /// The operation.
         op: String,
     },
+    /// NCCL could not run an operation, or reports that it failed.
+    Library {
+        /// The rank.
+        rank: usize,
+        /// The number of the operation.
+        seq: u64,
+        /// The operation.
+        op: String,
+        /// What NCCL says.
+        reason: String,
+    },
     /// A rank sent what no rank sends.
     Garbled {
         /// The rank.
@@ -201,6 +218,9 @@ impl fmt::Display for Failure {
             Self::Panicked { rank } => write!(f, "rank {rank} has panicked"),
             Self::Abandoned { rank, seq, op } => {
                 write!(f, "rank {rank} could not run operation {seq}, {op}: its device has failed")
+            }
+            Self::Library { rank, seq, op, reason } => {
+                write!(f, "rank {rank} could not run operation {seq}, {op}: NCCL: {reason}")
             }
             Self::Garbled { rank, reason } => write!(f, "rank {rank} sent garbage: {reason}"),
             Self::StoreGone { seq, op, reason } => {
@@ -243,6 +263,7 @@ impl Failure {
             Self::Abandoned { rank, seq, op } => at(5, *rank, *seq, op),
             Self::Garbled { rank, reason } => at(6, *rank, 0, reason),
             Self::StoreGone { seq, op, reason } => at(7, 0, *seq, op).bytes(reason.as_bytes()),
+            Self::Library { rank, seq, op, reason } => at(8, *rank, *seq, op).bytes(reason.as_bytes()),
         }
         .0
     }
@@ -274,6 +295,7 @@ impl Failure {
             5 => Self::Abandoned { rank, seq, op },
             6 => Self::Garbled { rank, reason: op },
             7 => Self::StoreGone { seq, op, reason: p.text()? },
+            8 => Self::Library { rank, seq, op, reason: p.text()? },
             _ => return None,
         })
     }
@@ -296,7 +318,8 @@ mod tests {
             Failure::Panicked { rank: 5 },
             Failure::Abandoned { rank: 2, seq, op: op.clone() },
             Failure::Garbled { rank: 1, reason: "why".into() },
-            Failure::StoreGone { seq, op, reason: "why".into() },
+            Failure::StoreGone { seq, op: op.clone(), reason: "why".into() },
+            Failure::Library { rank: 3, seq, op, reason: "why".into() },
         ];
         for failure in all {
             let bytes = failure.encode();

@@ -12,7 +12,7 @@ use log::debug;
 use thalweg::Device;
 
 use crate::error::Failure;
-use crate::link::Link;
+use crate::link::Abort;
 use crate::lock;
 use crate::store::Store;
 use crate::wire::{Fields, Parse};
@@ -31,7 +31,7 @@ pub(crate) struct Fate {
 #[derive(Debug, Default)]
 struct Held {
     devices: Vec<Device>,
-    links: Vec<Weak<dyn Link>>,
+    links: Vec<Weak<dyn Abort>>,
 }
 
 impl Fate {
@@ -97,17 +97,20 @@ impl Fate {
         if culprits.is_empty() { lagging } else { culprits }
     }
 
-    /// A device whose streams carry operations: it fails with the ranks.
-    pub(crate) fn bind(&self, device: Device) {
+    /// A device whose streams carry operations: it fails with the ranks. Returns whether a rank of this
+    /// process has it already.
+    pub(crate) fn bind(&self, device: Device) -> bool {
         let mut held = lock(&self.held);
+        let shared = held.devices.contains(&device);
         match self.first.get() {
             None => held.devices.push(device),
             Some(first) => device.fail(first.to_string()),
         }
+        shared
     }
 
-    /// A link to abort.
-    pub(crate) fn watch(&self, link: &Arc<dyn Link>) {
+    /// What is aborted when the ranks fail: a link, or a communicator.
+    pub(crate) fn watch(&self, link: &Arc<dyn Abort>) {
         let mut held = lock(&self.held);
         match self.first.get() {
             None => held.links.push(Arc::downgrade(link)),

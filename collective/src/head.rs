@@ -15,10 +15,12 @@ pub(crate) enum Code {
     Message,
     /// The rank has dropped its communicator.
     Bye,
+    /// What a rank has called so far.
+    Log,
 }
 
 impl Code {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Broadcast,
@@ -27,6 +29,7 @@ impl Code {
         Self::AllGather,
         Self::Message,
         Self::Bye,
+        Self::Log,
     ];
 }
 
@@ -47,6 +50,7 @@ impl Call {
         let name = match self.code {
             Code::Barrier => return "barrier".to_owned(),
             Code::Bye => return "end of the communicator".to_owned(),
+            Code::Log => return "log of operations".to_owned(),
             Code::AllReduce => "all-reduce",
             Code::Broadcast => "broadcast",
             Code::Reduce => "reduce",

@@ -11,6 +11,7 @@ use log::debug;
 use crate::engine::Engine;
 use crate::error::{Failure, Result};
 use crate::fate::{FAILURE, Fate};
+use crate::ledger::Ledger;
 use crate::options::Options;
 use crate::store::{Store, StoreServer};
 
@@ -30,6 +31,10 @@ pub(crate) struct Keep {
     pub(crate) local: (usize, usize),
     pub(crate) options: Options,
     pub(crate) store: Store,
+    /// What the ranks of one process call; `None` in ranks of several.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Tells these ranks from others that meet in the same store.
+    pub(crate) tag: String,
     #[expect(dead_code, reason = "it ends with the rank")]
     pub(crate) watch: Option<Watch>,
     #[expect(dead_code, reason = "it ends with the rank")]

@@ -12,12 +12,14 @@ use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
 use crate::fate::Fate;
+use crate::ledger::Ledger;
 use crate::link::local::{Hall, LocalLink};
 use crate::link::tcp::Porch;
 use crate::lock;
 use crate::member::{Keep, Member, Watch};
 use crate::options::Options;
 use crate::place::Place;
+use crate::sha256::sha256;
 use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 
 /// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
@@ -40,6 +42,8 @@ impl World {
             local: (0, 1),
             options: Options::default(),
             store: Store::local(),
+            ledger: None,
+            tag: String::new(),
             watch: None,
             server: None,
         })
@@ -53,6 +57,7 @@ impl World {
     pub fn local(size: usize, options: Options) -> Vec<Self> {
         let (hall, store) = (Hall::new(size), Store::local());
         let fate = Arc::new(Fate::new(Some(store.clone())));
+        let ledger = Arc::new(Ledger::new(size));
         let world = |rank| {
             let link = Arc::new(LocalLink::new(hall.clone(), rank));
             Self::of(Keep {
@@ -63,6 +68,8 @@ impl World {
                 local: (rank, size),
                 options,
                 store: store.clone(),
+                ledger: Some(ledger.clone()),
+                tag: String::new(),
                 watch: None,
                 server: None,
             })
@@ -108,6 +115,9 @@ impl World {
         let all = store
             .meet("thalweg/addresses", place.rank, place.size, address.as_bytes(), left())
             .map_err(|why| failed(why.to_string()))?;
+        // The ports at which the ranks listen are new each time.
+        let hash = sha256(&all.iter().map(|text| &text[..]).collect::<Vec<_>>());
+        let tag = hash[..8].iter().fold(String::new(), |tag, byte| format!("{tag}{byte:02x}")) + "/";
         let parse = |text: &Vec<u8>| std::str::from_utf8(text).ok().and_then(|text| text.parse::<SocketAddr>().ok());
         let all: Option<Vec<SocketAddr>> = all.iter().map(parse).collect();
         let all = all.ok_or_else(|| failed("the store has an address that is none".to_owned()))?;
@@ -125,6 +135,8 @@ impl World {
             local: (place.local_rank, place.local_size),
             options,
             store,
+            ledger: None,
+            tag,
             watch: Some(watch),
             server,
         }))
@@ -162,11 +174,19 @@ impl World {
     /// If the ranks fail, the device of the stream fails with them
     /// ([`Device::fail`]), so that nobody reads a partial sum.
     ///
+    /// On a GPU the call waits for the communicators of the other ranks, because they agree on
+    /// [who carries out the operations](Options::backend).
+    ///
     /// # Errors
-    /// The ranks have failed already.
+    /// The ranks have failed already, or cannot agree. Or two ranks of this process have the same
+    /// device, and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for
+    /// one another on one thread.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
-        let fate = &self.member.0.fate;
-        fate.bind(stream.device());
+        let (fate, device) = (&self.member.0.fate, stream.device());
+        let shared = fate.bind(device);
+        if shared && !device.overlaps_host_functions() {
+            return Err(Error::SharedDevice { device: device.to_string() });
+        }
         if let Some(failure) = fate.failure() {
             return Err(Error::Failed(failure.clone()));
         }

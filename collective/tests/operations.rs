@@ -7,7 +7,9 @@ use std::fmt::Debug;
 use support::{LONG, Over, one_device, options, run};
 use thalweg::simt::{bf16, f16};
 use thalweg::{Rank, stream_tags};
-use thalweg_collective::{Comm, Element, Error, Max, Mean, Min, Options, Reduction, Result, Sum, World, ranks};
+use thalweg_collective::{
+    Backend, Comm, Element, Error, Max, Mean, Min, Options, Reduction, Result, Sum, World, ranks,
+};
 
 stream_tags!(Reduce);
 
@@ -198,6 +200,22 @@ fn over_tcp() {
     for size in [1, 2, 3] {
         for result in run(Over::Tcp, &one_device(size), options(LONG), everything) {
             result.unwrap();
+        }
+    }
+}
+
+/// Over NCCL, and through the host between GPUs. A sum of two numbers has one order, so the bits are
+/// the same.
+#[test]
+fn on_gpus() {
+    let Some(gpus) = support::gpus() else { return };
+    for backend in [Backend::Nccl, Backend::Host] {
+        for over in [Over::Memory, Over::Tcp] {
+            let options = Options { backend, ..options(LONG) };
+            let results = run(over, &gpus, options, |rank, world| {
+                everything(rank, world).and_then(|()| Ok(rank.device().check()?))
+            });
+            results.into_iter().for_each(|result| result.unwrap());
         }
     }
 }

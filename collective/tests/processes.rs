@@ -3,74 +3,17 @@
 
 #![cfg(unix)]
 
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
+mod support;
+
 use std::time::{Duration, Instant};
 
+use support::LONG;
+use support::children::{RANK_OF, Ranks};
+
 use thalweg::{Device, stream_tags};
-use thalweg_collective::{Comm, Error, Limits, Result, Store, StoreServer, Sum, World};
+use thalweg_collective::{Comm, Error, Result, Store, Sum, World};
 
 stream_tags!(Reduce);
-
-const RANK_OF: &str = "THALWEG_TEST_RANK_OF";
-const LONG: Duration = Duration::from_secs(30);
-
-/// The processes of a test, and the store that this one has.
-struct Ranks {
-    children: Vec<Child>,
-    store: Store,
-    _server: StoreServer,
-}
-
-impl Ranks {
-    /// Starts ranks of a scenario, which `rank` runs.
-    fn start(scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
-        let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
-        let child = |rank: usize| {
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "rank", "--nocapture", "--test-threads=1"])
-                .env(RANK_OF, scenario)
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", size.to_string())
-                .env("THALWEG_STORE", server.address().to_string())
-                .env("THALWEG_SECRET", "s")
-                .envs(environment.iter().copied())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap()
-        };
-        let store = Store::connect(server.address(), b"s", LONG).unwrap();
-        Self { children: (0..size).map(child).collect(), store, _server: server }
-    }
-
-    fn signal(&self, rank: usize, signal: &str) {
-        let id = self.children[rank].id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    }
-
-    /// What a rank wrote in lines that begin with its mark, once it has ended.
-    fn said(&mut self, rank: usize) -> String {
-        let child = &mut self.children[rank];
-        let started = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < LONG, "rank {rank} does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        text.lines().filter_map(|line| line.split_once("SAYS ")).map(|(_, said)| said).collect::<Vec<_>>().join("\n")
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            _ = child.kill();
-            _ = child.wait();
-        }
-    }
-}
 
 /// A process that [`Ranks::start`] started. Does nothing in the test run itself.
 #[test]

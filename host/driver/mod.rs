@@ -190,6 +190,22 @@ impl Driver {
         }
     }
 
+    /// Whether host functions of two streams can run at the same time.
+    pub(crate) fn overlaps_host_functions(self) -> bool {
+        match self {
+            Self::Cuda(_) => false,
+            Self::Cpu(c) => !c.facts().is_seeded(),
+        }
+    }
+
+    /// Runs `f` with the context of a GPU current on this thread.
+    pub(crate) fn with_context<T>(self, f: impl FnOnce() -> T) -> Result<T, Fault> {
+        match self {
+            Self::Cuda(c) => Ok(c.with_context(f)?),
+            Self::Cpu(_) => Ok(f()),
+        }
+    }
+
     pub(crate) fn priorities(self) -> RangeInclusive<i32> {
         match self {
             Self::Cuda(c) => c.info.priorities.1..=c.info.priorities.0,

@@ -330,6 +330,31 @@ impl Device {
         self.0.driver.compute_capability()
     }
 
+    /// Returns whether host functions of two streams of the device can run at the same time. A GPU's
+    /// driver runs all of them on one thread, and a [`seeded_cpu`](Device::seeded_cpu) device one after
+    /// another. There, a host function that waits for another one may wait for ever.
+    pub fn overlaps_host_functions(self) -> bool {
+        self.0.driver.overlaps_host_functions()
+    }
+
+    /// Runs `f` while the context of the device is current on this thread, for a library that takes its
+    /// device from there when it makes a handle, such as NCCL or cuBLAS. On a CPU device it only runs
+    /// `f`.
+    ///
+    /// ```
+    /// let gpu = thalweg::Device::best()?;
+    /// let handle = gpu.with_context(|| 42)?; // for example `cublasCreate_v2`
+    /// # assert_eq!(handle, 42);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device cannot be called from here, or has failed.
+    pub fn with_context<T>(self, f: impl FnOnce() -> T) -> Result<T> {
+        self.usable()?;
+        self.seen(self.0.driver.with_context(f))
+    }
+
     /// Returns the newest CUDA version that a GPU's driver supports: major, minor.
     pub fn driver_version(self) -> Option<(u32, u32)> {
         self.0.driver.version()

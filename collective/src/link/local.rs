@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Link, Trouble};
-use crate::head::{Call, Code, Head};
+use super::{Abort, Link, Trouble, bye};
+use crate::head::Head;
 use crate::lock;
 
 type Message = (Head, Arc<[u8]>);
@@ -84,10 +84,16 @@ impl Link for LocalLink {
         Ok(())
     }
 
+    fn arrived(&self, from: usize) -> bool {
+        !lock(&self.hall.inboxes[self.rank].from)[from].is_empty()
+    }
+
     fn flush(&self, _: Instant) -> Result<(), Vec<usize>> {
         Ok(())
     }
+}
 
+impl Abort for LocalLink {
     fn abort(&self) {
         self.hall.aborted.store(true, Ordering::Release);
         for inbox in &self.hall.inboxes {
@@ -105,10 +111,4 @@ impl Drop for LocalLink {
             self.send(to, &bye(), &none);
         }
     }
-}
-
-/// What a rank says last.
-pub(crate) fn bye() -> Head {
-    let call = Call { code: Code::Bye, kind: crate::element::Kind::U8, op: None, root: None, count: 0 };
-    Head { call, seq: 0, step: 0, len: 0 }
 }

@@ -7,7 +7,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::head::Head;
+use crate::element::Kind;
+use crate::head::{Call, Code, Head};
 
 /// Why nothing came from a rank.
 #[derive(Debug, PartialEq)]
@@ -22,9 +23,21 @@ pub(crate) enum Trouble {
     Aborted,
 }
 
+/// What a failure of the ranks ends.
+pub(crate) trait Abort: Send + Sync + Debug {
+    /// Ends every wait. The failure is kept already.
+    fn abort(&self);
+}
+
+/// What a rank says last.
+pub(crate) fn bye() -> Head {
+    let call = Call { code: Code::Bye, kind: Kind::U8, op: None, root: None, count: 0 };
+    Head { call, seq: 0, step: 0, len: 0 }
+}
+
 /// The messages between one rank and each of the others. They arrive in the order in which they are
 /// sent.
-pub(crate) trait Link: Send + Sync + Debug {
+pub(crate) trait Link: Abort {
     /// Sends a message, without waiting for the other side. The head says how many bytes it has.
     fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>);
 
@@ -34,9 +47,9 @@ pub(crate) trait Link: Send + Sync + Debug {
     /// Waits for the bytes of the message whose head came last.
     fn body(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble>;
 
+    /// Whether the head of a message of a rank has arrived, or its end. Takes a millisecond at most.
+    fn arrived(&self, from: usize) -> bool;
+
     /// Waits until what was sent has left this process. Otherwise gives the ranks that take nothing.
     fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>>;
-
-    /// Ends every wait. The failure is kept already.
-    fn abort(&self);
 }

@@ -3,7 +3,7 @@
 //! A thread for each connection writes what the rank sends, so no operation waits for a peer that is
 //! not reading yet: all ranks can send at once without a deadlock, however full the sockets are.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 
-use super::local::bye;
-use super::{Link, Trouble};
+use super::{Abort, Link, Trouble, bye};
 use crate::head::{HEAD, Head};
 use crate::lock;
 use crate::wire::{self, GREETING};
@@ -210,6 +209,17 @@ impl Link for TcpLink {
         self.read(from, to, deadline)
     }
 
+    fn arrived(&self, from: usize) -> bool {
+        let Ok(Peer { socket, .. }) = self.peer(from) else { return true };
+        if socket.set_read_timeout(Some(Duration::from_millis(1))).is_err() {
+            return true;
+        }
+        match socket.peek(&mut [0; HEAD]) {
+            Ok(n) => n == 0 || n == HEAD,
+            Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted),
+        }
+    }
+
     fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>> {
         let stuck = self
             .peers
@@ -219,7 +229,9 @@ impl Link for TcpLink {
         let stuck: Vec<usize> = stuck.map(|(rank, _)| rank).collect();
         if stuck.is_empty() { Ok(()) } else { Err(stuck) }
     }
+}
 
+impl Abort for TcpLink {
     fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         for peer in self.peers.iter().flatten() {
@@ -247,8 +259,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::super::local::bye;
-    use super::super::{Link, Trouble};
+    use super::super::{Abort, Link, Trouble, bye};
     use super::{Porch, TcpLink};
     use crate::element::Kind;
     use crate::head::{Call, Code, Head};
@@ -303,12 +314,15 @@ mod tests {
         let mut got = vec![0; bytes.len()];
         a.body(1, &mut got, soon()).unwrap();
         assert_eq!(got, *bytes);
+        assert!(!a.arrived(1));
         // The end of a rank is its last word, after what it sent before.
         b.send(0, &head(3), &Arc::from([1, 2, 3]));
         drop(b);
+        assert!(a.arrived(1));
         assert_eq!(a.head(1, soon()).unwrap(), head(3));
         a.body(1, &mut [0; 3], soon()).unwrap();
         assert_eq!(a.head(1, soon()).unwrap(), bye());
+        assert!(a.arrived(1), "the end has arrived, too");
         assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
     }
 
@@ -320,6 +334,7 @@ mod tests {
         assert!(matches!(a.head(1, soon()), Err(Trouble::Garbled(_))));
         // Half a message, then nothing, until the abort.
         (&b.peers[0].as_ref().unwrap().socket).write_all(&[7; 10]).unwrap();
+        assert!(!a.arrived(1), "half a head is none");
         thread::scope(|threads| {
             let waits = threads.spawn(|| a.head(1, Instant::now() + HOUR));
             a.abort();

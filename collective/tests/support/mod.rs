@@ -2,6 +2,9 @@
 
 #![allow(unreachable_pub, dead_code, reason = "each test binary uses a part")]
 
+#[cfg(unix)]
+pub mod children;
+
 use std::time::Duration;
 
 use thalweg::{Device, Rank};
@@ -45,4 +48,14 @@ pub fn one_device(size: usize) -> Vec<Device> {
 
 pub fn own_devices(size: usize) -> Vec<Device> {
     (0..size).map(|_| Device::new_cpu().unwrap()).collect()
+}
+
+/// Two GPUs for two ranks, if this machine has them and NCCL. Otherwise says that the test covers nothing.
+pub fn gpus() -> Option<Vec<Device>> {
+    let gpus: Vec<Device> = (0..2).map_while(|ordinal| Device::cuda(ordinal).ok()).collect();
+    if gpus.len() < 2 {
+        eprintln!("NOT COVERED: this machine has no two GPUs");
+        return None;
+    }
+    Some(gpus)
 }

@@ -187,6 +187,11 @@ impl Cpu {
         self.checked.as_ref().map(|seed| seed.load(Ordering::Relaxed))
     }
 
+    /// Whether calls run the work of the streams, in an order that a seed decides.
+    pub(crate) fn is_seeded(&self) -> bool {
+        self.scheduler.is_some()
+    }
+
     /// The number of OS threads that run the blocks of kernels.
     pub(crate) fn threads(&self) -> usize {
         self.threads

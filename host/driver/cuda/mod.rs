@@ -289,6 +289,12 @@ impl Cuda {
         Ok(Current { pushed: true })
     }
 
+    /// Runs `f` with the device's context current on this thread.
+    pub(crate) fn with_context<T>(&self, f: impl FnOnce() -> T) -> Result<T, Failure> {
+        let _current = self.enter()?;
+        Ok(f())
+    }
+
     pub(crate) fn new_stream(&self, priority: i32) -> Result<Stream, Failure> {
         let _current = self.enter()?;
         let mut s = null_mut();

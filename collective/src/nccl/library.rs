@@ -1,0 +1,236 @@
+//! The functions of NCCL, from the library that this machine has.
+//!
+//! The program does not link the library. It is loaded when the first communicator on a GPU is made,
+//! so a program also runs where it is missing.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use libloading::Library as Loaded;
+use log::debug;
+
+use crate::element::{Kind, Op};
+
+/// The variable that names the library's file.
+const VARIABLE: &str = "THALWEG_NCCL";
+
+/// The names under which the loader of the system looks for it.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// The oldest version that has the fields of [`Config`]: 2.18.
+const NEEDED: c_int = 21_800;
+
+/// A communicator of NCCL.
+pub(super) type RawComm = *mut c_void;
+/// A result of NCCL, as a number: a newer library may have more of them.
+pub(super) type Code = c_int;
+
+pub(super) const SUCCESS: Code = 0;
+pub(super) const IN_PROGRESS: Code = 7;
+
+/// What names a communicator that ranks are about to make.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct UniqueId(pub(super) [u8; 128]);
+
+/// The options of a communicator, with the fields that version 2.18 has. A newer library takes its
+/// defaults for the others, because `size` ends before them.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cluster: c_int,
+    least_ctas: c_int,
+    most_ctas: c_int,
+    network: *const c_char,
+    split_share: c_int,
+}
+
+impl Config {
+    /// Calls of the communicator return before what they ask for is done.
+    pub(super) fn non_blocking() -> Self {
+        const UNDEFINED: c_int = c_int::MIN;
+        Self {
+            size: size_of::<Self>(),
+            magic: 0xcafe_beef,
+            version: NEEDED.cast_unsigned(),
+            blocking: 0,
+            cluster: UNDEFINED,
+            least_ctas: UNDEFINED,
+            most_ctas: UNDEFINED,
+            network: std::ptr::null(),
+            split_share: UNDEFINED,
+        }
+    }
+}
+
+macro_rules! functions {
+    ($(fn $field:ident = $name:ident($($ty:ty),*) -> $result:ty;)*) => {
+        /// The functions that are called here. The library stays loaded while the process lives.
+        pub(super) struct Library {
+            $(pub(super) $field: unsafe extern "C" fn($($ty),*) -> $result,)*
+            /// As NCCL counts: 22809 is 2.28.9.
+            pub(super) version: c_int,
+        }
+
+        impl Library {
+            /// Looks for the functions, in a library that is then never unloaded.
+            fn of(loaded: Loaded) -> Result<Self, String> {
+                let loaded = Box::leak(Box::new(loaded));
+                $(
+                    // SAFETY: `nccl.h` declares the function with this type since version 2.14, and
+                    // enumerations of C are `int`.
+                    let $field = *unsafe {
+                        loaded.get::<unsafe extern "C" fn($($ty),*) -> $result>(stringify!($name).as_bytes())
+                    }
+                    .map_err(|why| format!("it has no {}: {why}", stringify!($name)))?;
+                )*
+                let mut library = Self { $($field,)* version: 0 };
+                // SAFETY: The call stores one integer in `version`.
+                let code = unsafe { (library.get_version)(&mut library.version) };
+                if code != SUCCESS || library.version < NEEDED {
+                    return Err(format!("its version is {}, and 2.18 is needed", version(library.version)));
+                }
+                Ok(library)
+            }
+        }
+    };
+}
+
+functions! {
+    fn get_version = ncclGetVersion(*mut c_int) -> Code;
+    fn unique_id = ncclGetUniqueId(*mut UniqueId) -> Code;
+    fn init = ncclCommInitRankConfig(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> Code;
+    fn async_error = ncclCommGetAsyncError(RawComm, *mut Code) -> Code;
+    fn last_error = ncclGetLastError(RawComm) -> *const c_char;
+    fn error_string = ncclGetErrorString(Code) -> *const c_char;
+    fn finalize = ncclCommFinalize(RawComm) -> Code;
+    fn destroy = ncclCommDestroy(RawComm) -> Code;
+    fn abort = ncclCommAbort(RawComm) -> Code;
+    fn group_start = ncclGroupStart() -> Code;
+    fn group_end = ncclGroupEnd() -> Code;
+    fn all_reduce = ncclAllReduce(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+    fn broadcast = ncclBroadcast(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+    fn reduce = ncclReduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, *mut c_void) -> Code;
+    fn reduce_scatter = ncclReduceScatter(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+    fn all_gather = ncclAllGather(*const c_void, *mut c_void, usize, c_int, RawComm, *mut c_void) -> Code;
+    fn send = ncclSend(*const c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+    fn receive = ncclRecv(*mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+}
+
+impl Library {
+    /// The library of this process, which the first call loads.
+    ///
+    /// # Errors
+    /// It cannot be used: what was tried, and why it failed.
+    pub(super) fn get() -> Result<&'static Self, &'static str> {
+        static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+        let mut opened = None;
+        let found = LIBRARY.get_or_init(|| {
+            let (library, name) = open(std::env::var_os(VARIABLE))?;
+            opened = Some(name);
+            Ok(library)
+        });
+        if let (Some(name), Ok(library)) = (opened, found) {
+            debug!(target: "thalweg_collective::nccl", "NCCL {} was loaded as {name}", version(library.version));
+        }
+        found.as_ref().map_err(|why| &why[..])
+    }
+
+    /// What a result means, with what the library says of its last error.
+    pub(super) fn meaning(&self, code: Code) -> String {
+        // SAFETY: The call gives a static text for every number. The last error is kept for the process;
+        // NCCL ignores the communicator, which may be null.
+        let (meaning, detail) = unsafe { ((self.error_string)(code), (self.last_error)(std::ptr::null_mut())) };
+        match (text(meaning), text(detail)) {
+            (meaning, detail) if detail.trim().is_empty() => format!("{meaning} ({code})"),
+            (meaning, detail) => format!("{meaning} ({code}): {}", detail.trim()),
+        }
+    }
+}
+
+/// A text of the library, which lives as long as the process.
+fn text(p: *const c_char) -> String {
+    if p.is_null() {
+        return String::new();
+    }
+    // SAFETY: NCCL returns a static, NUL-terminated text or null, and it is not null.
+    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+}
+
+/// Loads the file that the variable names, or else what the loader of the system finds.
+fn open(named: Option<std::ffi::OsString>) -> Result<(Library, String), String> {
+    let mut tried = Vec::new();
+    let names = match named.filter(|name| !name.is_empty()) {
+        Some(name) => vec![name],
+        None => NAMES.map(Into::into).to_vec(),
+    };
+    for name in names {
+        let shown = name.to_string_lossy().into_owned();
+        // SAFETY: Loading runs the initialisers of the library. NVIDIA's allow that at any time, on any
+        // thread; a file that the user names is as trusted as the program.
+        match unsafe { Loaded::new(&name) }.map_err(|why| why.to_string()).and_then(Library::of) {
+            Ok(library) => return Ok((library, shown)),
+            Err(why) => tried.push(format!("{shown} ({why})")),
+        }
+    }
+    Err(format!("NCCL cannot be loaded; tried {}; {VARIABLE} names another file", tried.join(", ")))
+}
+
+/// A version in the usual form.
+pub(super) fn version(code: c_int) -> String {
+    format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100)
+}
+
+/// The number of a type in `ncclDataType_t`.
+pub(super) fn kind(kind: Kind) -> c_int {
+    match kind {
+        Kind::U8 => 1,
+        Kind::I32 => 2,
+        Kind::U32 => 3,
+        Kind::I64 => 4,
+        Kind::U64 => 5,
+        Kind::F16 => 6,
+        Kind::F32 => 7,
+        Kind::F64 => 8,
+        Kind::Bf16 => 9,
+    }
+}
+
+/// The number of a reduction in `ncclRedOp_t`.
+pub(super) fn op(op: Op) -> c_int {
+    match op {
+        Op::Sum => 0,
+        Op::Max => 2,
+        Op::Min => 3,
+        Op::Mean => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NAMES, VARIABLE, open, version};
+
+    #[test]
+    fn the_error_says_what_was_tried() {
+        let Err(why) = open(Some("/nowhere/nccl.so".into())) else { panic!("there is none") };
+        assert!(why.contains("/nowhere/nccl.so") && why.contains(VARIABLE), "{why}");
+        assert!(
+            NAMES.iter().all(|name| !why.contains(&format!("{name} ("))),
+            "a file that is named is the only one: {why}"
+        );
+        // A library that is not NCCL.
+        #[cfg(target_os = "linux")]
+        {
+            let Err(why) = open(Some("libc.so.6".into())) else { panic!("it is no NCCL") };
+            assert!(why.contains("it has no ncclGetVersion"), "{why}");
+        }
+        match open(None) {
+            Ok((library, _)) => assert!(library.version >= super::NEEDED),
+            Err(why) => assert!(NAMES.iter().all(|name| why.contains(&format!("{name} ("))), "{why}"),
+        }
+        assert_eq!(version(22_809), "2.28.9");
+    }
+}

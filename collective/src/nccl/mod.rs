@@ -1,0 +1,650 @@
+//! Ranks with a GPU each: NCCL carries out their operations.
+//!
+//! **Calls.** The communicator is non-blocking: a call of NCCL may return before its work is on the
+//! stream, and the call here then asks until it is. Its lock is held during calls of NCCL and never
+//! while waiting, so another thread can abort the communicator with no thread inside of it.
+//!
+//! **The watchdog.** A thread for each communicator records an event on the stream now and then. So it
+//! knows how far the stream has come, and the calls themselves record nothing. It asks NCCL for errors,
+//! tells the other ranks what this one has called ([`log`]), reads what they tell, and notices ranks
+//! that have left or are gone. An operation that does not end in time is a failure that names the ranks
+//! that have not come to it.
+//!
+//! **A failure** takes the order of [`fate`](crate::fate): it is kept, the devices fail, and only then
+//! the communicators are aborted. An aborted operation ends like any other, and its stream goes on with
+//! what comes behind, also with the freeing of memory in stream order, while a peer in this process may
+//! still write to that memory. Nobody sees this: the memory goes back to the pool that thalweg has for
+//! this device, from which nothing can be allocated any more because the device has failed. Work that
+//! was enqueued before runs on what is there, stays inside its buffers, and no result of it leaves the
+//! device. Ranks of other processes do not write to this one's buffers, but to memory of NCCL.
+
+mod library;
+mod log;
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ::log::debug;
+use thalweg::{Device, DeviceKind, Event, ForeignStream, PinnedBuffer};
+
+use crate::engine::mismatch;
+use crate::error::{Error, Failure, Result};
+use crate::head::{Call, Code as CallCode, Head};
+use crate::link::{Abort, Trouble, bye};
+use crate::lock;
+use crate::member::Keep;
+use crate::options::Backend;
+use crate::store::LONGEST_WAIT;
+use library::{Code, Config, IN_PROGRESS, Library, RawComm, SUCCESS, UniqueId};
+use log::{Log, Said};
+
+/// How often the watchdog looks. Ranks of many say less.
+const TICK: Duration = Duration::from_millis(20);
+/// Events of the watchdog under way at once.
+const MARKS: usize = 64;
+/// How long the end of a communicator may take, and how long an abort waits for a thread inside NCCL.
+const END: Duration = Duration::from_secs(10);
+/// How long the drop of a communicator waits for its operations. Then they go on without it.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How long a rank may say nothing before it counts as one that has stopped.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A rank's communicator. Dropping it ends the communicator after its operations.
+#[derive(Debug)]
+pub(crate) struct Nccl {
+    shared: Arc<Shared>,
+    watchdog: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    library: &'static Library,
+    /// `None` once it is aborted or destroyed.
+    comm: Mutex<Option<Raw>>,
+    stream: Raw,
+    device: Device,
+    keep: Arc<Keep>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A handle of another library: of a communicator, or of a stream.
+#[derive(Clone, Copy)]
+struct Raw(*mut c_void);
+
+// SAFETY: NCCL allows the calls of a communicator from any thread, one at a time, which the lock around
+// it ensures. A `CUstream` may be used from every thread.
+unsafe impl Send for Raw {}
+// SAFETY: A shared reference gives the handle's value only.
+unsafe impl Sync for Raw {}
+
+#[derive(Default)]
+struct State {
+    log: Log,
+    /// What is not done yet, as far as the watchdog knows.
+    pending: VecDeque<Entry>,
+    /// How many entries there were, and how many of them are on the stream.
+    entered: u64,
+    enqueued: u64,
+    leaving: bool,
+    ended: bool,
+}
+
+/// An operation under way. `peers` are the ranks that it needs.
+struct Entry {
+    seq: u64,
+    call: Call,
+    peers: Option<Vec<usize>>,
+}
+
+/// One message of a group: the other rank, whether it is sent, what it is, and the address.
+pub(crate) struct Transfer {
+    pub(crate) peer: usize,
+    pub(crate) sends: bool,
+    pub(crate) call: Call,
+    pub(crate) address: u64,
+}
+
+/// Makes the communicator of a rank, if all ranks have a GPU and NCCL. Every rank with a GPU waits for
+/// the others here.
+///
+/// # Errors
+/// The options ask for NCCL, and a rank cannot have it; or the ranks do not come in time.
+pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_void>) -> Result<Option<Nccl>> {
+    if keep.size < 2 || keep.engine.is_none() {
+        return Ok(None);
+    }
+    let failed = |reason: String| Error::Join { rank: keep.rank, reason };
+    let offer = match (keep.options.backend, device.kind(), stream) {
+        (Backend::Host, ..) => Err("its options ask for the host".to_owned()),
+        (_, DeviceKind::Cuda, Some(stream)) => Library::get().map(|l| (l, Raw(stream))).map_err(str::to_owned),
+        _ => Err(format!("its device is {device}")),
+    };
+    let key = |rank: usize| format!("thalweg/nccl/{}{rank}", keep.tag);
+    let mut id = UniqueId([0; 128]);
+    let value = match &offer {
+        Err(why) => [b"-", why.as_bytes()].concat(),
+        Ok((library, _)) => {
+            if keep.rank == 0 {
+                // SAFETY: The call stores the 128 bytes of `id`.
+                let code = device.with_context(|| unsafe { (library.unique_id)(&mut id) })?;
+                if code != SUCCESS {
+                    return Err(failed(format!("ncclGetUniqueId: {}", library.meaning(code))));
+                }
+            }
+            [b"+", &library.version.to_le_bytes()[..], &id.0].concat()
+        }
+    };
+    keep.store.set(&key(keep.rank), &value)?;
+    let refused = |rank: usize, why: &str| {
+        if keep.options.backend == Backend::Nccl {
+            return Err(failed(format!("rank {rank} cannot use NCCL: {why}")));
+        }
+        debug!(target: "thalweg_collective::nccl", "operations go through the host, because rank {rank} cannot use NCCL: {why}");
+        Ok(None)
+    };
+    let (library, stream) = match offer {
+        Ok(offer) => offer,
+        Err(why) => return refused(keep.rank, &why),
+    };
+    let deadline = Instant::now() + keep.options.join.min(LONGEST_WAIT);
+    for rank in 0..keep.size {
+        let value = keep.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
+        let value = value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))?;
+        match value.split_first() {
+            Some((b'+', said)) if said.len() == 4 + 128 => {
+                if said[..4] != library.version.to_le_bytes() {
+                    return refused(rank, "it has another version of the library");
+                }
+                if rank == 0 {
+                    id.0.copy_from_slice(&said[4..]);
+                }
+            }
+            Some((_, why)) => return refused(rank, &String::from_utf8_lossy(why)),
+            None => return refused(rank, "it does not say why"),
+        }
+    }
+    Nccl::new(library, id, keep, device, stream, deadline).map(Some)
+}
+
+impl Nccl {
+    fn new(
+        library: &'static Library,
+        id: UniqueId,
+        keep: &Arc<Keep>,
+        device: Device,
+        stream: Raw,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let failed = |reason: String| Error::Join { rank: keep.rank, reason: format!("NCCL: {reason}") };
+        let number = |n: usize| i32::try_from(n).map_err(|_| failed(format!("there are {n} ranks")));
+        let (size, rank) = (number(keep.size)?, number(keep.rank)?);
+        // It is never freed: NCCL may keep the address until the communicator is made.
+        let made: &'static mut RawComm = Box::leak(Box::new(std::ptr::null_mut()));
+        let code = device.with_context(|| {
+            // SAFETY: The device's context is current. `id` is what rank 0 got, `rank` is below `size`,
+            // and each rank calls this once with its own number. The call reads the options and stores
+            // a handle.
+            unsafe { (library.init)(made, size, id, rank, &mut Config::non_blocking()) }
+        })?;
+        if (code != SUCCESS && code != IN_PROGRESS) || made.is_null() {
+            return Err(failed(library.meaning(code)));
+        }
+        let shared = Arc::new(Shared {
+            library,
+            comm: Mutex::new(Some(Raw(*made))),
+            stream,
+            device,
+            keep: keep.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        keep.fate.watch(&(shared.clone() as Arc<dyn Abort>));
+        if let Err(why) = shared.settle(SUCCESS, Some(deadline)) {
+            shared.abort();
+            return Err(keep.fate.failure().map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
+        }
+        let run = shared.clone();
+        let watchdog = thread::Builder::new().name("thalweg nccl".to_owned()).spawn(move || run.watch());
+        let watchdog = watchdog.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
+        debug!(target: "thalweg_collective::nccl", "rank {rank} of {size} is connected on {device}");
+        Ok(Self { shared, watchdog: Some(watchdog) })
+    }
+
+    /// Enqueues a collective operation.
+    ///
+    /// # Safety
+    /// At `from` and `to` are as many elements as the operation reads and writes on this rank, in device
+    /// memory whose uses the stream orders, and they are the same or do not overlap, as NCCL allows for
+    /// this operation.
+    pub(crate) unsafe fn collective(&self, seq: u64, call: Call, from: u64, to: u64) -> Result<()> {
+        let (from, to) = (from as usize as *const c_void, to as usize as *mut c_void);
+        let kind = library::kind(call.kind);
+        let op = call.op.map_or(0, library::op);
+        let root = call.root.unwrap_or(0) as i32;
+        if let Some(ledger) = &self.shared.keep.ledger
+            && let Err((first, theirs)) = ledger.call(seq, self.shared.keep.rank, call)
+        {
+            let calls = vec![(first, theirs.text()), (self.shared.keep.rank, call.text())];
+            return Err(self.shared.fail(mismatch(seq, calls)));
+        }
+        let entry = Entry { seq, call, peers: None };
+        self.shared.enqueue(entry, true, |l, comm, stream| {
+            if call.count == 0 && call.code != CallCode::Barrier {
+                return SUCCESS;
+            }
+            // SAFETY: The communicator is not destroyed, because its lock is held. The caller passes
+            // memory for the operation; the stream is never destroyed.
+            unsafe {
+                match call.code {
+                    CallCode::AllReduce => (l.all_reduce)(from, to, call.count, kind, op, comm, stream),
+                    CallCode::Broadcast => (l.broadcast)(from, to, call.count, kind, root, comm, stream),
+                    CallCode::Reduce => (l.reduce)(from, to, call.count, kind, op, root, comm, stream),
+                    CallCode::ReduceScatter => (l.reduce_scatter)(from, to, call.count, kind, op, comm, stream),
+                    CallCode::AllGather => (l.all_gather)(from, to, call.count, kind, comm, stream),
+                    // NCCL has no barrier: all ranks sum one byte.
+                    _ => (l.all_reduce)(from, to, 1, library::kind(crate::element::Kind::U8), 0, comm, stream),
+                }
+            }
+        })
+    }
+
+    /// Enqueues the messages of a group together.
+    ///
+    /// # Safety
+    /// Each address has the elements of its message, in device memory whose uses the stream orders.
+    /// What is received overlaps nothing else.
+    pub(crate) unsafe fn exchange(&self, seq: u64, messages: &[Transfer]) -> Result<()> {
+        let Some(first) = messages.first() else { return Ok(()) };
+        let own = self.shared.keep.rank;
+        for Transfer { peer, sends, call, .. } in messages {
+            let way = if *sends { (own, *peer) } else { (*peer, own) };
+            if let Some(ledger) = &self.shared.keep.ledger
+                && let Err(theirs) = ledger.message(way, *sends, *call)
+            {
+                return Err(self.shared.fail(mismatch(seq, vec![(own, call.text()), (*peer, theirs.text())])));
+            }
+        }
+        let mut peers: Vec<usize> = messages.iter().map(|message| message.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let entry = Entry { seq, call: first.call, peers: Some(peers) };
+        self.shared.enqueue(entry, false, |l, comm, stream| {
+            // SAFETY: A group has no arguments. It is closed below in every case.
+            let mut code = unsafe { (l.group_start)() };
+            for Transfer { peer, sends, call, address } in messages.iter().filter(|message| message.call.count > 0) {
+                let (at, kind, peer) = (*address as usize as *mut c_void, library::kind(call.kind), *peer as i32);
+                if code == SUCCESS || code == IN_PROGRESS {
+                    // SAFETY: The communicator is not destroyed, because its lock is held. The caller
+                    // passes memory for each message; the stream is never destroyed.
+                    code = unsafe {
+                        match sends {
+                            true => (l.send)(at, call.count, kind, peer, comm, stream),
+                            false => (l.receive)(at, call.count, kind, peer, comm, stream),
+                        }
+                    };
+                }
+            }
+            // SAFETY: It closes the group that this thread opened above.
+            let closed = unsafe { (l.group_end)() };
+            if code == SUCCESS || code == IN_PROGRESS { closed } else { code }
+        })
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        let mut state = lock(&shared.state);
+        state.leaving = true;
+        shared.changed.notify_all();
+        let until = Instant::now() + FAREWELL;
+        while !state.ended {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return; // the watchdog goes on, and ends after the last operation
+            }
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        if let Some(watchdog) = self.watchdog.take() {
+            _ = watchdog.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Keeps a failure, and gives the first one as an error.
+    fn fail(&self, failure: Failure) -> Error {
+        Error::Failed(self.keep.fate.fail(failure).clone())
+    }
+
+    /// Calls NCCL for an operation, and returns once it is on the stream.
+    fn enqueue(
+        &self,
+        entry: Entry,
+        collective: bool,
+        f: impl FnOnce(&Library, RawComm, *mut c_void) -> Code,
+    ) -> Result<()> {
+        let (rank, seq, call) = (self.keep.rank, entry.seq, entry.call);
+        if let Err(error) = self.device.usable() {
+            if self.keep.fate.failure().is_none() && matches!(error, thalweg::Error::Poisoned { .. }) {
+                return Err(self.fail(Failure::Abandoned { rank, seq, op: call.text() }));
+            }
+            return Err(self.keep.fate.failure().map_or(error.into(), |failure| Error::Failed(failure.clone())));
+        }
+        {
+            let mut state = lock(&self.state);
+            state.entered += 1;
+            state.pending.push_back(entry);
+            if collective {
+                state.log.push(call);
+            }
+        }
+        let code = match *lock(&self.comm) {
+            Some(Raw(comm)) => f(self.library, comm, self.stream.0),
+            None => SUCCESS, // `settle` finds it aborted
+        };
+        if let Err(reason) = self.settle(code, None) {
+            return Err(self.fail(Failure::Library { rank, seq, op: call.text(), reason }));
+        }
+        lock(&self.state).enqueued += 1;
+        Ok(())
+    }
+
+    /// Waits until what was called is done on the host. The error says what NCCL reports; if the ranks
+    /// have failed meanwhile, nobody reads it.
+    fn settle(&self, mut code: Code, deadline: Option<Instant>) -> Result<(), String> {
+        // The calls of an operation say themselves when they are done, which is the usual case.
+        let mut ask = deadline.is_some();
+        for round in 0u32.. {
+            match code {
+                SUCCESS if !ask => return if lock(&self.comm).is_some() { Ok(()) } else { Err(ABORTED.to_owned()) },
+                SUCCESS | IN_PROGRESS => {}
+                _ => return Err(self.library.meaning(code)),
+            }
+            if self.keep.fate.failure().is_some() {
+                return Err(ABORTED.to_owned());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err("the ranks do not come together in time".to_owned());
+            }
+            match round {
+                0..100 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(50)),
+            }
+            code = self.asynchronous().ok_or(ABORTED)?;
+            ask = false;
+        }
+        Ok(())
+    }
+
+    /// What NCCL says of the communicator; `None` if it is aborted.
+    fn asynchronous(&self) -> Option<Code> {
+        let comm = lock(&self.comm);
+        let Raw(raw) = (*comm)?;
+        let mut state = SUCCESS;
+        // SAFETY: The communicator is not destroyed, because its lock is held. The call stores one
+        // number in `state`.
+        let code = unsafe { (self.library.async_error)(raw, &mut state) };
+        Some(if code == SUCCESS { state } else { code })
+    }
+
+    /// The thread of the watchdog.
+    fn watch(&self) {
+        self.patrol();
+        let mut state = lock(&self.state);
+        state.ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Looks after the operations until the communicator is dropped and they are done, or the ranks
+    /// have failed.
+    fn patrol(&self) {
+        // SAFETY: Streams of thalweg are never destroyed, and it captures on streams of its own.
+        let stream = match unsafe { ForeignStream::from_raw(self.device, self.stream.0) } {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.fail(Failure::Library {
+                    rank: self.keep.rank,
+                    seq: 0,
+                    op: "the start".into(),
+                    reason: error.to_string(),
+                });
+                return;
+            }
+        };
+        let mut marks: VecDeque<(u64, Event<PinnedBuffer<u8>>)> = VecDeque::new();
+        let (mut marked, mut done) = (0, 0);
+        let mut peers = Peers::new(self.keep.size);
+        let mut since = Instant::now();
+        let tick = TICK * (1 + self.keep.size as u32 / 16);
+        loop {
+            let (leaving, entered, enqueued) = {
+                let state = lock(&self.state);
+                let short = if state.leaving { Duration::from_millis(1) } else { tick };
+                let waited = self.changed.wait_timeout(state, short).unwrap_or_else(PoisonError::into_inner);
+                (waited.0.leaving, waited.0.entered, waited.0.enqueued)
+            };
+            if self.keep.fate.failure().is_some() {
+                return;
+            }
+            if enqueued > marked
+                && marks.len() < MARKS
+                && let Ok(event) = self.mark(&stream)
+            {
+                marks.push_back((enqueued, event));
+                marked = enqueued;
+            }
+            while let Some((count, event)) = marks.pop_front() {
+                match event.is_ready() {
+                    Ok(true) => {
+                        lock(&self.state).pending.drain(..(count - done) as usize);
+                        done = count;
+                        since = Instant::now();
+                    }
+                    Ok(false) => {
+                        marks.push_front((count, event));
+                        break;
+                    }
+                    Err(_) => break, // the device has failed, which is noticed below
+                }
+            }
+            if entered == done {
+                since = Instant::now();
+            }
+            if let Err(failure) = self.inspect(&mut peers, since) {
+                // The failure of another rank may have come first.
+                self.fail(failure);
+                return;
+            }
+            if leaving && entered == done {
+                self.end();
+                return;
+            }
+        }
+    }
+
+    /// An event behind what is on the stream.
+    fn mark(&self, stream: &ForeignStream) -> thalweg::Result<Event<PinnedBuffer<u8>>> {
+        stream.enter(|s| Ok(s.record(s.bind(PinnedBuffer::empty(self.device))?)?))
+    }
+
+    /// Talks with the other ranks, and looks for what may be wrong.
+    fn inspect(&self, peers: &mut Peers, since: Instant) -> Result<(), Failure> {
+        let Keep { rank, size, .. } = *self.keep;
+        let Some(engine) = &self.keep.engine else { return Ok(()) };
+        let link = engine.link();
+        let now = Instant::now();
+        let (count, told) = {
+            let log = &lock(&self.state).log;
+            (log.count(), log.encode())
+        };
+        if peers.told != Some(count) || peers.spoken.elapsed() > SILENCE / 4 {
+            (peers.told, peers.spoken) = (Some(count), now);
+            let head = Head { call: Call { code: CallCode::Log, ..bye().call }, seq: 0, step: 0, len: told.len() };
+            let told = Arc::from(told);
+            for peer in (0..size).filter(|&peer| peer != rank && peers.known[peer].gone.is_none()) {
+                link.send(peer, &head, &told);
+            }
+        }
+        for (peer, known) in peers.known.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
+            while known.gone.is_none() && link.arrived(peer) {
+                known.heard = now;
+                match link.head(peer, now + END) {
+                    Ok(head) if head.call.code == CallCode::Bye => known.gone = Some(Some(head.seq)),
+                    Ok(head) if head.call.code == CallCode::Log && head.len <= 4096 => {
+                        let mut bytes = vec![0; head.len];
+                        let read = link.body(peer, &mut bytes, now + END).ok().and_then(|()| Said::decode(&bytes));
+                        let garbled = || Failure::Garbled { rank: peer, reason: "a log of no known form".into() };
+                        known.said = Some(read.ok_or_else(garbled)?);
+                    }
+                    Ok(_) => return Err(Failure::Garbled { rank: peer, reason: "a message that is no log".into() }),
+                    Err(Trouble::Garbled(reason)) => return Err(Failure::Garbled { rank: peer, reason }),
+                    Err(Trouble::Aborted | Trouble::Late) => break,
+                    Err(Trouble::Closed) => known.gone = Some(None),
+                }
+            }
+        }
+        let state = lock(&self.state);
+        for known in &peers.known {
+            let Some(said) = &known.said else { continue };
+            if let Some((seq, own, theirs)) = state.log.difference(said) {
+                let others = peers
+                    .known
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(peer, known)| Some((peer, known.said.as_ref()?.at(seq)?.text())));
+                let mut calls: Vec<(usize, String)> = others.collect();
+                calls.push((rank, own.text()));
+                if theirs.is_none() {
+                    let earlier = "and an operation before it differs";
+                    calls.iter_mut().for_each(|(_, call)| *call = format!("{call}, {earlier}"));
+                }
+                return Err(mismatch(seq, calls));
+            }
+        }
+        let Some(Entry { seq, call, peers: needed }) = state.pending.front() else { return Ok(()) };
+        let (seq, op) = (*seq, call.text());
+        let needs = |peer: usize| peer != rank && needed.as_ref().is_none_or(|needed| needed.contains(&peer));
+        for (peer, known) in peers.known.iter().enumerate().filter(|(peer, _)| needs(*peer)) {
+            match known.gone {
+                Some(Some(count)) if needed.is_none() && count < seq => {
+                    return Err(Failure::LeftEarly { rank: peer, seq, op });
+                }
+                Some(None) => return Err(Failure::Gone { rank: peer, seq, op }),
+                _ => {}
+            }
+        }
+        let behind = |known: &Known| known.said.as_ref().is_none_or(|said| said.count < seq);
+        let late = |test: &dyn Fn(&Known) -> bool| -> Vec<usize> {
+            let late = peers.known.iter().enumerate().filter(|(peer, known)| needs(*peer) && test(known));
+            late.map(|(peer, _)| peer).collect()
+        };
+        let waited = self.keep.options.timeout;
+        if since.elapsed() >= waited {
+            // Those that have not called it; if all have, those that say nothing any more; else all.
+            let mut lagging = if needed.is_none() { late(&behind) } else { Vec::new() };
+            if lagging.is_empty() {
+                lagging = late(&|known: &Known| known.heard.elapsed() > SILENCE);
+            }
+            if lagging.is_empty() {
+                lagging = late(&|_: &Known| true);
+            }
+            return Err(Failure::Timeout { seq, op, lagging, waited });
+        }
+        drop(state);
+        if self.device.usable().is_err() {
+            return Err(Failure::Abandoned { rank, seq, op });
+        }
+        match self.asynchronous() {
+            Some(SUCCESS | IN_PROGRESS) | None => Ok(()),
+            Some(code) => Err(Failure::Library { rank, seq, op, reason: self.library.meaning(code) }),
+        }
+    }
+
+    /// Ends the communicator after its last operation.
+    fn end(&self) {
+        let count = lock(&self.state).log.count();
+        if let Some(engine) = &self.keep.engine {
+            let none: Arc<[u8]> = Arc::new([]);
+            for peer in (0..self.keep.size).filter(|&peer| peer != self.keep.rank) {
+                engine.link().send(peer, &Head { seq: count, ..bye() }, &none);
+            }
+        }
+        let code = match *lock(&self.comm) {
+            // SAFETY: The communicator is not destroyed, because its lock is held. All its operations
+            // are done, and no more come.
+            Some(Raw(comm)) => unsafe { (self.library.finalize)(comm) },
+            None => return,
+        };
+        let finalized = self.settle(code, Some(Instant::now() + END));
+        if finalized.is_err() {
+            return self.abort();
+        }
+        if let Some(Raw(comm)) = lock(&self.comm).take() {
+            // SAFETY: It is finalized, and it was taken out of its place, so nobody uses it again.
+            _ = unsafe { (self.library.destroy)(comm) };
+        }
+    }
+}
+
+/// What the calls say once the communicator is aborted. The failure of the ranks is there before it.
+const ABORTED: &str = "the communicator is aborted";
+
+impl Abort for Shared {
+    fn abort(&self) {
+        let until = Instant::now() + END;
+        let mut comm = loop {
+            match self.comm.try_lock() {
+                Ok(comm) => break comm,
+                Err(TryLockError::Poisoned(comm)) => break comm.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(Duration::from_micros(200)),
+                Err(TryLockError::WouldBlock) => {
+                    // Its memory may be in use as long as the thread is inside NCCL.
+                    let cause = self.keep.fate.failure().map(Failure::to_string).unwrap_or_default();
+                    eprintln!("thalweg: {cause}; a thread does not come back from NCCL, so the process ends");
+                    std::process::abort();
+                }
+            }
+        };
+        if let Some(Raw(raw)) = comm.take() {
+            // SAFETY: It was taken out of its place, and no thread is inside NCCL with it, because the
+            // lock is held. So nobody uses it again.
+            _ = unsafe { (self.library.abort)(raw) };
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// What this rank knows of the others.
+struct Peers {
+    known: Vec<Known>,
+    /// How many of its calls this rank told last, and when.
+    told: Option<u64>,
+    spoken: Instant,
+}
+
+struct Known {
+    said: Option<Said>,
+    heard: Instant,
+    /// It has left after this many operations, or it is gone.
+    gone: Option<Option<u64>>,
+}
+
+impl Peers {
+    fn new(size: usize) -> Self {
+        let spoken = Instant::now();
+        let known = (0..size).map(|_| Known { said: None, heard: spoken, gone: None }).collect();
+        Self { known, told: None, spoken }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NCCL {} on {}", library::version(self.library.version), self.device)
+    }
+}

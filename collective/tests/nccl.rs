@@ -1,0 +1,288 @@
+//! What goes wrong on two GPUs over NCCL: as threads of one process, and as processes that are killed
+//! and stopped. A device that has failed stays so, so each fault has processes of its own: this binary
+//! starts itself again. Without two GPUs the tests cover nothing and say so.
+
+#![cfg(unix)]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::children::{RANK_OF, Ranks};
+use support::{LONG, gpus, options};
+use thalweg::{At, Device, LiveBrand, stream_tags};
+use thalweg_collective::{Backend, Comm, Error, Options, Result, Store, Sum, World, ranks};
+
+stream_tags!(Reduce, Compute);
+
+const NCCL: (&str, &str) = ("THALWEG_COLLECTIVE_BACKEND", "nccl");
+const TIMEOUT: (&str, &str) = ("THALWEG_COLLECTIVE_TIMEOUT", "3");
+
+/// A process that a test started: one rank, or both as threads. Does nothing in the test run itself.
+#[test]
+fn rank() {
+    let Ok(scenario) = std::env::var(RANK_OF) else { return };
+    if let Some(scenario) = scenario.strip_prefix("threads ") {
+        return threads(scenario);
+    }
+    let world = World::from_env().unwrap();
+    let store = world.store().reconnected().unwrap();
+    let device = Device::cuda(world.local_rank()).unwrap();
+    device.scope(|rank| {
+        let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
+        assert_eq!(comm.backend(), Backend::Nccl);
+        let outcome = run(&scenario, &mut comm, Some(&store));
+        println!("SAYS {}", ending(&comm, outcome));
+    });
+}
+
+/// Both ranks in this process.
+fn threads(scenario: &str) {
+    let options = Options { backend: Backend::Nccl, ..options(Duration::from_secs(3)) };
+    let started = std::panic::catch_unwind(|| {
+        ranks(&gpus().unwrap(), options, |rank, world| {
+            let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
+            let outcome = run(scenario, &mut comm, None);
+            println!("SAYS {} {}", rank.index(), ending(&comm, outcome));
+        })
+    });
+    println!("SAYS {}", if started.is_ok() { "both end" } else { "one panics" });
+}
+
+fn ending<S: LiveBrand>(comm: &Comm<S>, outcome: Result<String>) -> String {
+    match outcome.map_err(|error| comm.explain(error)) {
+        Ok(said) => said,
+        Err(Error::Failed(failure)) => {
+            let device = comm.stream().device();
+            assert!(matches!(device.usable(), Err(thalweg::Error::Poisoned { .. })), "nobody reads a partial sum");
+            format!("failed: {failure}")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+type C<'r> = Comm<At<'r, Reduce>>;
+
+fn sum(comm: &mut C<'_>, n: usize) -> Result<()> {
+    let mut x = comm.stream().alloc_zeroed::<f32>(n)?;
+    comm.all_reduce_in_place(Sum, &mut x)
+}
+
+/// Waits until the ranks have failed, and gives that as the error.
+fn until_failed(comm: &C<'_>) -> Result<String> {
+    let started = Instant::now();
+    while comm.failure().is_none() {
+        assert!(started.elapsed() < LONG, "the ranks do not fail");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(Error::Failed(comm.failure().unwrap().clone()))
+}
+
+fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String> {
+    let rank = comm.rank();
+    let s = comm.stream();
+    comm.barrier()?;
+    comm.synchronize()?;
+    match scenario {
+        // Buffers are dropped at once; what is read must be right, and the same on both ranks.
+        "sums" => {
+            let mut hash = 0u64;
+            for n in [1, 1000, 100_003, 3_000_000] {
+                for round in 0..20 {
+                    let own: Vec<f32> = (0..n).map(|i| 1.0 / (1 + (i * 7 + rank * 13 + round) % 1009) as f32).collect();
+                    let mut x = s.upload_blocking(&own)?;
+                    comm.all_reduce_in_place(Sum, &mut x)?;
+                    let mut y = s.alloc::<f32>(n)?;
+                    comm.all_reduce(Sum, &x, &mut y)?;
+                    drop(x);
+                    s.fill(&mut s.alloc::<f32>(n)?, 7.0)?;
+                    let peer: Vec<f32> =
+                        (0..n).map(|i| 1.0 / (1 + (i * 7 + (1 - rank) * 13 + round) % 1009) as f32).collect();
+                    let sums = s.read_blocking(&y)?;
+                    assert!(sums.iter().zip(own.iter().zip(&peer)).all(|(v, (a, b))| *v == 2.0 * (a + b)), "{n}");
+                    hash = sums.iter().fold(hash, |hash, v| hash.rotate_left(5).wrapping_add(v.to_bits().into()));
+                }
+            }
+            Ok(format!("{hash:016x}"))
+        }
+        // Without a wait on the host between the operations.
+        "forever" => {
+            let mut x = s.alloc_zeroed::<f32>(16 << 20)?;
+            loop {
+                for _ in 0..8 {
+                    comm.all_reduce_in_place(Sum, &mut x)?;
+                }
+                comm.synchronize()?;
+                store.unwrap().add("sums", 1)?;
+            }
+        }
+        "length" => sum(comm, 1000 + rank).and_then(|()| until_failed(comm)),
+        "operation" => {
+            match rank {
+                0 => sum(comm, 1000)?,
+                _ => comm.broadcast(0, &mut s.alloc_zeroed::<f32>(1000)?)?,
+            }
+            until_failed(comm)
+        }
+        "order" => {
+            let (mut x, mut y) = (s.alloc_zeroed::<f32>(5000)?, s.alloc_zeroed::<u8>(77)?);
+            match rank {
+                0 => comm.all_reduce_in_place(Sum, &mut x).and_then(|()| comm.broadcast(0, &mut y))?,
+                _ => comm.broadcast(0, &mut y).and_then(|()| comm.all_reduce_in_place(Sum, &mut x))?,
+            }
+            until_failed(comm)
+        }
+        "late" => {
+            sum(comm, 100)?;
+            match rank {
+                0 => sum(comm, 200).and_then(|()| comm.synchronize()).map(|()| "no failure".to_owned()),
+                _ => until_failed(comm),
+            }
+        }
+        "leaves" if rank == 1 => Ok("left".to_owned()),
+        "leaves" => sum(comm, 200).and_then(|()| until_failed(comm)),
+        "panics" if rank == 1 => panic!("on purpose"),
+        "panics" => sum(comm, 200).and_then(|()| until_failed(comm)),
+        "message" => {
+            let mut x = s.alloc_zeroed::<u8>(400)?;
+            match rank {
+                0 => comm.send(1, &x)?,
+                _ => comm.receive(0, x.slice_mut(..300).map_err(thalweg::Error::from)?)?,
+            }
+            until_failed(comm)
+        }
+        "device" => {
+            if rank == 1 {
+                s.device().fail("on purpose");
+            }
+            sum(comm, 200).and_then(|()| until_failed(comm))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
+    let mut ranks = Ranks::start(scenario, 2, &[&[NCCL], environment].concat());
+    [ranks.said(0), ranks.said(1)]
+}
+
+fn as_threads(scenario: &str) -> Vec<String> {
+    let mut said: Vec<String> =
+        Ranks::start(&format!("threads {scenario}"), 1, &[]).said(0).lines().map(str::to_owned).collect();
+    said.sort();
+    said
+}
+
+#[test]
+fn sums_are_right_and_the_same() {
+    if gpus().is_none() {
+        return;
+    }
+    let [a, b] = processes("sums", &[]);
+    assert_eq!(a.len(), 16, "{a}");
+    assert_eq!(a, b);
+    assert_eq!(processes("sums", &[("THALWEG_COLLECTIVE_COMPARE", "1")]), [a.clone(), b]);
+    assert_eq!(as_threads("sums"), [format!("0 {a}"), format!("1 {a}"), "both end".to_owned()]);
+}
+
+#[test]
+fn calls_that_differ_are_named() {
+    if gpus().is_none() {
+        return;
+    }
+    for (scenario, a, b) in [
+        ("length", "all-reduce (sum) of 1000 x f32", "all-reduce (sum) of 1001 x f32"),
+        ("operation", "all-reduce (sum) of 1000 x f32", "broadcast of 1000 x f32 from rank 0"),
+        ("order", "all-reduce (sum) of 5000 x f32", "broadcast of 77 x u8 from rank 0"),
+    ] {
+        let text = format!("failed: operation 2 differs on ranks 0 and 1: rank 0 calls {a}, rank 1 calls {b}");
+        assert_eq!(processes(scenario, &[]), [text.clone(), text.clone()], "{scenario}");
+        assert_eq!(processes(scenario, &[("THALWEG_COLLECTIVE_COMPARE", "1")]), [text.clone(), text.clone()]);
+        assert_eq!(as_threads(scenario), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+    }
+    let said = as_threads("message");
+    assert!(said[0].contains("rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8"), "{said:?}");
+    assert_eq!(said[0][2..], said[1][2..]);
+}
+
+#[test]
+fn a_late_rank_is_named() {
+    if gpus().is_none() {
+        return;
+    }
+    let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 3s";
+    assert_eq!(processes("late", &[TIMEOUT]), [text, text]);
+    assert_eq!(as_threads("late"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+}
+
+#[test]
+fn a_rank_that_leaves_panics_or_fails_is_named() {
+    if gpus().is_none() {
+        return;
+    }
+    let left = "failed: rank 1 has dropped its communicator before operation 2, all-reduce (sum) of 200 x f32";
+    assert_eq!(processes("leaves", &[]), [left, "left"]);
+    assert_eq!(as_threads("leaves"), [format!("0 {left}"), "1 left".into(), "both end".into()]);
+    assert_eq!(as_threads("panics"), ["0 failed: rank 1 has panicked", "one panics"]);
+    let broken = "failed: rank 1 could not run operation 2, all-reduce (sum) of 200 x f32: its device has failed";
+    assert_eq!(processes("device", &[]), [broken, broken]);
+}
+
+/// Waits until the ranks are in the middle of their work.
+fn under_way(ranks: &Ranks) {
+    let started = Instant::now();
+    while ranks.store.add("sums", 0).unwrap() < 12 {
+        assert!(started.elapsed() < LONG, "the ranks do nothing");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    if gpus().is_none() {
+        return;
+    }
+    let mut ranks = Ranks::start("forever", 2, &[NCCL]);
+    under_way(&ranks);
+    let killed = Instant::now();
+    ranks.signal(1, "-KILL");
+    let said = ranks.said(0);
+    println!("{:?} after the kill: {said}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+    assert!(said.starts_with("failed: rank 1 is gone: operation "), "{said:?}");
+    assert!(said.ends_with(", all-reduce (sum) of 16777216 x f32, needs it"), "{said:?}");
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_learns_it() {
+    if gpus().is_none() {
+        return;
+    }
+    let mut ranks = Ranks::start("forever", 2, &[NCCL, TIMEOUT]);
+    under_way(&ranks);
+    ranks.signal(1, "-STOP");
+    let said = ranks.said(0);
+    assert!(said.starts_with("failed: rank 1 did not come to operation "), "{said:?}");
+    assert!(said.ends_with(", all-reduce (sum) of 16777216 x f32, within 3s"), "{said:?}");
+    ranks.signal(1, "-CONT");
+    assert_eq!(ranks.said(1), said);
+}
+
+/// Communicators that end give their memory back.
+#[test]
+fn communicators_leave_nothing() {
+    let Some(gpus) = gpus() else { return };
+    let options = Options { backend: Backend::Nccl, ..options(LONG) };
+    let mut free = Vec::new();
+    for _ in 0..5 {
+        ranks(&gpus, options, |rank, world| {
+            let mut comm = world.comm(rank.stream::<Compute>().unwrap()).unwrap();
+            let mut x = comm.stream().alloc_zeroed::<f32>(1 << 20).unwrap();
+            comm.all_reduce_in_place(Sum, &mut x).unwrap();
+            comm.synchronize().unwrap();
+        });
+        free.push(gpus[0].free_memory().unwrap() >> 20);
+    }
+    assert!(free[1].abs_diff(free[4]) < 16, "MiB free after each: {free:?}");
+}
