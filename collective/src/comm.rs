@@ -121,7 +121,7 @@ impl<S: LiveBrand> Comm<S> {
         self.stream.synchronize().map_err(|error| self.explain(error))
     }
 
-    fn healthy(&self) -> Result<()> {
+    pub(crate) fn healthy(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |failure| Err(Error::Failed(failure.clone())))
     }
 
@@ -230,6 +230,22 @@ impl<S: LiveBrand> Comm<S> {
     /// The ranks or the device have failed.
     pub fn barrier(&mut self) -> Result<()> {
         self.apart::<u8>(call::<u8>(Code::Barrier, None, 0), 0, None, None)
+    }
+
+    /// Compares a number of all ranks, such as a checksum of weights that must be the same everywhere.
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::Drift`] on every rank if the numbers differ; or the ranks or the device have failed.
+    pub fn compare(&mut self, what: &'static str, number: u64) -> Result<()> {
+        let s = self.stream;
+        let own = s.upload_blocking(&[number])?;
+        let mut all = s.alloc(self.size())?;
+        self.all_gather(&own, &mut all)?;
+        let all = s.read_blocking(&all).map_err(|error| self.explain(error))?;
+        let most = all.iter().find(|&&number| 2 * all.iter().filter(|&&other| other == number).count() > all.len());
+        let differing: Vec<usize> = (0..all.len()).filter(|&rank| Some(&all[rank]) != most).collect();
+        if differing.is_empty() { Ok(()) } else { Err(Error::Drift { what, differing }) }
     }
 
     /// Sends elements to another rank, which [receives](Self::receive) them. Two ranks that send to

@@ -42,6 +42,26 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// What must be the same on every rank differs.
+    #[error("{what} on {} differs from the others", ranks(differing))]
+    Drift {
+        /// What was compared.
+        what: &'static str,
+        /// The ranks that differ from most. All of them if no value is that of most ranks.
+        differing: Vec<usize>,
+    },
+    /// A gradient was handed to a pass that did not give it out.
+    #[error("gradient {gradient} is of another backward pass")]
+    OtherPass {
+        /// Its number.
+        gradient: usize,
+    },
+    /// A backward pass ended without this gradient.
+    #[error("gradient {gradient} was not handed in: a parameter without a gradient needs one of zeros")]
+    GradientMissing {
+        /// Its number.
+        gradient: usize,
+    },
     /// The lengths of the slices of an operation do not fit together.
     #[error("{op} of {from} elements into {to}: expected {expected}")]
     Length {

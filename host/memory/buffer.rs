@@ -93,6 +93,26 @@ impl<T: Plain> DeviceBuffer<T> {
         pieces
     }
 
+    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
+    /// and travel separately; [`join`](Self::join) makes one buffer of them again.
+    ///
+    /// # Errors
+    /// The lengths are not those of the whole buffer together. The buffer comes back.
+    pub fn cut(mut self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
+        let sum = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
+        if sum != Some(self.len) {
+            let given = sum.map_or("more than can be counted".to_owned(), |sum| sum.to_string());
+            let expected = format!("{}, the elements of the buffer", self.len);
+            return Err(Returned::new(Error::Parameter { name: "lens", given, expected }, self));
+        }
+        let owner = self.memory.take().share();
+        let starts = lens.iter().scan(0, |end, &len| {
+            *end += len;
+            Some(*end - len)
+        });
+        Ok(starts.zip(lens).map(|(start, &len)| self.part(start, len, owner.clone())).collect())
+    }
+
     fn part(&self, start: usize, len: usize, owner: Option<Arc<Split<DeviceBlock>>>) -> Self {
         Self {
             addr: self.addr + (start * size_of::<T>()) as u64,
@@ -126,6 +146,27 @@ impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
     /// work of the other pieces.
     pub fn split(self, n: usize) -> Vec<Self> {
         split::split_on(self, n, DeviceBuffer::split)
+    }
+
+    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
+    /// and travel separately.
+    ///
+    /// ```
+    /// use thalweg::{Device, DeviceBuffer, On, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let mut pieces = work.upload_blocking(&[1u32, 2, 3, 4, 5])?.cut(&[1, 4])?;
+    /// work.fill(&mut pieces[0], 9)?;
+    /// let whole = On::<Work, DeviceBuffer<u32>>::join(pieces)?;
+    /// assert_eq!(work.read_blocking(&whole)?, [9, 2, 3, 4, 5]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The lengths are not those of the whole buffer together. The buffer comes back.
+    pub fn cut(self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
+        split::cut_on(self, |buffer| buffer.cut(lens))
     }
 
     /// Joins pieces of one allocation, in order, into one buffer.

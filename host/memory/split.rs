@@ -34,6 +34,18 @@ pub(crate) fn split_on<S: LiveBrand, L: LeafResource>(
     pieces // if `n` is 0, the buffer is dropped on its stream
 }
 
+/// The pieces, or the whole buffer again.
+type Cut<P> = Result<Vec<P>, Returned<P>>;
+
+/// Cuts a buffer on a stream with the `cut` of its idle form.
+pub(crate) fn cut_on<S: LiveBrand, L: LeafResource>(buffer: On<S, L>, cut: impl FnOnce(L) -> Cut<L>) -> Cut<On<S, L>> {
+    let stream = buffer.stream();
+    match cut(buffer.into_leaf()) {
+        Ok(pieces) => Ok(pieces.into_iter().map(|piece| On::new(piece, stream)).collect()),
+        Err(r) => Err(Returned::new(r.error, On::new(r.value, stream))),
+    }
+}
+
 /// Joins pieces on a stream with the `join` of their idle form.
 pub(crate) fn join_on<S: LiveBrand, L: LeafResource>(
     pieces: Vec<On<S, L>>,

@@ -1,0 +1,285 @@
+//! Gradients that are reduced while the backward pass goes on.
+//!
+//! All gradients of a model lie in one flat buffer, and each has its place there. Neighbours make a
+//! bucket. The backward pass gets the gradients as values, and hands each in once nothing more writes
+//! to it. With the last one of a bucket, the bucket goes to the communicator's stream and is reduced
+//! there, beside the rest of the pass.
+//!
+//! Buckets are reduced in their own order, not in the order in which they fill. So ranks that run their
+//! layers in another order still call the same operations.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
+
+use crate::comm::Comm;
+use crate::element::{Element, Mean, Reduction};
+use crate::error::{Error, Result};
+
+/// How many bytes a bucket has at most, unless a single gradient has more.
+///
+/// Few bytes use the connection badly; many leave much to do after the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketSizes {
+    /// Of the bucket that is reduced first: it is small, so that the reduction begins early.
+    pub first: usize,
+    /// Of each other bucket.
+    pub others: usize,
+}
+
+impl Default for BucketSizes {
+    /// 1 MiB, then 25 MiB.
+    fn default() -> Self {
+        Self { first: 1 << 20, others: 25 << 20 }
+    }
+}
+
+/// The flat gradients of a model, ordered by stream `S`. They dereference to the whole slice.
+///
+/// The first gradient of the buffer is that of the first parameter. The backward pass ends with it, so
+/// buckets are counted from the end of the buffer.
+#[must_use = "gradients are memory"]
+pub struct Gradients<S: LiveBrand, T: Element> {
+    flat: On<S, DeviceBuffer<T>>,
+    plan: Plan,
+}
+
+/// Where gradients and buckets lie in the flat buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    lens: Vec<usize>,
+    /// The gradients of each bucket, in the order in which buckets are reduced.
+    buckets: Vec<Range<usize>>,
+    /// The bucket of each gradient.
+    of: Vec<usize>,
+}
+
+impl Plan {
+    fn new(lens: &[usize], element: usize, sizes: BucketSizes) -> Self {
+        let (mut buckets, mut of): (Vec<Range<usize>>, _) = (Vec::new(), vec![0; lens.len()]);
+        let mut bytes = 0usize;
+        for (k, len) in lens.iter().enumerate().rev() {
+            let more = len.saturating_mul(element);
+            let most = if buckets.len() == 1 { sizes.first } else { sizes.others };
+            match buckets.last_mut() {
+                Some(bucket) if bytes.saturating_add(more) <= most => {
+                    bucket.start = k;
+                    bytes += more;
+                }
+                _ => {
+                    buckets.push(k..k + 1);
+                    bytes = more;
+                }
+            }
+            of[k] = buckets.len() - 1;
+        }
+        Self { lens: lens.to_vec(), buckets, of }
+    }
+
+    /// The elements of a bucket in the flat buffer.
+    fn elements(&self, bucket: usize) -> Range<usize> {
+        let Range { start, end } = self.buckets[bucket].clone();
+        let before: usize = self.lens[..start].iter().sum();
+        before..before + self.lens[start..end].iter().sum::<usize>()
+    }
+}
+
+impl<S: LiveBrand, T: Element> Gradients<S, T> {
+    /// Makes memory for gradients of these lengths, zeroed. They are in the order of the parameters, so
+    /// the backward pass makes the last one first.
+    ///
+    /// # Errors
+    /// There is no memory, or the device has failed.
+    pub fn new(stream: &Stream<S>, lens: &[usize], sizes: BucketSizes) -> Result<Self> {
+        let flat = stream.alloc_zeroed(lens.iter().sum())?;
+        Ok(Self { flat, plan: Plan::new(lens, size_of::<T>(), sizes) })
+    }
+
+    /// The elements of each bucket, in the order in which they are reduced.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<Range<usize>> {
+        (0..self.plan.buckets.len()).map(|bucket| self.plan.elements(bucket)).collect()
+    }
+}
+
+impl<S: LiveBrand, T: Element> Deref for Gradients<S, T> {
+    type Target = DeviceSlice<S, T>;
+    fn deref(&self) -> &DeviceSlice<S, T> {
+        &self.flat
+    }
+}
+
+impl<S: LiveBrand, T: Element> DerefMut for Gradients<S, T> {
+    fn deref_mut(&mut self) -> &mut DeviceSlice<S, T> {
+        &mut self.flat
+    }
+}
+
+impl<S: LiveBrand, T: Element> fmt::Debug for Gradients<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} gradients of {} elements in {} buckets",
+            self.plan.lens.len(),
+            self.len(),
+            self.plan.buckets.len()
+        )
+    }
+}
+
+/// The gradient of one parameter, in its place in a bucket. [`Backward::put`] takes it by value: what
+/// is being reduced can be neither read nor written.
+#[must_use = "a gradient that is not handed in keeps its bucket from being reduced"]
+pub struct Grad<S: LiveBrand, T: Element> {
+    pass: u64,
+    index: usize,
+    memory: On<S, DeviceBuffer<T>>,
+}
+
+impl<S: LiveBrand, T: Element> Deref for Grad<S, T> {
+    type Target = DeviceSlice<S, T>;
+    fn deref(&self) -> &DeviceSlice<S, T> {
+        &self.memory
+    }
+}
+
+impl<S: LiveBrand, T: Element> DerefMut for Grad<S, T> {
+    fn deref_mut(&mut self) -> &mut DeviceSlice<S, T> {
+        &mut self.memory
+    }
+}
+
+impl<S: LiveBrand, T: Element> fmt::Debug for Grad<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Grad(number {}, {} elements)", self.index, self.memory.len())
+    }
+}
+
+/// A backward pass whose gradients become their means over the ranks: see [`Comm::backward`].
+#[must_use = "`finish` gives the gradients back"]
+pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element> {
+    comm: &'c mut Comm<C>,
+    stream: Stream<S>,
+    plan: Plan,
+    pass: u64,
+    /// What has been handed in.
+    pieces: Vec<Option<On<S, DeviceBuffer<T>>>>,
+    /// How many gradients of each bucket are out.
+    out: Vec<usize>,
+    /// Each bucket with the event behind its own reduction.
+    reducing: VecDeque<Event<DeviceBuffer<T>>>,
+}
+
+impl<C: LiveBrand> Comm<C> {
+    /// Begins a backward pass. Returns the gradients in the order of their parameters, each to be handed
+    /// in with [`Backward::put`] after the last work that writes it. They hold what they held: the pass
+    /// stores them, or adds to them. To accumulate over several batches, keep them and hand them in with
+    /// the last batch; then they are reduced once.
+    ///
+    /// The communicator is borrowed until [`Backward::finish`], so no other operation comes between.
+    ///
+    /// # Errors
+    /// The ranks or the device have failed.
+    #[expect(clippy::type_complexity, reason = "a pass and its gradients")]
+    pub fn backward<S: LiveBrand, T: Element>(
+        &mut self,
+        gradients: Gradients<S, T>,
+    ) -> Result<(Backward<'_, C, S, T>, Vec<Grad<S, T>>)> {
+        static PASSES: AtomicU64 = AtomicU64::new(0);
+        let Gradients { flat, plan } = gradients;
+        self.healthy()?;
+        let (stream, pass) = (flat.stream(), PASSES.fetch_add(1, Ordering::Relaxed));
+        let pieces = flat.cut(&plan.lens).map_err(thalweg::Error::from)?;
+        let given = pieces.into_iter().enumerate().map(|(index, memory)| Grad { pass, index, memory }).collect();
+        let (pieces, out) = (plan.lens.iter().map(|_| None).collect(), plan.buckets.iter().map(Range::len).collect());
+        Ok((Backward { comm: self, stream, plan, pass, pieces, out, reducing: VecDeque::new() }, given))
+    }
+}
+
+impl<C: LiveBrand, S: LiveBrand, T: Element> Backward<'_, C, S, T>
+where
+    Mean: Reduction<T>,
+{
+    /// Hands a gradient in. With the last one of its bucket, and once the buckets before have been
+    /// reduced, the communicator's stream waits for the pass so far and reduces the bucket.
+    ///
+    /// # Errors
+    /// The gradient is of another pass, or the ranks or the device have failed.
+    pub fn put(&mut self, gradient: Grad<S, T>) -> Result<()> {
+        let Grad { pass, index, memory } = gradient;
+        if pass != self.pass {
+            return Err(Error::OtherPass { gradient: index });
+        }
+        self.pieces[index] = Some(memory);
+        self.out[self.plan.of[index]] -= 1;
+        while self.out.get(self.reducing.len()) == Some(&0) {
+            self.reduce(self.reducing.len())?;
+        }
+        Ok(())
+    }
+
+    fn reduce(&mut self, bucket: usize) -> Result<()> {
+        let pieces: Vec<_> = self.plan.buckets[bucket].clone().filter_map(|index| self.pieces[index].take()).collect();
+        let whole = On::<S, DeviceBuffer<T>>::join(pieces).map_err(thalweg::Error::from)?;
+        let mut whole = self.stream.hand(whole, &self.comm.stream()).map_err(thalweg::Error::from)?;
+        self.comm.all_reduce_in_place(Mean, &mut whole)?;
+        self.reducing.push_back(self.comm.stream().record(whole).map_err(thalweg::Error::from)?);
+        Ok(())
+    }
+
+    /// Ends the pass. `update` gets each bucket once its means are enqueued: its elements of the flat
+    /// buffer, and the means. The stream of the pass waits for a bucket when its update is called, so
+    /// the update of one bucket runs beside the reduction of the next.
+    ///
+    /// # Errors
+    /// A gradient has not been handed in; the error of `update`; or the ranks or the device have failed.
+    pub fn finish<E: From<Error>>(
+        mut self,
+        mut update: impl FnMut(Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
+    ) -> Result<Gradients<S, T>, E> {
+        if let Some(bucket) = self.out.iter().position(|&out| out > 0) {
+            let gradient = self.plan.buckets[bucket].clone().find(|&index| self.pieces[index].is_none());
+            return Err(Error::GradientMissing { gradient: gradient.unwrap_or_default() }.into());
+        }
+        let mut reduced = Vec::with_capacity(self.reducing.len());
+        for bucket in 0..self.plan.buckets.len() {
+            let Some(means) = self.reducing.pop_front() else { unreachable!("every full bucket is reduced") };
+            let means = self.stream.wait(means);
+            let mut means = means.map_err(|returned| self.comm.explain(thalweg::Error::from(returned)))?;
+            update(self.plan.elements(bucket), &mut means)?;
+            reduced.push(means);
+        }
+        reduced.reverse(); // the first bucket is the end of the buffer
+        let flat = match reduced.is_empty() {
+            true => self.stream.alloc(0).map_err(Error::from)?,
+            false => {
+                let joined = On::<S, DeviceBuffer<T>>::join(reduced);
+                joined.map_err(|returned| Error::from(thalweg::Error::from(returned)))?
+            }
+        };
+        Ok(Gradients { flat, plan: self.plan })
+    }
+}
+
+impl<C: LiveBrand, S: LiveBrand, T: Element> fmt::Debug for Backward<'_, C, S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backward({} of {} buckets are reduced)", self.reducing.len(), self.plan.buckets.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BucketSizes, Plan};
+
+    #[test]
+    fn buckets_are_counted_from_the_end() {
+        let sizes = BucketSizes { first: 8, others: 40 };
+        let plan = Plan::new(&[9, 1, 1, 20, 3, 1, 1], 4, sizes);
+        assert_eq!(plan.buckets, [5..7, 4..5, 3..4, 1..3, 0..1]);
+        assert_eq!(plan.of, [4, 3, 3, 2, 1, 0, 0]);
+        assert_eq!((plan.elements(0), plan.elements(3)), (34..36, 9..11));
+    }
+}

@@ -1,0 +1,69 @@
+//! The overlap pattern of several ranks: gradients are reduced while the backward pass goes on.
+
+use std::ops::Range;
+
+use thalweg::{DeviceSlice, LiveBrand};
+
+use crate::comm::Comm;
+use crate::element::{Element, Mean, Reduction};
+use crate::error::{Error, Result};
+use crate::gradients::{Backward, Grad, Gradients};
+
+/// Runs a step of data-parallel training: the mean of the gradients of all ranks is computed on the
+/// communicator's stream while `backward` goes on on the stream of the gradients.
+///
+/// `backward` gets the gradients in the order of the parameters, and hands each in with
+/// [`Backward::put`] once its last work is enqueued. `update` is called for each bucket of gradients
+/// with its elements of the flat buffer and their means; it runs beside the reduction of the next
+/// bucket. Every rank ends with the same bits.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_collective::overlap::data_parallel;
+/// use thalweg_collective::{BucketSizes, Error, Gradients, Options, Result, ranks};
+///
+/// stream_tags!(Compute, Reduce);
+/// let devices = [Device::new_cpu()?, Device::new_cpu()?];
+/// let learned = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+///     let compute = rank.stream::<Compute>()?;
+///     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+///     let mut weights = compute.upload_blocking(&[1.0f32, 2.0, 3.0])?;
+///     let mut gradients = Gradients::new(&compute, &[1, 2], BucketSizes::default())?; // of two parameters
+///     for step in 0..2 {
+///         gradients = data_parallel(
+///             &mut comm,
+///             gradients,
+///             |pass, grads| {
+///                 for mut grad in grads.into_iter().rev() {
+///                     compute.fill(&mut grad, (rank.index() + step) as f32)?; // work of the backward pass
+///                     pass.put(grad)?; // from here on nobody can read or write it
+///                 }
+///                 Ok(())
+///             },
+///             |elements, means| Ok::<_, Error>(compute.copy(means, weights.slice_mut(elements).unwrap())?),
+///         )?;
+///     }
+///     Ok(compute.read_blocking(&weights)?)
+/// });
+/// for weights in learned {
+///     assert_eq!(weights?, [1.5; 3]); // the mean of 1 and 2
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the device.
+/// The memory of the gradients is then freed.
+pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, E: From<Error>>(
+    comm: &mut Comm<C>,
+    gradients: Gradients<S, T>,
+    backward: impl FnOnce(&mut Backward<'_, C, S, T>, Vec<Grad<S, T>>) -> Result<(), E>,
+    update: impl FnMut(Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
+) -> Result<Gradients<S, T>, E>
+where
+    Mean: Reduction<T>,
+{
+    let (mut pass, grads) = comm.backward(gradients)?;
+    backward(&mut pass, grads)?;
+    pass.finish(update)
+}

@@ -1,0 +1,157 @@
+//! Gradients in buckets: their means, what is reduced beside what, and what is refused.
+
+mod support;
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use support::{LONG, Over, options, own_devices, run};
+use thalweg::{Device, stream_tags};
+use thalweg_collective::overlap::data_parallel;
+use thalweg_collective::{BucketSizes, Error, Gradients, Result, World, ranks};
+
+stream_tags!(Compute, Reduce);
+
+/// A gate that a host function waits for, and that a test opens.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+    /// Whether it was open within the time.
+    fn wait(&self) -> bool {
+        let open = self.0.0.lock().unwrap();
+        *self.0.1.wait_timeout_while(open, Duration::from_secs(20), |open| !*open).unwrap().0
+    }
+}
+
+const LENS: [usize; 6] = [5, 70, 3, 0, 40, 8];
+
+/// What rank `rank` has as element `i` of the flat gradient in a step.
+fn value(rank: usize, step: usize, i: usize) -> f32 {
+    ((rank * 31 + step * 7 + i * 13) % 101) as f32 / 3.0
+}
+
+fn mean(ranks: usize, step: usize, i: usize) -> f32 {
+    (1..ranks).fold(value(0, step, i), |sum, rank| sum + value(rank, step, i)) / ranks as f32
+}
+
+/// Each rank hands its gradients in in another order, and the buckets have all sizes from one gradient
+/// to all of them.
+#[test]
+fn every_rank_gets_the_means_in_any_order() {
+    for over in [Over::Memory, Over::Tcp] {
+        for sizes in [[0, 0], [1 << 10, 1 << 20], [40, 300]].map(|[first, others]| BucketSizes { first, others }) {
+            let results = run(over, &own_devices(3), options(LONG), |rank, world| -> Result<()> {
+                let compute = rank.stream::<Compute>()?;
+                let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+                let mut gradients = Gradients::new(&compute, &LENS, sizes)?;
+                let n = gradients.len();
+                for step in 0..4 {
+                    let (mut next, mut seen) = (n, 0);
+                    gradients = data_parallel(
+                        &mut comm,
+                        gradients,
+                        |pass, grads| {
+                            let mut grads: Vec<_> = grads.into_iter().map(Some).collect();
+                            for k in 0..LENS.len() {
+                                let k = if rank.index() == 0 { k } else { LENS.len() - 1 - k };
+                                let start: usize = LENS[..k].iter().sum();
+                                let mut grad = grads[k].take().expect("each once");
+                                let values: Vec<f32> =
+                                    (start..start + LENS[k]).map(|i| value(rank.index(), step, i)).collect();
+                                compute.write_blocking(&values, &mut grad)?;
+                                pass.put(grad)?;
+                            }
+                            Ok::<_, Error>(())
+                        },
+                        |elements, means| {
+                            assert_eq!((elements.end, means.len()), (next, elements.len()), "from the end on");
+                            next = elements.start;
+                            seen += elements.len();
+                            let expected: Vec<f32> = elements.map(|i| mean(3, step, i)).collect();
+                            assert_eq!(compute.read_blocking(means)?, expected);
+                            Ok(())
+                        },
+                    )?;
+                    assert_eq!(seen, n);
+                    assert!(compute.read_blocking(&gradients)?.iter().enumerate().all(|(i, v)| *v == mean(3, step, i)));
+                }
+                comm.synchronize()
+            });
+            results.into_iter().for_each(|result| result.unwrap());
+        }
+    }
+}
+
+/// The first bucket is reduced while the pass goes on: the last work of the pass waits for it. And the
+/// update of the first bucket runs before the second is reduced, which waits for that update.
+#[test]
+fn reduction_runs_beside_the_pass_and_updates_beside_reduction() {
+    let results = ranks(&own_devices(2), options(LONG), |rank, world| -> Result<()> {
+        let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
+        let mut comm = world.comm(reduce)?;
+        let gradients = Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes { first: 0, others: 0 })?;
+        let (reduced, updated) = (Gate::default(), Gate::default());
+        let (mut pass, mut grads) = comm.backward(gradients)?;
+        let (last, first) = (grads.pop().unwrap(), grads.pop().unwrap());
+        pass.put(last)?; // the bucket of the end of the buffer
+        let gate = reduced.clone();
+        reduce.launch_host(move || gate.open())?; // behind its reduction
+        let (gate, held) = (reduced.clone(), updated.clone());
+        compute.launch_host(move || assert!(gate.wait(), "the pass waits for its end before the reduction begins"))?;
+        // In front of the second reduction, on its stream.
+        reduce.launch_host(move || assert!(held.wait(), "the update waits for all buckets"))?;
+        pass.put(first)?;
+        let mut count = 0;
+        let gradients = pass.finish(|_, _| {
+            count += 1;
+            if count == 1 {
+                let gate = updated.clone();
+                compute.launch_host(move || gate.open())?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        assert_eq!((count, gradients.len()), (2, 20));
+        compute.synchronize()?;
+        comm.synchronize()
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+#[test]
+fn what_is_missing_or_of_another_pass_is_refused() {
+    let device = Device::cpu().unwrap();
+    device.scope(|rank| {
+        let compute = rank.stream::<Compute>().unwrap();
+        let mut comm = World::single().comm(rank.stream::<Reduce>().unwrap()).unwrap();
+        let gradients = || Gradients::<_, f32>::new(&compute, &[2, 3], BucketSizes::default()).unwrap();
+        let (mut pass, mut grads) = comm.backward(gradients()).unwrap();
+        pass.put(grads.remove(1)).unwrap();
+        let missing = pass.finish(|_, _| Ok::<_, Error>(())).map(drop).unwrap_err();
+        assert!(matches!(missing, Error::GradientMissing { gradient: 0 }), "{missing}");
+        let (mut pass, _new) = comm.backward(gradients()).unwrap();
+        let other = pass.put(grads.remove(0)).unwrap_err();
+        assert!(matches!(other, Error::OtherPass { gradient: 0 }), "{other}");
+    });
+}
+
+#[test]
+fn numbers_that_drift_are_named() {
+    let results = ranks(&own_devices(3), options(LONG), |rank, world| -> Result<String> {
+        let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+        comm.compare("the seed", 7)?;
+        let error = comm.compare("the checksum", (rank.index() / 2) as u64).unwrap_err();
+        let alone = comm.compare("the rank", rank.index() as u64).unwrap_err();
+        comm.synchronize()?;
+        Ok(format!("{error}; {alone}"))
+    });
+    for result in results {
+        let expected =
+            "the checksum on rank 2 differs from the others; the rank on ranks 0, 1 and 2 differs from the others";
+        assert_eq!(result.unwrap(), expected);
+    }
+}

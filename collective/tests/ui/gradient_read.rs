@@ -1,0 +1,21 @@
+//! A gradient that is read after it was handed in, while it may be reduced.
+use thalweg::{Device, stream_tags};
+use thalweg_collective::{BucketSizes, Error, Gradients, Result, World};
+
+stream_tags!(Compute, Reduce);
+
+fn main() -> Result<()> {
+    let device = Device::cpu()?;
+    let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
+    let mut comm = World::single().comm(reduce)?;
+    let gradients = Gradients::<_, f32>::new(&compute, &[8], BucketSizes::default())?;
+    let (mut pass, mut grads) = comm.backward(gradients)?;
+    let grad = grads.pop().expect("there is one");
+    compute.read_blocking(&grad)?; // fix
+    pass.put(grad)?;
+    compute.read_blocking(&grad)?; // bug
+    //~^ E0382 `grad`
+    let gradients = pass.finish(|_, _| Ok::<_, Error>(()))?;
+    compute.read_blocking(&gradients)?;
+    Ok(())
+}
