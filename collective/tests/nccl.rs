@@ -17,7 +17,7 @@ use thalweg_collective::{Backend, Comm, Error, Options, Result, Store, Sum, Worl
 stream_tags!(Reduce, Compute);
 
 const NCCL: (&str, &str) = ("THALWEG_COLLECTIVE_BACKEND", "nccl");
-const TIMEOUT: (&str, &str) = ("THALWEG_COLLECTIVE_TIMEOUT", "3");
+const TIMEOUT: (&str, &str) = ("THALWEG_COLLECTIVE_TIMEOUT", "8");
 
 /// A process that a test started: one rank, or both as threads. Does nothing in the test run itself.
 #[test]
@@ -39,7 +39,7 @@ fn rank() {
 
 /// Both ranks in this process.
 fn threads(scenario: &str) {
-    let options = Options { backend: Backend::Nccl, ..options(Duration::from_secs(3)) };
+    let options = Options { backend: Backend::Nccl, ..options(Duration::from_secs(8)) };
     let started = std::panic::catch_unwind(|| {
         ranks(&gpus().unwrap(), options, |rank, world| {
             let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
@@ -211,7 +211,7 @@ fn a_late_rank_is_named() {
     if gpus().is_none() {
         return;
     }
-    let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 3s";
+    let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 8s";
     assert_eq!(processes("late", &[TIMEOUT]), [text, text]);
     assert_eq!(as_threads("late"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
 }
@@ -264,7 +264,7 @@ fn a_stopped_rank_is_named_and_learns_it() {
     ranks.signal(1, "-STOP");
     let said = ranks.said(0);
     assert!(said.starts_with("failed: rank 1 did not come to operation "), "{said:?}");
-    assert!(said.ends_with(", all-reduce (sum) of 16777216 x f32, within 3s"), "{said:?}");
+    assert!(said.ends_with(", all-reduce (sum) of 16777216 x f32, within 8s"), "{said:?}");
     ranks.signal(1, "-CONT");
     assert_eq!(ranks.said(1), said);
 }

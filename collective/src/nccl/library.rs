@@ -106,8 +106,6 @@ functions! {
     fn async_error = ncclCommGetAsyncError(RawComm, *mut Code) -> Code;
     fn last_error = ncclGetLastError(RawComm) -> *const c_char;
     fn error_string = ncclGetErrorString(Code) -> *const c_char;
-    fn finalize = ncclCommFinalize(RawComm) -> Code;
-    fn destroy = ncclCommDestroy(RawComm) -> Code;
     fn abort = ncclCommAbort(RawComm) -> Code;
     fn group_start = ncclGroupStart() -> Code;
     fn group_end = ncclGroupEnd() -> Code;

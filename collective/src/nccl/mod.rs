@@ -46,10 +46,11 @@ use log::{Log, Said};
 const TICK: Duration = Duration::from_millis(20);
 /// Events of the watchdog under way at once.
 const MARKS: usize = 64;
-/// How long the end of a communicator may take, and how long an abort waits for a thread inside NCCL.
+/// How long a rank that ends waits for the others, and how long an abort waits for a thread inside NCCL.
 const END: Duration = Duration::from_secs(10);
-/// How long the drop of a communicator waits for its operations. Then they go on without it.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long the drop of a communicator waits for its operations and for the other ranks. Then they go on
+/// without it.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a rank may say nothing before it counts as one that has stopped.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -62,7 +63,7 @@ pub(crate) struct Nccl {
 
 struct Shared {
     library: &'static Library,
-    /// `None` once it is aborted or destroyed.
+    /// `None` once it is aborted.
     comm: Mutex<Option<Raw>>,
     stream: Raw,
     device: Device,
@@ -420,7 +421,7 @@ impl Shared {
         let mut marks: VecDeque<(u64, Event<PinnedBuffer<u8>>)> = VecDeque::new();
         let (mut marked, mut done) = (0, 0);
         let mut peers = Peers::new(self.keep.size);
-        let mut since = Instant::now();
+        let (mut since, mut left) = (Instant::now(), None);
         let tick = TICK * (1 + self.keep.size as u32 / 16);
         loop {
             let (leaving, entered, enqueued) = {
@@ -462,8 +463,15 @@ impl Shared {
                 return;
             }
             if leaving && entered == done {
-                self.end();
-                return;
+                let since = *left.get_or_insert_with(|| {
+                    self.leave();
+                    Instant::now()
+                });
+                // A peer may still read memory of this communicator until its own operations are done.
+                if peers.have_left(self.keep.rank) || since.elapsed() > END {
+                    // Not `ncclCommDestroy`, which waits for all ranks of the machine.
+                    return self.abort();
+                }
             }
         }
     }
@@ -566,28 +574,14 @@ impl Shared {
         }
     }
 
-    /// Ends the communicator after its last operation.
-    fn end(&self) {
+    /// Tells the others that no more operations come from this rank.
+    fn leave(&self) {
         let count = lock(&self.state).log.count();
         if let Some(engine) = &self.keep.engine {
             let none: Arc<[u8]> = Arc::new([]);
             for peer in (0..self.keep.size).filter(|&peer| peer != self.keep.rank) {
                 engine.link().send(peer, &Head { seq: count, ..bye() }, &none);
             }
-        }
-        let code = match *lock(&self.comm) {
-            // SAFETY: The communicator is not destroyed, because its lock is held. All its operations
-            // are done, and no more come.
-            Some(Raw(comm)) => unsafe { (self.library.finalize)(comm) },
-            None => return,
-        };
-        let finalized = self.settle(code, Some(Instant::now() + END));
-        if finalized.is_err() {
-            return self.abort();
-        }
-        if let Some(Raw(comm)) = lock(&self.comm).take() {
-            // SAFETY: It is finalized, and it was taken out of its place, so nobody uses it again.
-            _ = unsafe { (self.library.destroy)(comm) };
         }
     }
 }
@@ -640,6 +634,11 @@ impl Peers {
         let spoken = Instant::now();
         let known = (0..size).map(|_| Known { said: None, heard: spoken, gone: None }).collect();
         Self { known, told: None, spoken }
+    }
+
+    /// Whether all others have left or are gone.
+    fn have_left(&self, rank: usize) -> bool {
+        self.known.iter().enumerate().all(|(peer, known)| peer == rank || known.gone.is_some())
     }
 }
 
