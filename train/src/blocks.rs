@@ -9,7 +9,7 @@ use thalweg_kernels::train::{
     Attention, AttentionBackward, GROUPS, attention, attention_backward, gelu, gelu_backward,
 };
 
-use crate::layers::{Gradients, Weights};
+use crate::layers::{Gradients, Target, Weights};
 use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
 
@@ -258,12 +258,12 @@ impl Blocks {
         batch: &Sequences<'_, S>,
         a: &ActivationsOn<S, E>,
         scratch: &mut ScratchOn<S, E>,
-        (flat, add): (&mut DeviceSlice<S, f32>, bool),
+        (to, add): (&mut dyn Target<S>, bool),
     ) -> thalweg::Result<()> {
         let &Shape { width, heads, depth, gelu: form, .. } = &self.shape;
         let &Sequences { rows, prefix, cu_seqlens } = batch;
         let n = rows * width;
-        let mut g = Gradients { flat, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to, parts: &mut scratch.parts, add };
         let (dx, dn) = (scratch.dx.slice_mut(..n)?, scratch.dn.slice_mut(..n)?);
         let stats = |k: usize| a.stats[k].slice(..2 * rows);
         self.norm.backward(s, w, rows, [dn, a.x[depth].slice(..n)?, stats(2 * depth)?], &mut g, (false, dx))?;

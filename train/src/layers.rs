@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
@@ -49,9 +49,35 @@ impl<S, E> Clone for Weights<'_, S, E> {
 }
 impl<S, E> Copy for Weights<'_, S, E> {}
 
-/// The flat gradients of a model, and room for partial sums.
+/// Where a backward pass stores the gradients of weights, by their places in the flat buffer.
+pub(crate) trait Target<S> {
+    /// Returns the gradients of a place.
+    fn at(&mut self, place: &Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, f32>>;
+
+    /// Returns the gradients of two places, of which the second lies behind the first.
+    fn both(&mut self, first: &Range<usize>, second: &Range<usize>) -> thalweg::Result<[&mut DeviceSlice<S, f32>; 2]>;
+
+    /// Learns that the pass has enqueued the last work on a place.
+    fn done(&mut self, place: &Range<usize>) -> thalweg::Result<()> {
+        let _ = place;
+        Ok(())
+    }
+}
+
+impl<S: Brand> Target<S> for On<S, DeviceBuffer<f32>> {
+    fn at(&mut self, place: &Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, f32>> {
+        Ok(self.slice_mut(place.clone())?)
+    }
+
+    fn both(&mut self, first: &Range<usize>, second: &Range<usize>) -> thalweg::Result<[&mut DeviceSlice<S, f32>; 2]> {
+        let (front, back) = self.split_at_mut(second.start)?;
+        Ok([front.slice_mut(first.clone())?, back.slice_mut(..second.len())?])
+    }
+}
+
+/// The gradients of a model, and room for partial sums.
 pub(crate) struct Gradients<'a, S> {
-    pub(crate) flat: &'a mut DeviceSlice<S, f32>,
+    pub(crate) to: &'a mut dyn Target<S>,
     pub(crate) parts: &'a mut DeviceSlice<S, f32>,
     /// Whether new gradients are added to the old ones.
     pub(crate) add: bool,
@@ -137,10 +163,12 @@ impl Linear {
         dy: &DeviceSlice<S, E>,
         g: &mut Gradients<'_, S>,
     ) -> thalweg::Result<()> {
-        let dw = MatrixMut::new(g.flat.slice_mut(self.weight.clone())?, self.outputs, self.inputs);
+        let dw = MatrixMut::new(g.to.at(&self.weight)?, self.outputs, self.inputs);
         let epilogue = Epilogue { accumulate: g.add, ..Default::default() };
         E::wide(s, Matrix::new(dy, rows, self.outputs).transposed(), Matrix::new(x, rows, self.inputs), &epilogue, dw)?;
-        columns(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.flat.slice_mut(self.bias.clone())?)
+        columns(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.to.at(&self.bias)?)?;
+        g.to.done(&self.bias)?;
+        g.to.done(&self.weight)
     }
 
     /// Computes the gradient of `x` as an operand.
@@ -197,10 +225,10 @@ impl Norm {
         (add, dx): (bool, &mut DeviceSlice<S, f32>),
     ) -> thalweg::Result<()> {
         let shape = [rows as u32, self.weight.len() as u32];
-        // The bias lies behind the weight.
-        let (front, back) = g.flat.split_at_mut(self.bias.start)?;
-        let affine = [front.slice_mut(self.weight.clone())?, back.slice_mut(..self.bias.len())?];
+        let affine = g.to.both(&self.weight, &self.bias)?;
         norm_columns(s, shape, g.add, dy, x, stats, g.parts, affine)?;
+        g.to.done(&self.bias)?;
+        g.to.done(&self.weight)?;
         norm_backward(s, shape[0], shape[1], add, dy, x, stats, w.wide.slice(self.weight.clone())?, dx)
     }
 }

@@ -6,7 +6,7 @@ use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Embedding, Gradients, Weights};
+use crate::layers::{Embedding, Gradients, Target, Weights};
 use crate::layout::{Layout, Linear};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
@@ -422,7 +422,7 @@ impl Model {
         w: Weights<'_, S, E>,
         pass: &mut PassOn<S, E>,
         scratch: &mut ScratchOn<S, E>,
-        (flat, add): (&mut DeviceSlice<S, f32>, bool),
+        (to, add): (&mut dyn Target<S>, bool),
     ) -> thalweg::Result<()> {
         let Config { inputs, width, classes, .. } = self.config;
         let Extent { rows, sequences, .. } = pass.extent;
@@ -430,7 +430,7 @@ impl Model {
         let dlogits = pass.dlogits.slice(..sequences * classes)?;
         let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;
         let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
-        let mut g = Gradients { flat: &mut *flat, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to: &mut *to, parts: &mut scratch.parts, add };
         self.head.weight_gradient(s, sequences, pooled, dlogits, &mut g)?;
         let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
         self.head.wide_input_gradient(s, w, sequences, dlogits, dpooled)?;
@@ -438,16 +438,17 @@ impl Model {
         let [r, c, b] = [rows, width, sequences].map(|extent| extent as u32);
         pool_backward(s, r, c, b, self.first(), cu_seqlens, dpooled, scratch.features(n)?)?;
         let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
-        self.blocks.backward(s, w, &batch, &pass.activations, scratch, (&mut *flat, add))?;
+        self.blocks.backward(s, w, &batch, &pass.activations, scratch, (&mut *to, add))?;
 
         let dx = scratch.dx.slice(..n)?;
         let dy = E::rounded(s, dx, &mut scratch.operand)?;
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
-        let mut g = Gradients { flat, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to, parts: &mut scratch.parts, add };
         self.embedding.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
         let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
         let epilogue = Epilogue { accumulate: add, ..Default::default() };
-        let to = MatrixMut::new(g.flat.slice_mut(self.embedding.position.clone())?, width, 2);
-        matmul(s, 1, Matrix::new(dx, rows, width).transposed(), place, &epilogue, to)
+        let dw = MatrixMut::new(g.to.at(&self.embedding.position)?, width, 2);
+        matmul(s, 1, Matrix::new(dx, rows, width).transposed(), place, &epilogue, dw)?;
+        g.to.done(&self.embedding.position)
     }
 }
