@@ -17,6 +17,10 @@ pub(crate) const LONGEST: usize = 2 << 20;
 /// How long one side waits for the greeting of the other.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
 
+/// Greetings at once. Others wait in the queue of the system, so strangers that say nothing do not take
+/// threads without bound.
+pub(crate) const GREETINGS: usize = 64;
+
 /// What both sides send first.
 const MAGIC: [u8; 8] = *b"thalweg1";
 

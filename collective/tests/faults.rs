@@ -342,3 +342,18 @@ fn nothing_is_left() {
         thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Two ranks on a device whose host functions run one after another would wait for themselves.
+#[test]
+fn a_device_for_two_ranks_is_refused_where_they_would_wait_for_themselves() {
+    let seeded = thalweg::Device::seeded_cpu(3).unwrap();
+    let ended = ranks(&[seeded, seeded], options(LONG), |rank, world| world.comm(rank.stream::<Reduce>()?).map(drop));
+    assert_eq!(ended.iter().filter(|ended| matches!(ended, Err(Error::SharedDevice { .. }))).count(), 1, "{ended:?}");
+    let devices = [seeded, thalweg::Device::seeded_cpu(4).unwrap()];
+    let sums = ranks(&devices, options(LONG), |rank, world| -> Result<()> {
+        let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+        sum(&mut comm, 100)?;
+        comm.synchronize()
+    });
+    sums.into_iter().for_each(|ended| ended.unwrap());
+}

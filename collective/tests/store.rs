@@ -184,3 +184,67 @@ fn a_store_that_ends_wakes_who_waits() {
     assert!(matches!(store.set("x", b""), Err(StoreError::Gone { .. })), "and it stays so");
     assert!(started.elapsed() < LONG);
 }
+
+/// Strangers that say nothing take a few threads only, and a client gets through.
+#[test]
+#[cfg(target_os = "linux")]
+fn strangers_take_few_threads() {
+    let server = server(Limits::default());
+    let strangers: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    thread::sleep(Duration::from_millis(200));
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    assert!(threads < 200, "{threads} threads");
+    drop(strangers);
+    client(&server).set("a", b"1").unwrap();
+}
+
+/// What a meeting would answer has to fit in a message, and a meeting that was refused leaves nothing.
+#[test]
+fn meetings_that_are_too_large_leave_nothing() {
+    let limits = Limits { entries: 2, ..Limits::default() };
+    let server = server(limits);
+    let stores: Vec<Store> = (0..40).map(|_| client(&server)).collect();
+    let part = vec![7; 60 << 10];
+    // 40 parts of 60 KiB are more than a message has: one of the ranks is told so.
+    let refused = thread::scope(|threads| {
+        let ranks = stores.iter().enumerate().map(|(rank, store)| {
+            let part = &part;
+            threads.spawn(move || store.meet("large", rank, 40, part, Duration::from_secs(1)))
+        });
+        let ended: Vec<_> =
+            ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap().unwrap_err()).collect();
+        ended.iter().filter(|error| matches!(error, StoreError::Refused { .. })).count()
+    });
+    assert!(refused >= 1);
+    let store = &stores[0];
+    for k in 0..10 {
+        let name = format!("meeting {k}");
+        let error = store.meet(&name, 0, 2, &vec![0; 70 << 10], SHORT).unwrap_err();
+        assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    }
+    store.set("a", b"1").unwrap();
+    store.set("b", b"1").unwrap(); // both entries are free
+}
+
+/// Many ranks that wait do not hold up the others, although each is asked every second whether it is
+/// still there.
+#[test]
+fn many_waits_do_not_hold_up_the_store() {
+    let server = server(Limits::default());
+    let waiting: Vec<Store> = (0..300).map(|_| client(&server)).collect();
+    let store = client(&server);
+    thread::scope(|threads| {
+        for other in &waiting {
+            threads.spawn(move || other.wait("end", LONG).unwrap());
+        }
+        let started = Instant::now();
+        let mut longest = Duration::ZERO;
+        while started.elapsed() < Duration::from_millis(2500) {
+            let asked = Instant::now();
+            store.set("a", b"1").unwrap();
+            longest = longest.max(asked.elapsed());
+        }
+        store.set("end", b"").unwrap();
+        assert!(longest < Duration::from_millis(250), "a request took {longest:?}");
+    });
+}

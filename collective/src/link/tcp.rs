@@ -16,7 +16,7 @@ use log::debug;
 use super::{Abort, Link, Trouble, bye};
 use crate::head::{HEAD, Head};
 use crate::lock;
-use crate::wire::{self, GREETING};
+use crate::wire::{self, GREETING, GREETINGS};
 
 /// Messages up to this many bytes are copied behind their head, to leave in one packet.
 const TOGETHER: usize = 32 << 10;
@@ -99,15 +99,19 @@ impl Porch {
             sockets[peer] = Some(socket);
         }
         let (tell, told) = mpsc::channel();
+        let greeting = Arc::new(());
         while sockets.iter().skip(self.rank + 1).any(Option::is_none) {
-            if let Ok((socket, _)) = self.listener.accept() {
+            if Arc::strong_count(&greeting) <= GREETINGS
+                && let Ok((socket, _)) = self.listener.accept()
+            {
                 // On a thread of its own: a stranger that says nothing must not hold up the others.
-                let (tell, secret) = (tell.clone(), self.secret.clone());
+                let (tell, secret, under_way) = (tell.clone(), self.secret.clone(), greeting.clone());
                 thread::Builder::new().name("thalweg porch".to_owned()).spawn(move || {
                     match admit(&socket, &secret) {
                         Ok(rank) => _ = tell.send((rank, socket)),
                         Err(why) => debug!(target: "thalweg_collective::tcp", "a stranger is refused: {why}"),
                     }
+                    drop(under_way);
                 })?;
             }
             while let Ok((rank, socket)) = told.try_recv() {

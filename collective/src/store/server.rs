@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use log::debug;
 use super::table::Table;
 use super::{Answer, Limits, Request, answer};
 use crate::lock;
-use crate::wire::{self, GREETING};
+use crate::wire::{self, GREETING, GREETINGS};
 
 /// A store that listens. Dropping it ends the store: every wait ends with
 /// [`StoreError::Gone`](crate::StoreError::Gone).
@@ -33,6 +33,8 @@ struct Shared {
     secret: Vec<u8>,
     limits: Limits,
     closed: AtomicBool,
+    /// Connections that have not proved yet that they know the secret.
+    greeting: AtomicUsize,
     open: Mutex<Open>,
 }
 
@@ -56,6 +58,7 @@ impl StoreServer {
             secret: secret.to_vec(),
             limits,
             closed: AtomicBool::new(false),
+            greeting: AtomicUsize::new(0),
             open: Mutex::default(),
         });
         let run = shared.clone();
@@ -81,6 +84,9 @@ impl Shared {
                 thread::sleep(Duration::from_millis(10));
                 continue;
             };
+            while self.greeting.load(Ordering::Acquire) >= GREETINGS && !self.closed.load(Ordering::Acquire) {
+                thread::sleep(Duration::from_millis(1));
+            }
             let mut open = lock(&self.open);
             open.threads.retain(|thread| !thread.is_finished());
             if open.sockets.len() >= self.limits.connections {
@@ -97,18 +103,24 @@ impl Shared {
                 _ = socket.shutdown(Shutdown::Both);
                 lock(&shared.open).sockets.remove(&id);
             };
-            if let Ok(thread) = thread::Builder::new().name("thalweg store".to_owned()).spawn(run) {
-                open.next += 1;
-                open.sockets.insert(id, kept);
-                open.threads.push(thread);
+            self.greeting.fetch_add(1, Ordering::AcqRel);
+            match thread::Builder::new().name("thalweg store".to_owned()).spawn(run) {
+                Ok(thread) => {
+                    open.next += 1;
+                    open.sockets.insert(id, kept);
+                    open.threads.push(thread);
+                }
+                Err(_) => _ = self.greeting.fetch_sub(1, Ordering::AcqRel),
             }
         }
     }
 
     /// Answers the requests of one connection until it ends.
     fn serve(&self, socket: &TcpStream) -> io::Result<()> {
-        wire::prepare(socket)?;
-        wire::welcome(socket, &self.secret, b"store", Instant::now() + GREETING)?;
+        let greeted = wire::prepare(socket)
+            .and_then(|()| wire::welcome(socket, &self.secret, b"store", Instant::now() + GREETING));
+        self.greeting.fetch_sub(1, Ordering::AcqRel);
+        greeted?;
         loop {
             let mut len = [0; 4];
             // Between requests a connection may be idle for as long as it likes.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Answer, Limits};
 use crate::error::StoreError;
 use crate::lock;
+use crate::wire;
 
 /// Keys, values and meetings. Every method is one step: nobody sees half of it.
 #[derive(Debug)]
@@ -52,9 +53,10 @@ impl Table {
         Ok(state)
     }
 
-    /// Waits until the table changes, at most until the deadline and at most for a second.
+    /// Waits until the table changes, at most until the deadline and at most for a second. Whether the
+    /// caller is still there is asked without the lock, because that may take a millisecond.
     fn sleep<'a>(
-        &self,
+        &'a self,
         state: MutexGuard<'a, State>,
         deadline: Instant,
         interrupted: &mut impl FnMut() -> bool,
@@ -64,10 +66,14 @@ impl Table {
         if state.closed {
             return Err(StoreError::Gone { reason: "it has ended".to_owned() });
         }
-        if waited.timed_out() && interrupted() {
+        if !waited.timed_out() {
+            return Ok(state);
+        }
+        drop(state);
+        if interrupted() {
             return Err(StoreError::Gone { reason: "the caller has gone".to_owned() });
         }
-        Ok(state)
+        self.open()
     }
 
     /// Makes room for an entry instead of one of `old` bytes.
@@ -176,8 +182,23 @@ impl Table {
         if parts.len() != size {
             return refused(format!("{size} ranks at `{name}`, where {} meet", parts.len()));
         }
+        // All ranks get all parts in one message.
         let (old, new) = (parts[rank].as_ref().map_or(0, Vec::len), part.len());
-        self.admit(&mut state, name, new, Some(old))?;
+        let others: usize = parts.iter().flatten().map(Vec::len).sum::<usize>() - old;
+        let admitted = if answer_len(size, others + new) > wire::LONGEST {
+            let reason = format!("the parts at `{name}` do not fit in a message of {} bytes", wire::LONGEST);
+            Err(StoreError::Refused { reason })
+        } else {
+            self.admit(&mut state, name, new, Some(old))
+        };
+        if let Err(why) = admitted {
+            // A meeting to which nobody has come does not stay.
+            if parts.iter().all(Option::is_none) {
+                state.bytes -= name.len();
+                state.meetings.remove(name);
+            }
+            return Err(why);
+        }
         parts[rank] = Some(part);
         if parts.iter().all(Option::is_some) {
             let all: Vec<Vec<u8>> = parts.drain(..).flatten().collect();
@@ -229,6 +250,11 @@ impl Table {
         let state = lock(&self.state);
         (state.values.len() + state.meetings.len(), state.bytes)
     }
+}
+
+/// The bytes of the answer to a meeting: its kind, and each part with its length.
+fn answer_len(size: usize, bytes: usize) -> usize {
+    1 + 8 + 8 * size + bytes
 }
 
 /// Takes the part of a rank that does not wait any more out of a meeting, so that the others do not
