@@ -13,7 +13,7 @@ pub trait Element: Plain + DeviceElement + sealed::Element {}
 
 /// How the elements of the ranks become one: [`Sum`], [`Mean`], [`Min`] or [`Max`].
 ///
-/// The order is always that of the ranks, 0 first, whatever the length and however the ranks are
+/// Where the host carries out the operation, the order is always that of the ranks, 0 first, whatever the length and however the ranks are
 /// connected: so the result has the same bits on every rank, in every run, over threads and over
 /// TCP. Sums of `f16` and `bf16` are made in `f32` and rounded once. Sums of integers wrap. If one
 /// element is not a number, so is the least and the largest.

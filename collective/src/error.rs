@@ -43,7 +43,7 @@ pub enum Error {
         device: String,
     },
     /// What must be the same on every rank differs.
-    #[error("{what} on {} differs from the others", ranks(differing))]
+    #[error("{} {} from the others in {what}", ranks(differing), if differing.len() == 1 { "differs" } else { "differ" })]
     Drift {
         /// What was compared.
         what: &'static str,

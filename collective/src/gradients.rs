@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
 
 use crate::comm::Comm;
-use crate::element::{Element, Mean, Reduction};
+use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 
 /// How many bytes a bucket has at most, unless a single gradient has more.
@@ -158,10 +158,11 @@ impl<S: LiveBrand, T: Element> fmt::Debug for Grad<S, T> {
     }
 }
 
-/// A backward pass whose gradients become their means over the ranks: see [`Comm::backward`].
+/// A backward pass whose gradients are reduced over the ranks: see [`Comm::backward`].
 #[must_use = "`finish` gives the gradients back"]
-pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element> {
+pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element, R> {
     comm: &'c mut Comm<C>,
+    op: R,
     stream: Stream<S>,
     plan: Plan,
     pass: u64,
@@ -176,7 +177,8 @@ pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element> {
 impl<C: LiveBrand> Comm<C> {
     /// Begins a backward pass. Returns the gradients in the order of their parameters, each to be handed
     /// in with [`Backward::put`] after the last work that writes it. They hold what they held: the pass
-    /// stores them, or adds to them. To accumulate over several batches, keep them and hand them in with
+    /// stores them, or adds to them. `op` is [`Mean`](crate::Mean) or [`Sum`](crate::Sum), as the loss
+    /// wants it. To accumulate over several batches, keep them and hand them in with
     /// the last batch; then they are reduced once.
     ///
     /// The communicator is borrowed until [`Backward::finish`], so no other operation comes between.
@@ -184,10 +186,11 @@ impl<C: LiveBrand> Comm<C> {
     /// # Errors
     /// The ranks or the device have failed.
     #[expect(clippy::type_complexity, reason = "a pass and its gradients")]
-    pub fn backward<S: LiveBrand, T: Element>(
+    pub fn backward<S: LiveBrand, T: Element, R: Reduction<T> + Copy>(
         &mut self,
+        op: R,
         gradients: Gradients<S, T>,
-    ) -> Result<(Backward<'_, C, S, T>, Vec<Grad<S, T>>)> {
+    ) -> Result<(Backward<'_, C, S, T, R>, Vec<Grad<S, T>>)> {
         static PASSES: AtomicU64 = AtomicU64::new(0);
         let Gradients { flat, plan } = gradients;
         self.healthy()?;
@@ -195,14 +198,11 @@ impl<C: LiveBrand> Comm<C> {
         let pieces = flat.cut(&plan.lens).map_err(thalweg::Error::from)?;
         let given = pieces.into_iter().enumerate().map(|(index, memory)| Grad { pass, index, memory }).collect();
         let (pieces, out) = (plan.lens.iter().map(|_| None).collect(), plan.buckets.iter().map(Range::len).collect());
-        Ok((Backward { comm: self, stream, plan, pass, pieces, out, reducing: VecDeque::new() }, given))
+        Ok((Backward { comm: self, op, stream, plan, pass, pieces, out, reducing: VecDeque::new() }, given))
     }
 }
 
-impl<C: LiveBrand, S: LiveBrand, T: Element> Backward<'_, C, S, T>
-where
-    Mean: Reduction<T>,
-{
+impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_, C, S, T, R> {
     /// Hands a gradient in. With the last one of its bucket, and once the buckets before have been
     /// reduced, the communicator's stream waits for the pass so far and reduces the bucket.
     ///
@@ -225,13 +225,13 @@ where
         let pieces: Vec<_> = self.plan.buckets[bucket].clone().filter_map(|index| self.pieces[index].take()).collect();
         let whole = On::<S, DeviceBuffer<T>>::join(pieces).map_err(thalweg::Error::from)?;
         let mut whole = self.stream.hand(whole, &self.comm.stream()).map_err(thalweg::Error::from)?;
-        self.comm.all_reduce_in_place(Mean, &mut whole)?;
+        self.comm.all_reduce_in_place(self.op, &mut whole)?;
         self.reducing.push_back(self.comm.stream().record(whole).map_err(thalweg::Error::from)?);
         Ok(())
     }
 
-    /// Ends the pass. `update` gets each bucket once its means are enqueued: its elements of the flat
-    /// buffer, and the means. The stream of the pass waits for a bucket when its update is called, so
+    /// Ends the pass. `update` gets each bucket once its reduction is enqueued: its elements of the flat
+    /// buffer, and the result. The stream of the pass waits for a bucket when its update is called, so
     /// the update of one bucket runs beside the reduction of the next.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ where
     }
 }
 
-impl<C: LiveBrand, S: LiveBrand, T: Element> fmt::Debug for Backward<'_, C, S, T> {
+impl<C: LiveBrand, S: LiveBrand, T: Element, R> fmt::Debug for Backward<'_, C, S, T, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Backward({} of {} buckets are reduced)", self.reducing.len(), self.plan.buckets.len())
     }

@@ -31,14 +31,34 @@
 //! | one | [`World::single`] | nowhere: the operations are copies on the device, or nothing |
 //! | threads of a process | [`ranks`], [`World::local`] | through memory |
 //! | processes | [`World::join`], [`World::from_env`] | over TCP, a connection between each two ranks |
+//! | either, with a GPU each | the same | from GPU to GPU, by NCCL |
 //!
-//! The operations are the same text over all of them, with the same bits as result: a reduction is
-//! always in the order of the ranks ([`Reduction`]). They work on every device; the bytes of a GPU go
-//! through page-locked memory. There is no engine over NCCL: several GPUs of one machine are slower
-//! here than they could be.
+//! The operations are the same text over all of them. Where the host carries them out, they give the
+//! same bits everywhere: a reduction is always in the order of the ranks ([`Reduction`]). It works on
+//! every device; the bytes of a GPU go through page-locked memory. On a GPU, the driver runs the host
+//! functions of one device on one thread. An operation that waits for its peers there holds up the
+//! other host functions of the device.
 //!
-//! On a GPU, the driver runs the host functions of one device on one thread. An operation that waits
-//! for its peers there holds up the other host functions of the device.
+//! # NCCL
+//!
+//! If every rank has a GPU and can load NCCL, NCCL carries out the operations ([`Backend`]). The library
+//! is not linked. `THALWEG_NCCL` names its file; without it, the loader of the system looks for
+//! `libnccl.so.2` and `libnccl.so`. Version 2.18 is needed, the same on all ranks.
+//!
+//! - A sum is in an order that NCCL chooses. Every rank gets the same bits, but other numbers of ranks,
+//!   other machines and other versions give others. The mean of `f16` and `bf16` is not made in `f32`,
+//!   and what is not a number may get lost in [`Min`] and [`Max`].
+//! - NCCL does not compare what ranks call. Ranks of one process compare each call before it is
+//!   enqueued. Ranks of several processes compare their calls many times a second, so a wrong call
+//!   becomes a failure soon, but may give wrong numbers until then. [`Options::compare`] compares first.
+//! - The time of an operation begins when the one before it on the stream is done, so work of other
+//!   kinds in between counts as well.
+//! - A thread that does not come back from NCCL within ten seconds of a failure ends the process.
+//!
+//! # Training on several ranks
+//!
+//! [`overlap::data_parallel`] reduces gradients in buckets while the backward pass goes on. The types
+//! keep a gradient from being used until its sum is there.
 //!
 //! # When something goes wrong
 //!
@@ -57,7 +77,8 @@
 //!
 //! Through the crate [`log`], at the level `debug`: `thalweg_collective::store` (a store listens;
 //! connections that end in an error), `thalweg_collective::tcp` (ranks are connected; strangers that
-//! are refused) and `thalweg_collective::fate` (the first failure).
+//! are refused), `thalweg_collective::nccl` (NCCL was loaded or why not; ranks are connected) and
+//! `thalweg_collective::fate` (the first failure).
 
 mod comm;
 mod element;

@@ -5,22 +5,22 @@ use std::ops::Range;
 use thalweg::{DeviceSlice, LiveBrand};
 
 use crate::comm::Comm;
-use crate::element::{Element, Mean, Reduction};
+use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 use crate::gradients::{Backward, Grad, Gradients};
 
-/// Runs a step of data-parallel training: the mean of the gradients of all ranks is computed on the
-/// communicator's stream while `backward` goes on on the stream of the gradients.
+/// Runs a step of data-parallel training: the gradients of all ranks are reduced by `op`, their mean or
+/// their sum, on the communicator's stream while `backward` goes on on the stream of the gradients.
 ///
 /// `backward` gets the gradients in the order of the parameters, and hands each in with
 /// [`Backward::put`] once its last work is enqueued. `update` is called for each bucket of gradients
-/// with its elements of the flat buffer and their means; it runs beside the reduction of the next
+/// with its elements of the flat buffer and the result; it runs beside the reduction of the next
 /// bucket. Every rank ends with the same bits.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
 /// use thalweg_collective::overlap::data_parallel;
-/// use thalweg_collective::{BucketSizes, Error, Gradients, Options, Result, ranks};
+/// use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Options, Result, ranks};
 ///
 /// stream_tags!(Compute, Reduce);
 /// let devices = [Device::new_cpu()?, Device::new_cpu()?];
@@ -32,6 +32,7 @@ use crate::gradients::{Backward, Grad, Gradients};
 ///     for step in 0..2 {
 ///         gradients = data_parallel(
 ///             &mut comm,
+///             Mean,
 ///             gradients,
 ///             |pass, grads| {
 ///                 for mut grad in grads.into_iter().rev() {
@@ -54,16 +55,14 @@ use crate::gradients::{Backward, Grad, Gradients};
 /// # Errors
 /// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the device.
 /// The memory of the gradients is then freed.
-pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, E: From<Error>>(
+pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy, E: From<Error>>(
     comm: &mut Comm<C>,
+    op: R,
     gradients: Gradients<S, T>,
-    backward: impl FnOnce(&mut Backward<'_, C, S, T>, Vec<Grad<S, T>>) -> Result<(), E>,
+    backward: impl FnOnce(&mut Backward<'_, C, S, T, R>, Vec<Grad<S, T>>) -> Result<(), E>,
     update: impl FnMut(Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
-) -> Result<Gradients<S, T>, E>
-where
-    Mean: Reduction<T>,
-{
-    let (mut pass, grads) = comm.backward(gradients)?;
+) -> Result<Gradients<S, T>, E> {
+    let (mut pass, grads) = comm.backward(op, gradients)?;
     backward(&mut pass, grads)?;
     pass.finish(update)
 }

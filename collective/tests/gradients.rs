@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::{LONG, Over, options, own_devices, run};
 use thalweg::{Device, stream_tags};
 use thalweg_collective::overlap::data_parallel;
-use thalweg_collective::{BucketSizes, Error, Gradients, Result, World, ranks};
+use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, ranks};
 
 stream_tags!(Compute, Reduce);
 
@@ -54,6 +54,7 @@ fn every_rank_gets_the_means_in_any_order() {
                     let (mut next, mut seen) = (n, 0);
                     gradients = data_parallel(
                         &mut comm,
+                        Mean,
                         gradients,
                         |pass, grads| {
                             let mut grads: Vec<_> = grads.into_iter().map(Some).collect();
@@ -96,7 +97,7 @@ fn reduction_runs_beside_the_pass_and_updates_beside_reduction() {
         let mut comm = world.comm(reduce)?;
         let gradients = Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes { first: 0, others: 0 })?;
         let (reduced, updated) = (Gate::default(), Gate::default());
-        let (mut pass, mut grads) = comm.backward(gradients)?;
+        let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
         let (last, first) = (grads.pop().unwrap(), grads.pop().unwrap());
         pass.put(last)?; // the bucket of the end of the buffer
         let gate = reduced.clone();
@@ -129,11 +130,11 @@ fn what_is_missing_or_of_another_pass_is_refused() {
         let compute = rank.stream::<Compute>().unwrap();
         let mut comm = World::single().comm(rank.stream::<Reduce>().unwrap()).unwrap();
         let gradients = || Gradients::<_, f32>::new(&compute, &[2, 3], BucketSizes::default()).unwrap();
-        let (mut pass, mut grads) = comm.backward(gradients()).unwrap();
+        let (mut pass, mut grads) = comm.backward(Mean, gradients()).unwrap();
         pass.put(grads.remove(1)).unwrap();
         let missing = pass.finish(|_, _| Ok::<_, Error>(())).map(drop).unwrap_err();
         assert!(matches!(missing, Error::GradientMissing { gradient: 0 }), "{missing}");
-        let (mut pass, _new) = comm.backward(gradients()).unwrap();
+        let (mut pass, _new) = comm.backward(Mean, gradients()).unwrap();
         let other = pass.put(grads.remove(0)).unwrap_err();
         assert!(matches!(other, Error::OtherPass { gradient: 0 }), "{other}");
     });
@@ -151,7 +152,7 @@ fn numbers_that_drift_are_named() {
     });
     for result in results {
         let expected =
-            "the checksum on rank 2 differs from the others; the rank on ranks 0, 1 and 2 differs from the others";
+            "rank 2 differs from the others in the checksum; ranks 0, 1 and 2 differ from the others in the rank";
         assert_eq!(result.unwrap(), expected);
     }
 }

@@ -30,6 +30,9 @@ pub enum Error {
     /// A batch does not fit the model, or its parts do not fit together.
     #[error("the batch: {0}")]
     Batch(String),
+    /// The ranks have failed, or differ.
+    #[error(transparent)]
+    Ranks(#[from] thalweg_collective::Error),
     /// A configuration is none that a model can have.
     #[error("the configuration: {0}")]
     Config(String),

@@ -1,5 +1,7 @@
 //! AdamW as PyTorch's, clipping, and learning rates that change with the step.
 
+use std::ops::Range;
+
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 
@@ -128,5 +130,28 @@ impl AdamW {
             gradient_norm(s, &m.gradient, most, &mut m.parts, &mut m.norm, &mut m.settings)?;
         }
         adamw(s, weights.len() as u32, &m.settings, &m.gradient, weights, &mut m.first, &mut m.second)
+    }
+
+    /// Limits the norm of a gradient to `most`, for [`update_part`](Self::update_part).
+    pub(crate) fn limit<S: Brand>(
+        s: &Stream<S>,
+        most: f32,
+        gradient: &DeviceSlice<S, f32>,
+        m: &mut MomentsOn<S>,
+    ) -> thalweg::Result<()> {
+        gradient_norm(s, gradient, most, &mut m.parts, &mut m.norm, &mut m.settings)
+    }
+
+    /// Updates the weights of a range by their gradient.
+    pub(crate) fn update_part<S: Brand>(
+        s: &Stream<S>,
+        range: Range<usize>,
+        gradient: &DeviceSlice<S, f32>,
+        weights: &mut DeviceSlice<S, f32>,
+        m: &mut MomentsOn<S>,
+    ) -> thalweg::Result<()> {
+        let weights = weights.slice_mut(range.clone())?;
+        let (first, second) = (m.first.slice_mut(range.clone())?, m.second.slice_mut(range)?);
+        adamw(s, weights.len() as u32, &m.settings, gradient, weights, first, second)
     }
 }

@@ -56,7 +56,7 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     pub(crate) steps: u64,
     /// It is empty after a failure of the device that lost the memory.
     pub(crate) state: Option<State<S, E>>,
-    pass: Option<PassOn<S, E>>,
+    pub(crate) pass: Option<PassOn<S, E>>,
     pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
     graphs: Repeated<Shape, Whole<E>>,
     /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their room.
@@ -280,7 +280,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     /// Makes room for a batch, and if it `learns` for gradients.
-    fn make_room(&mut self, extent: Extent, learns: bool) -> Result<()> {
+    pub(crate) fn make_room(&mut self, extent: Extent, learns: bool) -> Result<()> {
         let Self { stream: s, model, pass, .. } = self;
         if !pass.as_ref().is_some_and(|pass| pass.fits(extent)) {
             self.graphs.clear();

@@ -1,6 +1,6 @@
 //! An operation between the buckets of a backward pass: other ranks would meet it elsewhere.
 use thalweg::{Device, stream_tags};
-use thalweg_collective::{BucketSizes, Error, Gradients, Result, World};
+use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World};
 
 stream_tags!(Compute, Reduce);
 
@@ -10,7 +10,7 @@ fn main() -> Result<()> {
     let mut comm = World::single().comm(reduce)?;
     let gradients = Gradients::<_, f32>::new(&compute, &[8], BucketSizes::default())?;
     comm.barrier()?; // fix
-    let (mut pass, grads) = comm.backward(gradients)?;
+    let (mut pass, grads) = comm.backward(Mean, gradients)?;
     comm.barrier()?; // bug
     //~^ E0499 `comm`
     for grad in grads {

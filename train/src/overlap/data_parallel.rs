@@ -1,0 +1,286 @@
+//! Several ranks learn one model: each computes the gradients of a part of the batch.
+//!
+//! ```text
+//! compute | forward | backward: head | block 2 | block 1 | embed |      | update bucket 0 | update 1 |
+//! reduce                             | bucket 0 |  bucket 1  | bucket 2 |
+//! ```
+//!
+//! The gradients lie in buckets ([`Gradients`]). A bucket goes to the communicator's stream as soon as
+//! the backward pass has enqueued the last work on it. The types keep it from being used until its sum
+//! is there.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::ops::Range;
+use std::path::Path;
+
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On};
+use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Sum};
+use thalweg_kernels::train::columns;
+
+use crate::error::{Error, Result, lost};
+use crate::layers::Target;
+use crate::model::{Batch, Extent};
+use crate::optimiser::AdamW;
+use crate::precision::Precision;
+use crate::transformer::{Loss, TokenTransformer};
+
+/// The elements for the loss, behind the gradients.
+const LOSS: usize = 8;
+
+/// A [`TokenTransformer`] that several ranks train together. Each has the model on its own device, with
+/// the same weights, and learns from its own part of each batch.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_collective::{BucketSizes, Options, ranks};
+/// use thalweg_train::overlap::DataParallel;
+/// use thalweg_train::{Batch, Config, Result, TokenTransformer};
+///
+/// stream_tags!(Compute, Reduce);
+/// let devices = [Device::new_cpu()?, Device::new_cpu()?]; // or GPUs, or a process for each
+/// let losses = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+///     let compute = rank.stream::<Compute>()?;
+///     let comm = world.comm(rank.stream::<Reduce>()?)?;
+///     let config = Config { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+///     let model = TokenTransformer::<_, f32>::new(&compute, config, 7)?;
+///     let mut parallel = DataParallel::new(comm, model, BucketSizes::default())?;
+///     let (tokens, labels) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [rank.index() as i32]);
+///     let own = Batch { tokens: &tokens, position: &[0.0, 0.0, 0.5, 0.5], cu_seqlens: &[0, 2], labels: &labels };
+///     let mut losses = Vec::new();
+///     for _ in 0..3 {
+///         losses.push(parallel.step(&[own], 2)?.get()?); // of the 2 sequences of both ranks
+///     }
+///     parallel.verify()?;
+///     Ok(losses)
+/// });
+/// let losses = losses.into_iter().collect::<Result<Vec<_>>>()?;
+/// assert_eq!(losses[0], losses[1]);
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+pub struct DataParallel<C: LiveBrand, S: LiveBrand, E: Precision> {
+    comm: Comm<C>,
+    model: TokenTransformer<S, E>,
+    /// It is empty after a failure that lost the memory.
+    gradients: Option<Gradients<S, f32>>,
+    /// Where each gradient begins in the flat buffer.
+    starts: Vec<usize>,
+}
+
+impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
+    /// Makes the ranks' models equal: all get weights, moments and the number of steps of rank 0. The
+    /// options of the optimiser must be the same already.
+    ///
+    /// # Errors
+    /// The models have different shapes, there is no memory, or the ranks or the device have failed.
+    pub fn new(mut comm: Comm<C>, mut model: TokenTransformer<S, E>, sizes: BucketSizes) -> Result<Self> {
+        let s = model.stream;
+        let layout = &model.model.layout;
+        comm.compare("the number of weights", layout.len() as u64)?;
+        let starts: Vec<usize> = layout.places().iter().map(|place| place.range.start).chain([layout.len()]).collect();
+        let mut lens: Vec<usize> = starts.windows(2).map(|w| w[1] - w[0]).collect();
+        lens.push(LOSS);
+        let gradients = Gradients::new(&s, &lens, sizes)?;
+        let (parameters, moments) = model.state.as_mut().ok_or_else(lost)?;
+        for x in [&mut parameters.wide, &mut moments.first, &mut moments.second] {
+            let there = s.hand(mem::replace(x, s.alloc(0)?), &comm.stream())?;
+            *x = comm.stream().hand(broadcast(&mut comm, there)?, &s)?;
+        }
+        let c = comm.stream();
+        let steps = broadcast(&mut comm, c.upload_blocking(&[model.steps])?)?;
+        model.steps = c.read_blocking(&steps).map_err(|error| comm.explain(error))?[0];
+        Ok(Self { comm, model, gradients: Some(gradients), starts })
+    }
+
+    /// Enqueues a step on this rank's part of a batch, and returns at once. `batches` are this rank's
+    /// sequences; if there are several, their gradients are added first and then reduced once.
+    /// `sequences` is the number of sequences of all ranks together, the same on every rank.
+    ///
+    /// The loss is the mean over all of them, the same on every rank. The update is that of one rank with
+    /// all sequences, up to the rounding of sums, and has the same bits on every rank.
+    ///
+    /// # Errors
+    /// A batch does not fit the model, there is no memory, or the ranks or the device have failed. After
+    /// a failure of the ranks, go on from a checkpoint.
+    pub fn step(&mut self, batches: &[Batch<'_>], sequences: usize) -> Result<Loss> {
+        for batch in batches {
+            batch.check(self.model.config(), true)?;
+        }
+        let own: usize = batches.iter().map(Batch::sequences).sum();
+        if batches.is_empty() || sequences < own {
+            return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", batches.len())));
+        }
+        let s = self.model.stream;
+        let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
+        let most = batches.iter().map(Extent::of).reduce(|a, b| Extent {
+            rows: a.rows.max(b.rows),
+            sequences: a.sequences.max(b.sequences),
+            padded: false,
+        });
+        self.model.make_room(most.unwrap_or_default(), true)?;
+        let Self { comm, model, gradients, starts } = self;
+        let TokenTransformer { model: net, optimiser, steps, state, pass, scratch, .. } = model;
+        let (Some((parameters, moments)), Some(pass), Some((_, scratch))) = (state, pass, scratch) else {
+            return Err(lost());
+        };
+        optimiser.prepare(&s, *steps, moments)?;
+        parameters.round(&s)?;
+        let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or_else(lost)?)?;
+        let grads = grads.into_iter().map(Some).collect();
+        let mut handing = Handing { starts, grads, backward: &mut backward, last: false, failed: None };
+        let mut ran = Ok(());
+        for (k, batch) in batches.iter().enumerate() {
+            handing.last = k + 1 == batches.len();
+            ran = pass.upload(&s, batch).and_then(|()| {
+                net.forward(&s, parameters.weights(), pass)?;
+                net.loss(&s, sequences, pass)?;
+                let (own, at) = (&pass.loss, net.layout.len()..net.layout.len() + 1);
+                columns(&s, [1, 1], k > 0, own, &mut scratch.parts, handing.at(&at)?)?;
+                handing.done(&at)?;
+                net.backward(&s, parameters.weights(), pass, scratch, (&mut handing, k > 0))
+            });
+            if ran.is_err() {
+                break;
+            }
+        }
+        if let Some(failed) = handing.failed {
+            return Err(failed.into());
+        }
+        ran?;
+        let (n, clip) = (net.layout.len(), optimiser.clip);
+        let whole = backward.finish(|elements, sums| {
+            // The loss lies behind the last gradient.
+            let range = elements.start.min(n)..elements.end.min(n);
+            if clip.is_none() && !range.is_empty() {
+                let sums = sums.slice(..range.len())?;
+                AdamW::update_part(&s, range, sums, &mut parameters.wide, moments)?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        if let Some(most) = clip {
+            // The norm is that of all gradients.
+            let sums = whole.slice(..n)?;
+            AdamW::limit(&s, most, sums, moments)?;
+            AdamW::update_part(&s, 0..n, sums, &mut parameters.wide, moments)?;
+        }
+        s.copy_to_host(whole.slice(n..n + 1)?, &mut loss)?;
+        *gradients = Some(whole);
+        *steps += 1;
+        Ok(Loss::new(s.record(loss)?))
+    }
+
+    /// Compares the weights of all ranks by a checksum, and waits for the answer. They have the same bits
+    /// unless a device computed something wrong or the program changed one of the models, so call it now
+    /// and then.
+    ///
+    /// # Errors
+    /// [`Drift`](thalweg_collective::Error::Drift) on every rank if they differ; or the ranks or the
+    /// device have failed.
+    pub fn verify(&mut self) -> Result<()> {
+        let (parameters, _) = self.model.state.as_ref().ok_or_else(lost)?;
+        let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.explain(error))?;
+        let hash = weights
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, v| (hash ^ u64::from(v.to_bits())).wrapping_mul(0x0100_0000_01b3));
+        Ok(self.comm.compare("the weights", hash)?)
+    }
+
+    /// Writes a checkpoint on rank 0, as [`TokenTransformer::checkpoint`] does, after all ranks have
+    /// confirmed that they have the same weights. So it is not made of partial sums.
+    ///
+    /// # Errors
+    /// The errors of [`verify`](Self::verify), or the file cannot be written.
+    pub fn checkpoint(&mut self, path: impl AsRef<Path>, progress: &BTreeMap<String, String>) -> Result<()> {
+        self.verify()?;
+        if self.comm.rank() == 0 { self.model.checkpoint(path, progress) } else { Ok(()) }
+    }
+
+    /// Returns the model. Its own steps would make it differ from those of the other ranks.
+    #[must_use]
+    pub fn model(&self) -> &TokenTransformer<S, E> {
+        &self.model
+    }
+
+    /// Returns the model to evaluate it, or to change the options of the optimiser on all ranks alike.
+    pub fn model_mut(&mut self) -> &mut TokenTransformer<S, E> {
+        &mut self.model
+    }
+
+    /// Returns the communicator, for operations between steps.
+    pub fn comm_mut(&mut self) -> &mut Comm<C> {
+        &mut self.comm
+    }
+
+    /// Returns communicator and model, for example to go on with other buckets.
+    #[must_use]
+    pub fn into_parts(self) -> (Comm<C>, TokenTransformer<S, E>) {
+        (self.comm, self.model)
+    }
+
+    /// Returns the elements of each bucket of gradients, in the order in which they are reduced.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<Range<usize>> {
+        self.gradients.as_ref().map(Gradients::buckets).unwrap_or_default()
+    }
+}
+
+impl<C: LiveBrand, S: LiveBrand, E: Precision> std::fmt::Debug for DataParallel<C, S, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { comm, model, gradients, .. } = self;
+        let mut f = f.debug_struct("DataParallel");
+        f.field("comm", comm).field("model", model).field("gradients", gradients).finish_non_exhaustive()
+    }
+}
+
+/// Gives all ranks what rank 0 has.
+fn broadcast<C: LiveBrand, T: thalweg_collective::Element>(
+    comm: &mut Comm<C>,
+    mut x: On<C, DeviceBuffer<T>>,
+) -> Result<On<C, DeviceBuffer<T>>> {
+    comm.broadcast(0, &mut x)?;
+    Ok(x)
+}
+
+/// Hands each gradient in when the backward pass is done with it.
+struct Handing<'h, 'c, C: LiveBrand, S: LiveBrand> {
+    starts: &'h [usize],
+    grads: Vec<Option<Grad<S, f32>>>,
+    backward: &'h mut Backward<'c, C, S, f32, Sum>,
+    /// Whether this is the last batch of the step.
+    last: bool,
+    /// The first error of a handing.
+    failed: Option<thalweg_collective::Error>,
+}
+
+impl<C: LiveBrand, S: LiveBrand> Handing<'_, '_, C, S> {
+    fn index(&self, place: &Range<usize>) -> usize {
+        self.starts.binary_search(&place.start).expect("places begin where gradients begin")
+    }
+}
+
+const WRITTEN: &str = "the pass writes a gradient only before it is done with it";
+
+impl<C: LiveBrand, S: LiveBrand> Target<S> for Handing<'_, '_, C, S> {
+    fn at(&mut self, place: &Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, f32>> {
+        let index = self.index(place);
+        Ok(self.grads[index].as_mut().expect(WRITTEN).slice_mut(..place.len())?)
+    }
+
+    fn both(&mut self, first: &Range<usize>, second: &Range<usize>) -> thalweg::Result<[&mut DeviceSlice<S, f32>; 2]> {
+        let [a, b] = [first, second].map(|place| self.index(place));
+        let [a, b] = self.grads.get_disjoint_mut([a, b]).expect("two places");
+        let (a, b) = (a.as_mut().expect(WRITTEN), b.as_mut().expect(WRITTEN));
+        Ok([a.slice_mut(..first.len())?, b.slice_mut(..second.len())?])
+    }
+
+    fn done(&mut self, place: &Range<usize>) -> thalweg::Result<()> {
+        let index = self.index(place);
+        if self.last
+            && let Some(grad) = self.grads[index].take()
+            && let Err(why) = self.backward.put(grad)
+        {
+            self.failed.get_or_insert(why);
+        }
+        Ok(())
+    }
+}

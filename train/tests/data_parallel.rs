@@ -1,0 +1,242 @@
+//! Several ranks that learn one model: the losses of one rank with all sequences, the same bits on every
+//! rank and in every schedule, and what goes on after a failure.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use support::Sample;
+use thalweg::{At, Device, Rank, stream_tags};
+use thalweg_collective::{BucketSizes, Failure, Options, World, ranks};
+use thalweg_train::overlap::DataParallel;
+use thalweg_train::{AdamW, Batch, Config, Error, Result, Schedule, Tensors, TokenTransformer};
+
+stream_tags!(Compute, Reduce);
+
+type Model<'r> = DataParallel<At<'r, Reduce>, At<'r, Compute>, f32>;
+
+const CONFIG: Config = Config {
+    inputs: 5,
+    width: 16,
+    heads: 2,
+    depth: 2,
+    classes: 4,
+    eps: 1e-5,
+    gelu: thalweg_train::Gelu::Tanh,
+    pool: thalweg_train::Pool::Mean,
+};
+
+/// Buckets of a few gradients each, so that there are several.
+const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+
+fn optimiser(clip: Option<f32>) -> AdamW {
+    AdamW { rate: 5e-3, schedule: Schedule::Cosine { warm_up: 5, steps: 60, end: 0.1 }, clip, ..AdamW::default() }
+}
+
+fn own_devices(size: usize) -> Vec<Device> {
+    (0..size).map(|_| Device::new_cpu().unwrap()).collect()
+}
+
+/// The samples of a step, one for each sequence of all ranks. Three steps have all that there are.
+fn samples(step: usize, sequences: usize) -> Vec<Sample> {
+    let one = |k| Sample::new(CONFIG.inputs, CONFIG.classes, 1, (step % 3 * 100 + k) as u64);
+    (0..sequences).map(one).collect()
+}
+
+/// Several samples as one.
+fn join(samples: &[Sample]) -> Sample {
+    let mut all = Sample { tokens: vec![], position: vec![], cu_seqlens: vec![0], labels: vec![] };
+    for sample in samples {
+        let before = *all.cu_seqlens.last().unwrap();
+        all.tokens.extend(&sample.tokens);
+        all.position.extend(&sample.position);
+        all.cu_seqlens.extend(sample.cu_seqlens[1..].iter().map(|end| before + end));
+        all.labels.extend(&sample.labels);
+    }
+    all
+}
+
+fn start<'r>(rank: Rank<'r>, world: World, clip: Option<f32>, from: Option<&str>) -> Result<Model<'r>> {
+    let compute = rank.stream::<Compute>()?;
+    let comm = world.comm(rank.stream::<Reduce>()?)?;
+    let mut model = match from {
+        Some(path) => TokenTransformer::restore(&compute, path)?.0,
+        // Only the weights of rank 0 count.
+        None => TokenTransformer::new(&compute, CONFIG, rank.index() as u64)?,
+    };
+    *model.optimiser_mut() = optimiser(clip);
+    DataParallel::new(comm, model, SIZES)
+}
+
+/// Runs steps on this rank's share of the samples, in batches of `micro` sequences. Returns the losses.
+fn run(model: &mut Model<'_>, steps: std::ops::Range<usize>, sequences: usize, micro: usize) -> Result<Vec<f32>> {
+    let (rank, size) = (model.comm_mut().rank(), model.comm_mut().size());
+    let mut losses = Vec::new();
+    for step in steps {
+        let own = sequences / size;
+        let samples = samples(step, sequences);
+        let samples: Vec<Sample> = samples[rank * own..(rank + 1) * own].chunks(micro).map(join).collect();
+        let batches: Vec<Batch<'_>> = samples.iter().map(Sample::batch).collect();
+        losses.push(model.step(&batches, sequences)?.get()?);
+    }
+    Ok(losses)
+}
+
+fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
+    support::bits(tensors)
+}
+
+/// Runs `size` ranks, and expects the same losses and weights on each.
+fn trained(devices: &[Device], clip: Option<f32>, steps: usize, micro: usize) -> (Vec<f32>, Tensors) {
+    let ended = ranks(devices, Options::default(), |rank, world| -> Result<_> {
+        let mut model = start(rank, world, clip, None)?;
+        assert!(model.buckets().len() > 3, "{:?}", model.buckets());
+        let losses = run(&mut model, 0..steps, 8, micro)?;
+        model.verify()?;
+        Ok((losses, model.model().tensors()?))
+    });
+    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    let (losses, weights) = ended.remove(0);
+    for (other, others) in ended {
+        assert_eq!(other, losses);
+        assert_eq!(bits(&others), bits(&weights));
+    }
+    (losses, weights)
+}
+
+/// The largest difference of two rows of losses, relative to the larger one.
+fn apart(a: &[f32], b: &[f32]) -> f64 {
+    let apart = |(a, b): (&f32, &f32)| f64::from((a - b).abs()) / f64::from(a.abs().max(b.abs()));
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(apart).fold(0.0, f64::max)
+}
+
+#[test]
+fn ranks_learn_what_one_rank_learns_with_all_sequences() {
+    for clip in [None, Some(0.5)] {
+        let (alone, _) = trained(&own_devices(1), clip, 50, 8);
+        assert!(alone[48] < 0.8 * alone[0], "{alone:?}");
+        for size in [2, 4] {
+            let (losses, _) = trained(&own_devices(size), clip, 50, 8);
+            let apart = apart(&alone, &losses);
+            println!("{size} ranks, clip {clip:?}: the losses differ by {apart:e} at most");
+            assert!(apart < 1e-5, "{size} ranks: {apart:e}");
+        }
+        // Gradients of several batches are added before they are reduced.
+        let (losses, _) = trained(&own_devices(2), clip, 50, 1);
+        assert!(apart(&alone, &losses) < 1e-5);
+    }
+}
+
+/// Two GPUs over NCCL learn what one learns, if this machine has two.
+#[test]
+fn gpus_learn_what_one_learns() {
+    let gpus: Vec<Device> =
+        support::devices().iter().copied().filter(|d| d.kind() == thalweg::DeviceKind::Cuda).collect();
+    if gpus.len() < 2 {
+        eprintln!("NOT COVERED: this machine has no two GPUs");
+        return;
+    }
+    for clip in [None, Some(0.5)] {
+        let ((alone, _), (losses, _)) = (trained(&gpus[..1], clip, 50, 8), trained(&gpus[..2], clip, 50, 2));
+        let apart = apart(&alone, &losses);
+        println!("2 GPUs, clip {clip:?}: the losses differ by {apart:e} at most");
+        assert!(apart < 1e-5, "{apart:e}");
+    }
+}
+
+/// Late work and other orders do not change a bit.
+#[test]
+fn every_schedule_gives_the_same_bits() {
+    let expected = trained(&own_devices(2), None, 4, 2);
+    let devices = [Device::seeded_cpu(0).unwrap(), Device::seeded_cpu(0).unwrap()];
+    for seed in 0..6 {
+        devices.iter().zip(0..).for_each(|(device, k)| device.reseed(100 * k + seed));
+        let (losses, weights) = trained(&devices, None, 4, 2);
+        assert_eq!((losses, bits(&weights)), (expected.0.clone(), bits(&expected.1)), "seed {seed}");
+    }
+}
+
+/// A gradient is reduced once, however many batches a step has.
+#[test]
+fn accumulation_reduces_once() {
+    let operations = |micro| {
+        let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<_> {
+            let mut model = start(rank, world, None, None)?;
+            let count = |model: &mut Model<'_>| {
+                let text = format!("{:?}", model.comm_mut());
+                let text = text.split("operations: ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+                text.parse::<usize>().unwrap()
+            };
+            let before = count(&mut model);
+            run(&mut model, 0..1, 8, micro)?;
+            Ok((count(&mut model) - before, model.buckets().len()))
+        });
+        ended.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    for (operations, buckets) in [operations(4), operations(1)].concat() {
+        assert_eq!(operations, buckets);
+    }
+}
+
+/// A new folder for files.
+fn folder() -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("thalweg-data-parallel-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A rank leaves in the middle; the others get an error that names it, and the ranks that are started
+/// next go on from the checkpoint as if nothing had happened.
+#[test]
+fn training_goes_on_from_the_checkpoint() {
+    let (folder, undisturbed) = (folder(), trained(&own_devices(2), Some(0.5), 8, 2));
+    let path = folder.join("checkpoint.safetensors");
+    let path = path.to_str().unwrap();
+    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<Vec<f32>> {
+        let mut model = start(rank, world, Some(0.5), None)?;
+        let losses = run(&mut model, 0..4, 8, 2)?;
+        model.checkpoint(path, &BTreeMap::new())?;
+        if rank.index() == 1 {
+            return Ok(losses);
+        }
+        run(&mut model, 4..6, 8, 2)
+    });
+    // A read of the device or a call of the communicator comes first.
+    match &ended[0] {
+        Err(Error::Ranks(thalweg_collective::Error::Failed(Failure::LeftEarly { rank: 1, .. }))) => {}
+        Err(Error::Device(thalweg::Error::Poisoned { cause, .. })) => {
+            assert!(cause.starts_with("rank 1 has dropped its communicator before operation"), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let before = ended.into_iter().nth(1).unwrap().unwrap();
+    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<_> {
+        let mut model = start(rank, world, Some(0.5), Some(path))?;
+        assert_eq!(model.model().steps(), 4);
+        Ok((run(&mut model, 4..8, 8, 2)?, model.model().tensors()?))
+    });
+    for ended in ended {
+        let (after, weights) = ended.unwrap();
+        assert_eq!([&before[..], &after].concat(), undisturbed.0);
+        assert_eq!(bits(&weights), bits(&undisturbed.1));
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn ranks_that_drift_are_named() {
+    let ended = ranks(&own_devices(3), Options::default(), |rank, world| -> Result<()> {
+        let mut model = start(rank, world, None, None)?;
+        run(&mut model, 0..1, 6, 2)?;
+        model.verify()?;
+        if rank.index() == 1 {
+            let alone = join(&samples(7, 2));
+            model.model_mut().step(&alone.batch())?;
+        }
+        model.verify()
+    });
+    for ended in ended {
+        assert_eq!(ended.unwrap_err().to_string(), "rank 1 differs from the others in the weights");
+    }
+}
