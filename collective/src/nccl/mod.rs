@@ -101,6 +101,12 @@ struct Entry {
     peers: Option<Vec<usize>>,
 }
 
+impl Entry {
+    fn needs(&self, peer: usize) -> bool {
+        self.peers.as_ref().is_none_or(|peers| peers.contains(&peer))
+    }
+}
+
 /// One message of a group: the other rank, whether it is sent, what it is, and the address.
 pub(crate) struct Transfer {
     pub(crate) peer: usize,
@@ -204,7 +210,7 @@ impl Nccl {
             changed: Condvar::new(),
         });
         keep.fate.watch(&(shared.clone() as Arc<dyn Abort>));
-        if let Err(why) = shared.settle(SUCCESS, Some(deadline)) {
+        if let Err(why) = shared.settle(IN_PROGRESS, Some(deadline)) {
             shared.abort();
             return Err(keep.fate.failure().map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
         }
@@ -347,7 +353,7 @@ impl Shared {
         }
         let code = match *lock(&self.comm) {
             Some(Raw(comm)) => f(self.library, comm, self.stream.0),
-            None => SUCCESS, // `settle` finds it aborted
+            None => IN_PROGRESS, // `settle` finds it aborted
         };
         if let Err(reason) = self.settle(code, None) {
             return Err(self.fail(Failure::Library { rank, seq, op: call.text(), reason }));
@@ -356,15 +362,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until what was called is done on the host. The error says what NCCL reports; if the ranks
-    /// have failed meanwhile, nobody reads it.
+    /// Waits until what was called is done on the host, which takes NCCL some 40 us for an operation. The
+    /// error says what NCCL reports; if the ranks have failed meanwhile, nobody reads it.
     fn settle(&self, mut code: Code, deadline: Option<Instant>) -> Result<(), String> {
-        // The calls of an operation say themselves when they are done, which is the usual case.
-        let mut ask = deadline.is_some();
         for round in 0u32.. {
             match code {
-                SUCCESS if !ask => return if lock(&self.comm).is_some() { Ok(()) } else { Err(ABORTED.to_owned()) },
-                SUCCESS | IN_PROGRESS => {}
+                SUCCESS => return Ok(()),
+                IN_PROGRESS => {}
                 _ => return Err(self.library.meaning(code)),
             }
             if self.keep.fate.failure().is_some() {
@@ -374,11 +378,11 @@ impl Shared {
                 return Err("the ranks do not come together in time".to_owned());
             }
             match round {
-                0..100 => thread::yield_now(),
+                0..1000 => std::hint::spin_loop(),
+                1000..2000 => thread::yield_now(),
                 _ => thread::sleep(Duration::from_micros(50)),
             }
             code = self.asynchronous().ok_or(ABORTED)?;
-            ask = false;
         }
         Ok(())
     }
@@ -535,35 +539,48 @@ impl Shared {
                 return Err(mismatch(seq, calls));
             }
         }
-        let Some(Entry { seq, call, peers: needed }) = state.pending.front() else { return Ok(()) };
-        let (seq, op) = (*seq, call.text());
-        let needs = |peer: usize| peer != rank && needed.as_ref().is_none_or(|needed| needed.contains(&peer));
-        for (peer, known) in peers.known.iter().enumerate().filter(|(peer, _)| needs(*peer)) {
-            match known.gone {
-                Some(Some(count)) if needed.is_none() && count < seq => {
-                    return Err(Failure::LeftEarly { rank: peer, seq, op });
-                }
-                Some(None) => return Err(Failure::Gone { rank: peer, seq, op }),
-                _ => {}
-            }
-        }
-        let behind = |known: &Known| known.said.as_ref().is_none_or(|said| said.count < seq);
-        let late = |test: &dyn Fn(&Known) -> bool| -> Vec<usize> {
-            let late = peers.known.iter().enumerate().filter(|(peer, known)| needs(*peer) && test(known));
-            late.map(|(peer, _)| peer).collect()
+        // The marks are rare, so some of what is pending may be done. What counts is the first operation
+        // to which another rank has not come.
+        let (Some(front), Some(back)) = (state.pending.front(), state.pending.back()) else { return Ok(()) };
+        let others = || peers.known.iter().enumerate().filter(|(peer, _)| *peer != rank);
+        let behind = |entry: &Entry, known: &Known| {
+            entry.peers.is_none() && known.said.as_ref().map_or(0, |said| said.count) < entry.seq
         };
+        for (peer, known) in others() {
+            let missed = match known.gone {
+                None => None,
+                Some(Some(count)) => state.pending.iter().find(|entry| entry.peers.is_none() && entry.seq > count),
+                Some(None) => {
+                    let missed = state.pending.iter().find(|entry| behind(entry, known));
+                    missed.or(Some(back)).filter(|entry| entry.needs(peer))
+                }
+            };
+            let Some(Entry { seq, call, .. }) = missed else { continue };
+            let (seq, op) = (*seq, call.text());
+            return Err(match known.gone {
+                Some(Some(_)) => Failure::LeftEarly { rank: peer, seq, op },
+                _ => Failure::Gone { rank: peer, seq, op },
+            });
+        }
         let waited = self.keep.options.timeout;
         if since.elapsed() >= waited {
+            let late = |entry: &Entry, test: &dyn Fn(&Known) -> bool| -> Vec<usize> {
+                let late = others().filter(|(peer, known)| entry.needs(*peer) && test(known));
+                late.map(|(peer, _)| peer).collect()
+            };
             // Those that have not called it; if all have, those that say nothing any more; else all.
-            let mut lagging = if needed.is_none() { late(&behind) } else { Vec::new() };
+            let first = state.pending.iter().find(|entry| others().any(|(_, known)| behind(entry, known)));
+            let entry = first.unwrap_or(front);
+            let mut lagging = late(entry, &|known| behind(entry, known));
             if lagging.is_empty() {
-                lagging = late(&|known: &Known| known.heard.elapsed() > SILENCE);
+                lagging = late(entry, &|known| known.heard.elapsed() > SILENCE);
             }
             if lagging.is_empty() {
-                lagging = late(&|_: &Known| true);
+                lagging = late(entry, &|_| true);
             }
-            return Err(Failure::Timeout { seq, op, lagging, waited });
+            return Err(Failure::Timeout { seq: entry.seq, op: entry.call.text(), lagging, waited });
         }
+        let (seq, op) = (front.seq, front.call.text());
         drop(state);
         if self.device.usable().is_err() {
             return Err(Failure::Abandoned { rank, seq, op });
