@@ -113,6 +113,8 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     train::pool(on, r, c, 1, false, of(2), of(n), out(width))?;
     train::pool_backward(on, r, c, 1, false, of(2), of(width), out(n))?;
     train::cross_entropy(on, r, c, 1.0, of(n), of(rows), out(rows), out(n))?;
+    let many = 4096;
+    train::cross_entropy(on, r, many as u32, 1.0, of(rows * many), of(rows), out(rows), out(rows * many))?;
     train::argmax(on, r, c, of(n), out(rows))?;
     train::settings(on, 1.0, 1.0, 1.0, 0.9, 0.999, 1e-8, out(train::SETTINGS))?;
     train::gradient_norm(on, of(n), 1.0, out(n), out(1), out(train::SETTINGS))?;

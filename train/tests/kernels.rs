@@ -196,6 +196,19 @@ fn any_heads() -> impl Strategy<Value = Heads> {
     )
 }
 
+/// Sequences with more than one tile of 128 rows and more than one step of 64, at the sizes where tiles end.
+fn any_tiles() -> impl Strategy<Value = Heads> {
+    let length = prop_oneof![select(vec![1usize, 63, 64, 65, 127, 128, 129, 192]), 1usize..260];
+    let prefix = select(vec![u32::MAX, u32::MAX, 0, 1, 70, 130, 200]);
+    (prop::collection::vec(length, 1..4), 1usize..3, prefix, 0usize..3, any::<bool>(), any::<u64>()).prop_map(
+        |(queries, heads, prefix, gap, same, seed)| {
+            let more = queries.iter().enumerate().map(|(i, _)| if same { 0 } else { (seed as usize >> i) % 70 });
+            let more = more.collect();
+            Heads { queries, more, heads, size: 64, prefix, gap: gap * 8, seed }
+        },
+    )
+}
+
 fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<i32> {
     let mut ends = vec![0];
     for length in lengths {
@@ -533,7 +546,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_agree(rows in 1usize..20, classes in prop_oneof![1usize..5, 30usize..100], seed: u64) {
+    fn losses_agree(rows in 1usize..20, classes in prop_oneof![1usize..5, 30usize..100, 2000usize..2100], seed: u64) {
         losses(rows, classes, seed);
     }
 
@@ -560,6 +573,30 @@ proptest! {
     }
 }
 
+proptest! {
+    // These shapes take long: fewer of them.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, cases: ProptestConfig::default().cases.div_ceil(16), ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn attention_by_tiles_agrees(case in any_tiles()) {
+        attends::<bf16>(&case);
+    }
+
+    #[test]
+    fn gradients_of_attention_by_tiles_agree(case in any_tiles()) {
+        attends_backward::<bf16>(&case);
+    }
+
+    #[test]
+    fn long_rows_agree(columns in 1000usize..1100, classes in 32700usize..32900, add: bool, seed: u64) {
+        norms::<f32>(3, columns, add, seed);
+        norms::<bf16>(3, columns, add, seed);
+        losses(2, classes, seed);
+    }
+}
+
 /// Whatever `cu_seqlens` holds, no kernel leaves its buffers. The checked device reports it if one does,
 /// and in other runs the memory beside the buffers would show it.
 #[test]
@@ -569,45 +606,53 @@ fn any_cu_seqlens_stays_inside() {
     for &device in devices() {
         let s = &stream(device);
         for cu in bad {
-            let (rows, heads, size) = (7usize, 2usize, 5usize);
-            let width = heads * size;
-            let cu = up(s, &cu);
-            let qkv = up(s, &vec![1.0f32; 3 * rows * width]);
-            let (mut out, mut logs) = (room::<f32>(s, rows * width), room::<f32>(s, rows * heads));
-            let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<f32>(s, 3 * rows * width));
-            let attention = Attention {
-                rows: [rows as u32; 2],
-                heads: [heads as u32, size as u32],
-                prefix: 2,
-                cu_q: &cu,
-                cu_k: &cu,
-                q: &qkv,
-                k: qkv.slice(width..).unwrap(),
-                v: qkv.slice(2 * width..).unwrap(),
-                strides: [3 * width as u32; 2],
-                out: &mut out,
-                logs: &mut logs,
-            };
-            kernels::attention(s, attention).unwrap();
-            let backward = AttentionBackward {
-                rows: rows as u32,
-                heads: [heads as u32, size as u32],
-                prefix: 2,
-                cu_seqlens: &cu,
-                qkv: &qkv,
-                out: &out,
-                dout: out.slice(..).unwrap(),
-                logs: &logs,
-                deltas: &mut deltas,
-                dqkv: &mut d,
-            };
-            kernels::attention_backward(s, backward).unwrap();
-            let (mut pooled, mut dx) = (room::<f32>(s, 3 * width), room::<f32>(s, rows * width));
-            kernels::pool(s, rows as u32, width as u32, 3, false, &cu, &out, &mut pooled).unwrap();
-            kernels::pool_backward(s, rows as u32, width as u32, 3, true, &cu, &pooled, &mut dx).unwrap();
-            s.synchronize().unwrap();
+            inside::<f32>(s, cu, 7, 5);
+            inside::<bf16>(s, cu, 7, 64);
+            // Tiles that overlap, and sequences that begin behind the tiles of later ones.
+            inside::<bf16>(s, cu.map(|end| end.saturating_mul(40)), 280, 64);
         }
     }
+}
+
+fn inside<T: Activation>(s: &Stream<Work>, cu: [i32; 4], rows: usize, size: usize) {
+    let heads = 2usize;
+    let width = heads * size;
+    let cu = up(s, &cu);
+    let qkv = up(s, &vec![T::of(1.0); 3 * rows * width]);
+    let (mut out, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
+    let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<T>(s, 3 * rows * width));
+    let attention = Attention {
+        rows: [rows as u32; 2],
+        heads: [heads as u32, size as u32],
+        prefix: 2,
+        cu_q: &cu,
+        cu_k: &cu,
+        q: &qkv,
+        k: qkv.slice(width..).unwrap(),
+        v: qkv.slice(2 * width..).unwrap(),
+        strides: [3 * width as u32; 2],
+        out: &mut out,
+        logs: &mut logs,
+    };
+    kernels::attention(s, attention).unwrap();
+    let backward = AttentionBackward {
+        rows: rows as u32,
+        heads: [heads as u32, size as u32],
+        prefix: 2,
+        cu_seqlens: &cu,
+        qkv: &qkv,
+        out: &out,
+        dout: out.slice(..).unwrap(),
+        logs: &logs,
+        deltas: &mut deltas,
+        dqkv: &mut d,
+    };
+    kernels::attention_backward(s, backward).unwrap();
+    let (x, mut pooled, mut dx) =
+        (room::<f32>(s, rows * width), room::<f32>(s, 3 * width), room::<f32>(s, rows * width));
+    kernels::pool(s, rows as u32, width as u32, 3, false, &cu, &x, &mut pooled).unwrap();
+    kernels::pool_backward(s, rows as u32, width as u32, 3, true, &cu, &pooled, &mut dx).unwrap();
+    s.synchronize().unwrap();
 }
 
 #[test]

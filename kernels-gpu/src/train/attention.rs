@@ -25,6 +25,7 @@
 //!   queries, the queries are the last rows.
 //! - **No shared memory and no barriers**: threads are independent, so the CPU device runs them in a
 //!   plain loop.
+//! - **Heads of 64 elements in `bf16` have kernels of their own**, in `tiles.rs`.
 //! - **Heads of 64 elements have a kernel without a path for smaller ones**: the conditions of that
 //!   path would need more registers than there are.
 //! - **`cu_seqlens` may hold anything**: each bound is cut to the number of rows.
@@ -36,16 +37,16 @@ use super::rows::{Rows, store};
 use super::sequences::sequence_of;
 
 /// log2 of e.
-const LOG2_E: f32 = core::f32::consts::LOG2_E;
+pub(super) const LOG2_E: f32 = core::f32::consts::LOG2_E;
 /// Threads of a block.
 #[cfg(not(target_arch = "nvptx64"))]
 const THREADS: u32 = 128;
 
 /// The rows of a sequence in a buffer.
 #[derive(Clone, Copy)]
-struct Span {
-    start: u32,
-    len: u32,
+pub(super) struct Span {
+    pub(super) start: u32,
+    pub(super) len: u32,
 }
 
 impl Span {
@@ -54,7 +55,7 @@ impl Span {
     /// # Safety
     /// `cu_seqlens` has an element after that of the sequence.
     #[inline(always)]
-    unsafe fn new(cx: impl Simt, cu_seqlens: In<i32>, sequence: u32, rows: u32) -> Self {
+    pub(super) unsafe fn new(cx: impl Simt, cu_seqlens: In<i32>, sequence: u32, rows: u32) -> Self {
         // SAFETY: The caller promises both elements.
         let [start, end] = unsafe { [cu_seqlens.get(cx, sequence), cu_seqlens.get(cx, sequence + 1)] };
         let start = (start as u32).min(rows);
@@ -64,19 +65,19 @@ impl Span {
 
 /// Returns how many keys the query at `place` of its sequence sees.
 #[inline(always)]
-fn seen(place: u32, prefix: u32, queries: u32, keys: u32) -> u32 {
+pub(super) fn seen(place: u32, prefix: u32, queries: u32, keys: u32) -> u32 {
     prefix.max((place + 1 + keys).saturating_sub(queries)).min(keys)
 }
 
 /// Returns the place of the first query that sees the key at `place`. All later ones see it, too.
 #[inline(always)]
-fn first_that_sees(place: u32, prefix: u32, queries: u32, keys: u32) -> u32 {
+pub(super) fn first_that_sees(place: u32, prefix: u32, queries: u32, keys: u32) -> u32 {
     if place < prefix { 0 } else { (place + queries).saturating_sub(keys) }
 }
 
 /// Returns whether a buffer has `rows` rows of `columns` elements from `start` on.
 #[cfg(not(target_arch = "nvptx64"))]
-fn holds(len: u128, rows: u128, columns: u128, stride: u128) -> bool {
+pub(super) fn holds(len: u128, rows: u128, columns: u128, stride: u128) -> bool {
     rows == 0 || (stride >= columns && (rows - 1) * stride + columns <= len)
 }
 
@@ -228,7 +229,6 @@ attention! {
     attention_64_f32 attention_64_backward_f32 <f32> 64, 32, true;
     attention_16_bf16 attention_16_backward_bf16 <u16> 16, 16, false;
     attention_32_bf16 attention_32_backward_bf16 <u16> 32, 32, false;
-    attention_64_bf16 attention_64_backward_bf16 <u16> 64, 32, true;
 }
 
 macro_rules! deltas {

@@ -22,6 +22,16 @@ macro_rules! columns {
                     let [part, column] = cell.at();
                     let (mut sum, mut row) = (0.0, part * group);
                     let end = rows.min(row + group);
+                    // The loads of eight rows wait together.
+                    while row + 8 <= end {
+                        let eight: [f32; 8] = core::array::from_fn(|i| x.get(t, [row + i as u32, column]).wide());
+                        let mut i = 0;
+                        while i < 8 {
+                            sum += eight[i];
+                            i += 1;
+                        }
+                        row += 8;
+                    }
                     while row < end {
                         sum += x.get(t, [row, column]).wide();
                         row += 1;

@@ -5,7 +5,7 @@ use std::fmt;
 use thalweg_simt::host::{DeviceSlice, Launch, LaunchError};
 use thalweg_simt::{Element, bf16};
 
-use super::{activation, attention as heads, columns as sums, embed, norm as rows, optimiser};
+use super::{activation, attention as heads, columns as sums, embed, loss, norm as rows, optimiser, tiles};
 
 mod sealed {
     pub trait Sealed {}
@@ -33,7 +33,8 @@ pub struct Attention<'a, S, E> {
     /// The values.
     pub v: &'a DeviceSlice<S, E>,
     /// The elements from one row of queries to the next, and from one row of keys, or of values, to
-    /// the next.
+    /// the next. For heads of 64 elements in `bf16` they are multiples of 8, and all rows begin at multiples
+    /// of 16 bytes.
     pub strides: [u32; 2],
     /// The result, [rows of queries, heads, size].
     pub out: &'a mut DeviceSlice<S, E>,
@@ -145,7 +146,8 @@ fn aligned(addresses: &[u64]) -> bool {
 
 macro_rules! numbers {
     ($($t:ident as $e:ty: $norm:ident $gelu:ident $gelu_backward:ident $columns:ident $patches:ident $deltas:ident
-       $($d:literal $size:pat, $forward:ident $backward:ident)*;)*) => {$(
+       $($d:literal $size:pat, $forward:ident $backward:ident)*
+       $(tiles $tiles:ident $queries:ident $keys:ident)?;)*) => {$(
         impl Number for $t {
             fn norm<S, L: Launch<S> + ?Sized>(
                 on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
@@ -175,13 +177,19 @@ macro_rules! numbers {
             }
             fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error> {
                 let [[rows, keys], [count, size], [q_stride, k_stride]] = [a.rows, a.heads, a.strides];
+                let sequences = (a.cu_q.len() as u32).wrapping_sub(1);
+                $(if size == 64 {
+                    return tiles::$tiles(
+                        on, rows, keys, count, sequences, a.prefix, q_stride, k_stride, scale(size), a.cu_q, a.cu_k,
+                        a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
+                    );
+                })?
                 let addresses = [a.q.device_ptr(), a.k.device_ptr(), a.v.device_ptr(), a.out.device_ptr()];
                 let vector = [$($d),*].contains(&size) && q_stride % 4 == 0 && k_stride % 4 == 0 && aligned(&addresses);
                 let launch = match size {
                     $($size => heads::$forward,)*
                     _ => return Err(no_kernel("attention", &a)),
                 };
-                let sequences = (a.cu_q.len() as u32).wrapping_sub(1);
                 launch(
                     on, rows, keys, count, size, sequences, a.prefix, q_stride, k_stride, vector, scale(size), a.cu_q,
                     a.cu_k, a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
@@ -191,16 +199,27 @@ macro_rules! numbers {
                 on: &L, a: AttentionBackward<'_, S, Self>,
             ) -> Result<(), L::Error> {
                 let [count, size] = a.heads;
+                let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
+                let (qkv, out, dout) = (a.qkv.cast::<$e>(), a.out.cast::<$e>(), a.dout.cast::<$e>());
+                $(if size == 64 {
+                    heads::$deltas(on, a.rows, count, size, out, dout, a.deltas)?;
+                    let (rows, prefix, cu) = (a.rows, a.prefix, a.cu_seqlens);
+                    let dqkv = a.dqkv.cast_mut::<$e>();
+                    tiles::$queries(
+                        on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, &mut *dqkv,
+                    )?;
+                    return tiles::$keys(
+                        on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, dqkv,
+                    );
+                })?
                 let vector = [$($d),*].contains(&size) && aligned(&[a.qkv.device_ptr(), a.dout.device_ptr(), a.dqkv.device_ptr()]);
                 let launch = match size {
                     $($size => heads::$backward,)*
                     _ => return Err(no_kernel("attention_backward", &a)),
                 };
-                let (out, dout) = (a.out.cast::<$e>(), a.dout.cast::<$e>());
                 heads::$deltas(on, a.rows, count, size, out, dout, a.deltas)?;
-                let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
                 launch(
-                    on, a.rows, count, size, sequences, a.prefix, vector, scale(size), a.cu_seqlens, a.qkv.cast::<$e>(),
+                    on, a.rows, count, size, sequences, a.prefix, vector, scale(size), a.cu_seqlens, qkv,
                     dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
                 )
             }
@@ -215,7 +234,7 @@ numbers! {
     bf16 as u16: norm_bf16 gelu_bf16 gelu_backward_bf16 columns_bf16 patches_bf16 deltas_bf16
         16 1..=16, attention_16_bf16 attention_16_backward_bf16
         32 17..=32, attention_32_bf16 attention_32_backward_bf16
-        64 64, attention_64_bf16 attention_64_backward_bf16;
+        tiles attention_64_bf16 attention_64_queries_bf16 attention_64_keys_bf16;
 }
 
 /// Returns what scores are multiplied by.
@@ -394,6 +413,30 @@ pub fn patches<S, L: Launch<S> + ?Sized, E: Number>(
     y: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
     E::patches(on, extents, x, y)
+}
+
+/// From how many classes on a block of 1024 threads has a row of logits, and not one warp.
+const MANY: u32 = 2048;
+
+/// Computes, for each row of `logits`, [rows, classes], its share of the loss and the gradient of the logits, both
+/// multiplied by `scale`. The loss of a row whose label is no class is NaN.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+#[allow(clippy::too_many_arguments)] // each is an array of its own
+pub fn cross_entropy<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    rows: u32,
+    classes: u32,
+    scale: f32,
+    logits: &DeviceSlice<S, f32>,
+    labels: &DeviceSlice<S, i32>,
+    losses: &mut DeviceSlice<S, f32>,
+    gradient: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let launch = if classes < MANY { loss::cross_entropy_narrow } else { loss::cross_entropy_wide };
+    launch(on, rows, classes, scale, logits, labels, losses, gradient)
 }
 
 /// Computes the norm of a gradient, and sets the factor in the `settings` of [`adamw`](super::adamw) so

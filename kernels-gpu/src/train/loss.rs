@@ -4,8 +4,10 @@
 //! loss = ln(sum of exp z) - z[label];   dz = (exp z / sum of exp z - [label]) scale
 //! ```
 //!
-//! Launch: a block of one warp for each row.
-//! Memory: the logits are read once for the sum and once for the gradient, which is written.
+//! Launch: a block of one warp for each row, or of 1024 threads if there are many classes.
+//! Memory: the gradient is written. One warp reads its row twice, the second time from a cache. Of a row with many
+//! classes, 1024 threads keep the first 32768 logits in registers and read the others three times: the rows that
+//! are under way on all of the device are too large for its caches.
 
 use thalweg_simt::kernel;
 
@@ -15,7 +17,7 @@ const LOG2_E: f32 = core::f32::consts::LOG2_E;
 kernel! {
     /// Computes, for each row of logits, its share of the loss and the gradient of the logits, both
     /// multiplied by `scale`. The loss of a row whose label is no class is NaN.
-    pub fn cross_entropy(
+    pub(super) fn cross_entropy_narrow(
         b: impl Cooperative, rows: u32, classes: u32, scale: f32, logits: In<f32>[rows, classes], labels: In<i32>[rows],
         losses: Out<f32>[rows] by [block], gradient: Out<f32>[rows, classes] by [block, rank],
     )
@@ -57,6 +59,89 @@ kernel! {
                 let [_, c] = d.at();
                 let p = t.exp2_approx((logits.get(t, [row, c]) - most) * LOG2_E) / sum;
                 d.set((p - if c == label { 1.0 } else { 0.0 }) * scale);
+            }
+        });
+    }
+}
+
+/// The threads of a block that has a row with many classes, and the logits that each keeps in registers.
+const THREADS: u32 = 1024;
+const SLOTS: usize = 32;
+
+kernel! {
+    /// Does the same as [`cross_entropy_narrow`] with a block for each row.
+    pub(super) fn cross_entropy_wide(
+        b: impl Cooperative, rows: u32, classes: u32, scale: f32, logits: In<f32>[rows, classes], labels: In<i32>[rows],
+        losses: Out<f32>[rows] by [block], gradient: Out<f32>[rows, classes] by [block, rank],
+    )
+    require { classes >= 1 }
+    grid(rows) block(1024) bounds(THREADS, 1) shared(2 * 32 * 4)
+    {
+        let row = b.idx().x;
+        let label = labels.get(&b, [row]) as u32;
+        let first = b.each((), move |t, ()| -> [f32; SLOTS] {
+            let at = |i: usize| [row, t.rank() + THREADS * i as u32];
+            core::array::from_fn(|i| logits.try_get(t, at(i)).unwrap_or(f32::NEG_INFINITY))
+        });
+        let most = b.each(&first, move |t, first| {
+            let (first, mut most, mut i) = (first.get(t), f32::NEG_INFINITY, 0);
+            while i < SLOTS {
+                most = most.max(first[i]);
+                i += 1;
+            }
+            let mut c = t.rank() + THREADS * SLOTS as u32;
+            while c < classes {
+                most = most.max(logits.get(t, [row, c]));
+                c += THREADS;
+            }
+            most
+        });
+        let most = b.warp_max(&most);
+        let (window, sums) = (b.shared::<f32>(32), b.shared::<f32>(32));
+        let filled = b.publish_warps(window, &most);
+        let warps = b.sync(filled.read());
+        let most = b.each(&warps, |t, warps| warps.get(t, t.rank() % 32));
+        let most = b.warp_max(&most);
+        let powers = b.each((&first, &most), move |t, (first, most)| -> [f32; SLOTS] {
+            let (first, most) = (first.get(t), most.get(t));
+            core::array::from_fn(|i| t.exp2_approx((first[i] - most) * LOG2_E))
+        });
+        let sum = b.each((&powers, &most), move |t, (powers, most)| {
+            let (powers, mut sum, mut i) = (powers.get(t), 0.0, 0);
+            while i < SLOTS {
+                sum += powers[i];
+                i += 1;
+            }
+            let mut c = t.rank() + THREADS * SLOTS as u32;
+            while c < classes {
+                sum += t.exp2_approx((logits.get(t, [row, c]) - most.get(t)) * LOG2_E);
+                c += THREADS;
+            }
+            sum
+        });
+        let sum = b.warp_sum(&sum);
+        let filled = b.publish_warps(sums, &sum);
+        let warps = b.sync(filled.read());
+        let sum = b.each(&warps, |t, warps| warps.get(t, t.rank() % 32));
+        let sum = b.warp_sum(&sum);
+        b.each((&powers, &most, &sum), move |t, (powers, most, sum)| {
+            let (powers, most, sum) = (powers.get(t), most.get(t), sum.get(t));
+            if let Some(loss) = losses.cell(t) {
+                let of_label = logits.try_get(t, [row, label]).unwrap_or(f32::NAN);
+                loss.set((t.ln(sum) + (most - of_label)) * scale);
+            }
+            let share = 1.0 / sum;
+            let of = |c, power: f32| (power * share - if c == label { 1.0 } else { 0.0 }) * scale;
+            let (mut mine, mut i) = (gradient.mine(t), 0);
+            while i < SLOTS {
+                let Some(d) = mine.next() else { return };
+                let [_, c] = d.at();
+                d.set(of(c, powers[i]));
+                i += 1;
+            }
+            for d in mine {
+                let [_, c] = d.at();
+                d.set(of(c, t.exp2_approx((logits.get(t, [row, c]) - most) * LOG2_E)));
             }
         });
     }

@@ -29,15 +29,16 @@ mod optimiser;
 mod pool;
 mod rows;
 mod sequences;
+mod tiles;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use self::{
     embed::{positions, text},
     launch::{
-        Attention, AttentionBackward, GROUPS, Number, attention, attention_backward, columns, gelu, gelu_backward,
-        gradient_norm, norm, norm_columns, patches, round,
+        Attention, AttentionBackward, GROUPS, Number, attention, attention_backward, columns, cross_entropy, gelu,
+        gelu_backward, gradient_norm, norm, norm_columns, patches, round,
     },
-    loss::{argmax, cross_entropy},
+    loss::argmax,
     norm::norm_backward,
     optimiser::{PARTS, SETTINGS, adamw, settings},
     pool::{pool, pool_backward},

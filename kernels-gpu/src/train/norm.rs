@@ -7,8 +7,10 @@
 //!
 //! Launch: a block of one warp for each row; for the sums over rows a thread for each column and each
 //! group of rows.
-//! Memory: a row is read three times, twice from the L1 cache.
+//! Memory: a row is read once. What is behind its first 1024 elements is read again from the L1 cache.
 //!
+//! - **A lane loads its first 32 elements of a row before it uses one**, and keeps them in registers, so the
+//!   loads wait together. The sums over rows load 8 rows at once for the same reason.
 //! - **A row has one warp**, so its sums are butterflies of the warp, and no barrier is needed.
 //! - **The variance is the mean of squares of differences from the mean**, so large means do not
 //!   cancel.
@@ -16,6 +18,15 @@
 use thalweg_simt::kernel;
 
 use super::number::Stored;
+
+/// How many elements of a row a lane keeps in registers.
+const SLOTS: usize = 32;
+
+/// Calls `f` with the places of a lane's first elements of a row.
+#[inline(always)]
+fn slots(f: impl Fn(u32) -> f32, lane: u32) -> [f32; SLOTS] {
+    core::array::from_fn(|i| f(lane + 32 * i as u32))
+}
 
 macro_rules! norm {
     ($($(#[$doc:meta])* $name:ident <$e:ident>;)*) => {$(
@@ -30,8 +41,14 @@ macro_rules! norm {
             grid(rows) block(32)
             {
                 let (row, per_column) = (b.idx().x, 1.0 / columns as f32);
-                let sum = b.each((), move |t, ()| {
-                    let (mut sum, mut c) = (0.0, t.rank());
+                let first = b.each((), move |t, ()| slots(|c| x.try_get(t, [row, c]).unwrap_or(0.0), t.rank()));
+                let sum = b.each(&first, move |t, first| {
+                    let (first, mut sum, mut i) = (first.get(t), 0.0, 0);
+                    while i < SLOTS {
+                        sum += first[i];
+                        i += 1;
+                    }
+                    let mut c = t.rank() + 32 * SLOTS as u32;
                     while c < columns {
                         sum += x.get(t, [row, c]);
                         c += 32;
@@ -39,8 +56,15 @@ macro_rules! norm {
                     sum
                 });
                 let sum = b.warp_sum(&sum);
-                let squares = b.each(&sum, move |t, sum| {
-                    let (mean, mut squares, mut c) = (sum.get(t) * per_column, 0.0, t.rank());
+                let squares = b.each((&first, &sum), move |t, (first, sum)| {
+                    let (first, mean) = (first.get(t), sum.get(t) * per_column);
+                    let (mut squares, mut c, mut i) = (0.0, t.rank(), 0);
+                    while i < SLOTS {
+                        let off = first[i] - mean;
+                        squares = if c < columns { t.fma(off, off, squares) } else { squares };
+                        c += 32;
+                        i += 1;
+                    }
                     while c < columns {
                         let off = x.get(t, [row, c]) - mean;
                         squares = t.fma(off, off, squares);
@@ -49,17 +73,26 @@ macro_rules! norm {
                     squares
                 });
                 let squares = b.warp_sum(&squares);
-                b.each((&sum, &squares), move |t, (sum, squares)| {
-                    let mean = sum.get(t) * per_column;
+                b.each((&first, &sum, &squares), move |t, (first, sum, squares)| {
+                    let (first, mean) = (first.get(t), sum.get(t) * per_column);
                     let r = 1.0 / t.sqrt(squares.get(t) * per_column + eps);
                     for stat in stats.mine(t) {
                         let [_, k] = stat.at();
                         stat.set(if k == 0 { mean } else { r });
                     }
-                    for y in y.mine(t) {
+                    let normed = |c: u32, x: f32| {
+                        $e::narrow(t.fma((x - mean) * r, weight.get(t, [c]), bias.get(t, [c])))
+                    };
+                    let (mut mine, mut i) = (y.mine(t), 0);
+                    while i < SLOTS {
+                        let Some(y) = mine.next() else { return };
                         let [_, c] = y.at();
-                        let n = (x.get(t, [row, c]) - mean) * r;
-                        y.set($e::narrow(t.fma(n, weight.get(t, [c]), bias.get(t, [c]))));
+                        y.set(normed(c, first[i]));
+                        i += 1;
+                    }
+                    for y in mine {
+                        let [_, c] = y.at();
+                        y.set(normed(c, x.get(t, [row, c])));
                     }
                 });
             }
@@ -85,12 +118,23 @@ kernel! {
     {
         let (row, per_column) = (b.idx().x, 1.0 / columns as f32);
         let (mean, r) = (stats.get(&b, [row, 0]), stats.get(&b, [row, 1]));
-        let sums = b.each((), move |t, ()| {
-            let (mut sum, mut product, mut c) = (0.0, 0.0, t.rank());
+        let gradient = move |t: &_, c| dy.get(t, [row, c]) * weight.get(t, [c]);
+        let normed = move |t: &_, c| (x.get(t, [row, c]) - mean) * r;
+        let g = b.each((), move |t, ()| slots(|c| if c < columns { gradient(t, c) } else { 0.0 }, t.rank()));
+        let n = b.each((), move |t, ()| slots(|c| if c < columns { normed(t, c) } else { 0.0 }, t.rank()));
+        let sums = b.each((&g, &n), move |t, (g, n)| {
+            let (g, n) = (g.get(t), n.get(t));
+            let (mut sum, mut product, mut i) = (0.0, 0.0, 0);
+            while i < SLOTS {
+                sum += g[i];
+                product = t.fma(g[i], n[i], product);
+                i += 1;
+            }
+            let mut c = t.rank() + 32 * SLOTS as u32;
             while c < columns {
-                let g = dy.get(t, [row, c]) * weight.get(t, [c]);
+                let g = gradient(t, c);
                 sum += g;
-                product = t.fma(g, (x.get(t, [row, c]) - mean) * r, product);
+                product = t.fma(g, normed(t, c), product);
                 c += 32;
             }
             [sum, product]
@@ -98,13 +142,19 @@ kernel! {
         let sum = b.each(&sums, |t, sums| sums.get(t)[0]);
         let product = b.each(&sums, |t, sums| sums.get(t)[1]);
         let (sum, product) = (b.warp_sum(&sum), b.warp_sum(&product));
-        b.each((&sum, &product), move |t, (sum, product)| {
+        b.each((&g, &n, &sum, &product), move |t, (g, n, sum, product)| {
+            let (g, n) = (g.get(t), n.get(t));
             let (sum, product) = (sum.get(t) * per_column, product.get(t) * per_column);
-            for dx in dx.mine(t) {
+            let (mut mine, mut i) = (dx.mine(t), 0);
+            while i < SLOTS {
+                let Some(dx) = mine.next() else { return };
+                let v = r * (g[i] - sum - n[i] * product);
+                dx.set(if add { dx.get() + v } else { v });
+                i += 1;
+            }
+            for dx in mine {
                 let [_, c] = dx.at();
-                let g = dy.get(t, [row, c]) * weight.get(t, [c]);
-                let n = (x.get(t, [row, c]) - mean) * r;
-                let v = r * (g - sum - n * product);
+                let v = r * (gradient(t, c) - sum - normed(t, c) * product);
                 dx.set(if add { dx.get() + v } else { v });
             }
         });
@@ -125,9 +175,23 @@ kernel! {
         if column < columns && part < groups {
             let (mut weight, mut bias, mut row) = (0.0, 0.0, part * group);
             let end = rows.min(row + group);
-            while row < end {
-                let dy = dy.get(t, [row, column]);
+            let load = |row| {
                 let n = (x.get(t, [row, column]) - stats.get(t, [row, 0])) * stats.get(t, [row, 1]);
+                [dy.get(t, [row, column]), n]
+            };
+            while row + 8 <= end {
+                let eight: [[f32; 2]; 8] = core::array::from_fn(|i| load(row + i as u32));
+                let mut i = 0;
+                while i < 8 {
+                    let [dy, n] = eight[i];
+                    weight = t.fma(dy, n, weight);
+                    bias += dy;
+                    i += 1;
+                }
+                row += 8;
+            }
+            while row < end {
+                let [dy, n] = load(row);
                 weight = t.fma(dy, n, weight);
                 bias += dy;
                 row += 1;
