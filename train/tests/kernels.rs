@@ -6,9 +6,9 @@ mod support;
 use oracle::{erf, gelu};
 use proptest::prelude::*;
 use proptest::sample::select;
-use support::{Random, devices};
+use support::{Random, on_each_device};
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, DeviceSlice, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream, stream_tags};
 use thalweg_kernels::train as kernels;
 use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, Number};
 
@@ -40,20 +40,16 @@ impl Activation for bf16 {
     }
 }
 
-fn stream(device: Device) -> Stream<Work> {
-    device.stream::<Work>().unwrap()
-}
-
-fn up<T: Plain>(s: &Stream<Work>, v: &[T]) -> On<Work, DeviceBuffer<T>> {
+fn up<S: LiveBrand, T: Plain>(s: &Stream<S>, v: &[T]) -> On<S, DeviceBuffer<T>> {
     s.upload_blocking(v).unwrap()
 }
 
 /// Makes room whose contents show if they are used.
-fn room<T: Activation>(s: &Stream<Work>, len: usize) -> On<Work, DeviceBuffer<T>> {
+fn room<S: LiveBrand, T: Activation>(s: &Stream<S>, len: usize) -> On<S, DeviceBuffer<T>> {
     up(s, &vec![T::of(f32::NAN); len])
 }
 
-fn read<T: Activation>(s: &Stream<Work>, x: &DeviceSlice<Work, T>) -> Vec<f32> {
+fn read<S: LiveBrand, T: Activation>(s: &Stream<S>, x: &DeviceSlice<S, T>) -> Vec<f32> {
     s.read_blocking(x).unwrap().into_iter().map(T::value).collect()
 }
 
@@ -126,22 +122,21 @@ fn norms<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
             affine[1][c] += dy[c];
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         let (dev_x, dev_w, dev_b, dev_dy) = (up(s, &x), up(s, &weight), up(s, &bias), up(s, &dy));
-        let mut stats = room::<f32>(s, 2 * rows);
-        let mut dev_y = room::<T>(s, rows * columns);
+        let mut stats = room::<_, f32>(s, 2 * rows);
+        let mut dev_y = room::<_, T>(s, rows * columns);
         kernels::norm(s, shape, eps, &dev_x, [&dev_w, &dev_b], &mut stats, &mut dev_y).unwrap();
         close_of("norm", &read(s, &dev_y), &y, &terms[0], T::ERROR);
         let mut dev_dx = up(s, &old);
         kernels::norm_backward(s, shape[0], shape[1], add, &dev_dy, &dev_x, &stats, &dev_w, &mut dev_dx).unwrap();
         close_of("dx", &read(s, &dev_dx), &dx, &terms[1], 4e-6);
-        let mut parts = room::<f32>(s, 2 * GROUPS * columns);
+        let mut parts = room::<_, f32>(s, 2 * GROUPS * columns);
         let [mut dw, mut db] = old_affine.each_ref().map(|v| up(s, v));
         kernels::norm_columns(s, shape, add, &dev_dy, &dev_x, &stats, &mut parts, [&mut dw, &mut db]).unwrap();
         close_of("dweight", &read(s, &dw), &affine[0], &terms[2], 2e-6);
         close_of("dbias", &read(s, &db), &affine[1], &terms[2], 2e-6);
-    }
+    });
 }
 
 fn gelus<T: Activation>(n: usize, by_erf: bool, seed: u64) {
@@ -159,15 +154,14 @@ fn gelus<T: Activation>(n: usize, by_erf: bool, seed: u64) {
         }
     };
     let dx: Vec<f64> = values.iter().zip(&wide_d).map(|(&x, d)| slope(x) * d).collect();
-    for &device in devices() {
-        let s = &stream(device);
-        let (x, mut y_, mut d) = (up(s, &x), room::<T>(s, n), up(s, &d));
+    on_each_device(|s| {
+        let (x, mut y_, mut d) = (up(s, &x), room::<_, T>(s, n), up(s, &d));
         kernels::gelu(s, by_erf, &x, &mut y_).unwrap();
         // For large negative x, the result is a small difference: the error is that of x.
         close_of("gelu", &read(s, &y_), &y, &values, T::ERROR);
         kernels::gelu_backward(s, by_erf, &x, &mut d).unwrap();
         close_of("its gradient", &read(s, &d), &dx, &wide_d, 2.0 * T::ERROR);
-    }
+    });
 }
 
 #[derive(Clone, Debug)]
@@ -260,9 +254,8 @@ fn attends<T: Activation>(case: &Heads) {
             }
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
-        let (mut got, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
+    on_each_device(|s| {
+        let (mut got, mut logs) = (room::<_, T>(s, rows * width), room::<_, f32>(s, rows * heads));
         let (cu_q, cu_k, q, k, v) = (up(s, &cu_q), up(s, &cu_k), up(s, &q), up(s, &k), up(s, &v));
         let attention = Attention {
             rows: [rows as u32, keys as u32],
@@ -279,7 +272,7 @@ fn attends<T: Activation>(case: &Heads) {
         };
         kernels::attention(s, attention).unwrap();
         close("attention", &read(s, &got), &out, T::ERROR);
-    }
+    });
 }
 
 fn attends_backward<T: Activation>(case: &Heads) {
@@ -316,11 +309,10 @@ fn attends_backward<T: Activation>(case: &Heads) {
             }
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         let (qkv, dout, cu) = (up(s, &qkv), up(s, &dout), up(s, &cu));
-        let (mut got, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
-        let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<T>(s, 3 * rows * width));
+        let (mut got, mut logs) = (room::<_, T>(s, rows * width), room::<_, f32>(s, rows * heads));
+        let (mut deltas, mut d) = (room::<_, f32>(s, rows * heads), room::<_, T>(s, 3 * rows * width));
         let attention = Attention {
             rows: [rows as u32; 2],
             heads: [heads as u32, size as u32],
@@ -357,7 +349,7 @@ fn attends_backward<T: Activation>(case: &Heads) {
             let terms: Vec<f64> = (0..rows).flat_map(|r| terms[of(r)].to_vec()).collect();
             close_of(name, &got, &wanted, &terms, 2.0 * T::ERROR);
         }
-    }
+    });
 }
 
 fn losses(rows: usize, classes: usize, seed: u64) {
@@ -375,10 +367,9 @@ fn losses(rows: usize, classes: usize, seed: u64) {
         dz.extend(row.iter().enumerate().map(d));
         best.push(row.iter().position(|&z| z == most).unwrap() as i32);
     }
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         let (z, labels) = (up(s, &z), up(s, &labels));
-        let (mut l, mut d) = (room::<f32>(s, rows), room::<f32>(s, rows * classes));
+        let (mut l, mut d) = (room::<_, f32>(s, rows), room::<_, f32>(s, rows * classes));
         let [r, c] = [rows as u32, classes as u32];
         kernels::cross_entropy(s, r, c, scale, &z, &labels, &mut l, &mut d).unwrap();
         // A small loss is the difference of two logits.
@@ -389,7 +380,7 @@ fn losses(rows: usize, classes: usize, seed: u64) {
         let mut found = s.alloc_zeroed::<i32>(rows).unwrap();
         kernels::argmax(s, r, c, &z, &mut found).unwrap();
         assert_eq!(s.read_blocking(&found).unwrap(), best);
-    }
+    });
 }
 
 fn pools(lengths: &[usize], columns: usize, first: bool, seed: u64) {
@@ -410,16 +401,15 @@ fn pools(lengths: &[usize], columns: usize, first: bool, seed: u64) {
             }
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         let (x, dy, cu) = (up(s, &x), up(s, &dy), up(s, &cu));
-        let (mut got, mut d) = (room::<f32>(s, b * columns), room::<f32>(s, rows * columns));
+        let (mut got, mut d) = (room::<_, f32>(s, b * columns), room::<_, f32>(s, rows * columns));
         let [r, c, n] = [rows, columns, b].map(|extent| extent as u32);
         kernels::pool(s, r, c, n, first, &cu, &x, &mut got).unwrap();
         close("pool", &read(s, &got), &y, 1e-6);
         kernels::pool_backward(s, r, c, n, first, &cu, &dy, &mut d).unwrap();
         close("its gradient", &read(s, &d), &dx, 1e-6);
-    }
+    });
 }
 
 fn sums<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
@@ -428,13 +418,12 @@ fn sums<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
     let old = random.numbers(columns);
     let column = |c: usize| (0..rows).map(|r| values[r * columns + c]).sum::<f64>();
     let wanted: Vec<f64> = (0..columns).map(|c| column(c) + if add { f64::from(old[c]) } else { 0.0 }).collect();
-    for &device in devices() {
-        let s = &stream(device);
-        let (x, mut parts, mut got) = (up(s, &x), room::<f32>(s, GROUPS * columns), up(s, &old));
+    on_each_device(|s| {
+        let (x, mut parts, mut got) = (up(s, &x), room::<_, f32>(s, GROUPS * columns), up(s, &old));
         kernels::columns(s, [rows as u32, columns as u32], add, &x, &mut parts, &mut got).unwrap();
         let terms = vec![(rows as f64 + 1.0).sqrt(); columns];
         close_of("columns", &read(s, &got), &wanted, &terms, 2e-6);
-    }
+    });
 }
 
 fn updates(n: usize, steps: u32, most: f32, seed: u64) {
@@ -456,11 +445,10 @@ fn updates(n: usize, steps: u32, most: f32, seed: u64) {
             w[i] = w[i] * (1.0 - rate * wd) - rate * (m[i] / (1.0 - f64::from(b1).powi(t as i32 + 1))) / (root + eps);
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         let (mut dw, mut dm, mut dv) = (up(s, &start), s.alloc_zeroed::<f32>(n).unwrap(), s.alloc_zeroed(n).unwrap());
-        let (mut settings, mut parts) = (room::<f32>(s, kernels::SETTINGS), room::<f32>(s, 16384));
-        let mut norm = room::<f32>(s, 1);
+        let (mut settings, mut parts) = (room::<_, f32>(s, kernels::SETTINGS), room::<_, f32>(s, 16384));
+        let mut norm = room::<_, f32>(s, 1);
         for (t, g) in gradients.iter().enumerate() {
             let g = up(s, g);
             let [c1, c2] = [b1, b2].map(|b| 1.0 - f64::from(b).powi(t as i32 + 1));
@@ -475,7 +463,7 @@ fn updates(n: usize, steps: u32, most: f32, seed: u64) {
         let got: Vec<f32> = read(s, &dw).iter().zip(&start).map(|(w, s)| (f64::from(*w) - s) as f32).collect();
         let wanted: Vec<f64> = w.iter().zip(&start).map(|(w, s)| w - s).collect();
         close("update", &got, &wanted, 1e-4);
-    }
+    });
 }
 
 fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, columns: usize, seed: u64) {
@@ -505,17 +493,16 @@ fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, 
             }
         }
     }
-    for &device in devices() {
-        let s = &stream(device);
-        let mut got = room::<T>(s, rows.len());
+    on_each_device(|s| {
+        let mut got = room::<_, T>(s, rows.len());
         kernels::patches(s, [count as u32, 3, size as u32, side as u32], &up(s, &x), &mut got).unwrap();
         close("patches", &read(s, &got), &rows, 1e-12);
         let [n, p, k, c] = [count, patches, classes, columns].map(|extent| extent as u32);
-        let mut got = room::<f32>(s, placed.len());
+        let mut got = room::<_, f32>(s, placed.len());
         let (embedded, token, position) = (up(s, &embedded), up(s, &token), up(s, &position));
         kernels::positions(s, n, p, k, c, &embedded, &token, &position, &mut got).unwrap();
         close("positions", &read(s, &got), &placed, 1e-6);
-    }
+    });
 }
 
 proptest! {
@@ -590,7 +577,7 @@ proptest! {
     }
 
     #[test]
-    fn long_rows_agree(columns in 1000usize..1100, classes in 32700usize..32900, add: bool, seed: u64) {
+    fn long_rows_agree(columns in 760usize..900, classes in 32700usize..32900, add: bool, seed: u64) {
         norms::<f32>(3, columns, add, seed);
         norms::<bf16>(3, columns, add, seed);
         losses(2, classes, seed);
@@ -603,24 +590,23 @@ proptest! {
 fn any_cu_seqlens_stays_inside() {
     let bad: [[i32; 4]; 6] =
         [[0, 3, 9, 7], [9, 5, 2, 0], [-1, -5, i32::MIN, 3], [i32::MAX; 4], [0, 0, 0, 0], [5, 5, 7, 8]];
-    for &device in devices() {
-        let s = &stream(device);
+    on_each_device(|s| {
         for cu in bad {
-            inside::<f32>(s, cu, 7, 5);
-            inside::<bf16>(s, cu, 7, 64);
+            inside::<_, f32>(s, cu, 7, 5);
+            inside::<_, bf16>(s, cu, 7, 64);
             // Tiles that overlap, and sequences that begin behind the tiles of later ones.
-            inside::<bf16>(s, cu.map(|end| end.saturating_mul(40)), 280, 64);
+            inside::<_, bf16>(s, cu.map(|end| end.saturating_mul(40)), 280, 64);
         }
-    }
+    });
 }
 
-fn inside<T: Activation>(s: &Stream<Work>, cu: [i32; 4], rows: usize, size: usize) {
+fn inside<S: LiveBrand, T: Activation>(s: &Stream<S>, cu: [i32; 4], rows: usize, size: usize) {
     let heads = 2usize;
     let width = heads * size;
     let cu = up(s, &cu);
     let qkv = up(s, &vec![T::of(1.0); 3 * rows * width]);
-    let (mut out, mut logs) = (room::<T>(s, rows * width), room::<f32>(s, rows * heads));
-    let (mut deltas, mut d) = (room::<f32>(s, rows * heads), room::<T>(s, 3 * rows * width));
+    let (mut out, mut logs) = (room::<_, T>(s, rows * width), room::<_, f32>(s, rows * heads));
+    let (mut deltas, mut d) = (room::<_, f32>(s, rows * heads), room::<_, T>(s, 3 * rows * width));
     let attention = Attention {
         rows: [rows as u32; 2],
         heads: [heads as u32, size as u32],
@@ -649,7 +635,7 @@ fn inside<T: Activation>(s: &Stream<Work>, cu: [i32; 4], rows: usize, size: usiz
     };
     kernels::attention_backward(s, backward).unwrap();
     let (x, mut pooled, mut dx) =
-        (room::<f32>(s, rows * width), room::<f32>(s, 3 * width), room::<f32>(s, rows * width));
+        (room::<_, f32>(s, rows * width), room::<_, f32>(s, 3 * width), room::<_, f32>(s, rows * width));
     kernels::pool(s, rows as u32, width as u32, 3, false, &cu, &x, &mut pooled).unwrap();
     kernels::pool_backward(s, rows as u32, width as u32, 3, true, &cu, &pooled, &mut dx).unwrap();
     s.synchronize().unwrap();
@@ -657,11 +643,11 @@ fn inside<T: Activation>(s: &Stream<Work>, cu: [i32; 4], rows: usize, size: usiz
 
 #[test]
 fn what_a_kernel_cannot_do_is_refused() {
-    let s = &stream(Device::cpu().unwrap());
+    let s = &Device::cpu().unwrap().stream::<Work>().unwrap();
     let cu = up(s, &[0i32, 2]);
     let x = up(s, &vec![0f32; 3 * 2 * 48]);
     for (size, len) in [(48u32, 96usize), (0, 0), (65, 130), (16, 33)] {
-        let (mut out, mut logs) = (room::<f32>(s, len), room::<f32>(s, 2));
+        let (mut out, mut logs) = (room::<_, f32>(s, len), room::<_, f32>(s, 2));
         let attention = Attention {
             rows: [2, 2],
             heads: [1, size],
@@ -679,11 +665,11 @@ fn what_a_kernel_cannot_do_is_refused() {
     }
     // The loss of a label that is no class is NaN, and nothing is read outside the logits.
     let (z, labels) = (up(s, &[1f32, 2.0, 3.0, 4.0]), up(s, &[-1i32, 2]));
-    let (mut l, mut d) = (room::<f32>(s, 2), room::<f32>(s, 4));
+    let (mut l, mut d) = (room::<_, f32>(s, 2), room::<_, f32>(s, 4));
     kernels::cross_entropy(s, 2, 2, 1.0, &z, &labels, &mut l, &mut d).unwrap();
     assert!(read(s, &l).iter().all(|l| l.is_nan()));
     // So is the row of an id that is not in the table.
-    let (id, table, mut y) = (up(s, &[1i32, 2, -1]), up(s, &[1f32, 2.0]), room::<f32>(s, 3));
+    let (id, table, mut y) = (up(s, &[1i32, 2, -1]), up(s, &[1f32, 2.0]), room::<_, f32>(s, 3));
     kernels::text(s, 3, 2, 2, 1, 0, &id, &table, &up(s, &[10f32, 20.0]), &mut y).unwrap();
     let y = read(s, &y);
     assert!(y[0] == 12.0 && y[1].is_nan() && y[2].is_nan(), "{y:?}");
@@ -691,10 +677,9 @@ fn what_a_kernel_cannot_do_is_refused() {
 
 #[test]
 fn patches_of_no_pixels_are_an_error() {
-    for &device in devices() {
-        let s = &stream(device);
-        let (x, mut y) = (up(s, &[0f32; 3 * 32 * 32]), room::<f32>(s, 0));
+    on_each_device(|s| {
+        let (x, mut y) = (up(s, &[0f32; 3 * 32 * 32]), room::<_, f32>(s, 0));
         let error = kernels::patches(s, [1, 3, 32, 0], &x, &mut y).unwrap_err().to_string();
         assert!(error.contains("patches_f32"), "{error}");
-    }
+    });
 }

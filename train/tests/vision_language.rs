@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use support::{Random, devices, distance, golden};
 use thalweg::simt::bf16;
-use thalweg::{Device, stream_tags};
+use thalweg::{AnyStream, Device, stream_tags};
 use thalweg_train::{
     Data, Error, Gelu, Precision, Tensors, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig,
 };
 
-stream_tags!(Work, Other);
+stream_tags!(Work);
 
 fn numbers(tensors: &Tensors, name: &str) -> Vec<f32> {
     match &tensors.tensors[name].data {
@@ -25,17 +25,19 @@ fn numbers(tensors: &Tensors, name: &str) -> Vec<f32> {
 /// Checks logits, and the text if the precision is that of the file.
 fn agrees<E: Precision>(device: Device, bound: f64, writes: bool) {
     let (weights, expected) = (golden("vlm/weights"), golden("vlm/expected"));
-    let work = device.stream::<Work>().unwrap();
-    let mut model = VisionLanguage::<_, E>::from_tensors(&work, &weights).unwrap();
-    let (tokens, position) = (numbers(&expected, "tokens"), numbers(&expected, "position"));
-    let (prompt, ids) = (expected.i32("prompt").unwrap(), expected.i32("ids").unwrap());
-    let logits = model.logits(&tokens, &position, prompt).unwrap();
-    let error = distance(&logits, &numbers(&expected, "logits"));
-    assert!(error <= bound, "{device}: the logits are off by {error:.2e}, and {bound:.0e} is allowed");
-    if writes {
-        let text = model.generate(&tokens, &position, prompt, ids.len() - prompt.len()).unwrap();
-        assert_eq!([prompt, &text].concat(), ids, "{device}");
-    }
+    let stream = AnyStream::new(device).unwrap();
+    stream.enter(|work| {
+        let mut model = VisionLanguage::<_, E>::from_tensors(work, &weights).unwrap();
+        let (tokens, position) = (numbers(&expected, "tokens"), numbers(&expected, "position"));
+        let (prompt, ids) = (expected.i32("prompt").unwrap(), expected.i32("ids").unwrap());
+        let logits = model.logits(&tokens, &position, prompt).unwrap();
+        let error = distance(&logits, &numbers(&expected, "logits"));
+        assert!(error <= bound, "{device}: the logits are off by {error:.2e}, and {bound:.0e} is allowed");
+        if writes {
+            let text = model.generate(&tokens, &position, prompt, ids.len() - prompt.len()).unwrap();
+            assert_eq!([prompt, &text].concat(), ids, "{device}");
+        }
+    });
 }
 
 #[test]
@@ -191,23 +193,25 @@ fn writes<E: Precision>(case: &Case, bound: f64) {
     let prompt: Vec<i32> = (0..prompt).map(|_| random.below(config.vocabulary) as i32).collect();
     let images = [rows, 1, rows + 3].map(|rows| (random.numbers(rows * config.inputs), random.numbers(2 * rows)));
     for &device in devices() {
-        let mut model = VisionLanguage::<_, E>::from_tensors(&device.stream::<Work>().unwrap(), &file).unwrap();
-        // The later images find what the earlier ones have left in the cache.
-        for (tokens, position) in &images {
-            let text = model.generate(tokens, position, &prompt, count).unwrap();
-            assert!(text.len() == count || text.ends_with(&[0]), "{text:?}");
-            let all = [&prompt, &text[..text.len() - 1]].concat();
-            let wanted = Reference { file: &file, config }.logits(tokens, position, &all);
-            for (&id, logits) in text.iter().zip(&wanted[prompt.len() - 1..]) {
-                let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let size = dot(logits, logits).sqrt();
-                assert!(most - logits[id as usize] <= bound * size, "{device}: {id} of {logits:?} in {text:?}");
+        AnyStream::new(device).unwrap().enter(|work| {
+            let mut model = VisionLanguage::<_, E>::from_tensors(work, &file).unwrap();
+            // The later images find what the earlier ones have left in the cache.
+            for (tokens, position) in &images {
+                let text = model.generate(tokens, position, &prompt, count).unwrap();
+                assert!(text.len() == count || text.ends_with(&[0]), "{text:?}");
+                let all = [&prompt, &text[..text.len() - 1]].concat();
+                let wanted = Reference { file: &file, config }.logits(tokens, position, &all);
+                for (&id, logits) in text.iter().zip(&wanted[prompt.len() - 1..]) {
+                    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let size = dot(logits, logits).sqrt();
+                    assert!(most - logits[id as usize] <= bound * size, "{device}: {id} of {logits:?} in {text:?}");
+                }
+                let got: Vec<f32> = model.logits(tokens, position, &all).unwrap();
+                let wanted: Vec<f32> = wanted.into_iter().flatten().map(|v| v as f32).collect();
+                let error = distance(&got, &wanted);
+                assert!(error <= bound, "{device}: the logits are off by {error:.2e}; got {got:?}, wanted {wanted:?}");
             }
-            let got: Vec<f32> = model.logits(tokens, position, &all).unwrap();
-            let wanted: Vec<f32> = wanted.into_iter().flatten().map(|v| v as f32).collect();
-            let error = distance(&got, &wanted);
-            assert!(error <= bound, "{device}: the logits are off by {error:.2e}; got {got:?}, wanted {wanted:?}");
-        }
+        });
     }
 }
 
@@ -249,15 +253,16 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
         table[8 * id..8 * (id + 1)].copy_from_slice(&row);
     }
     for &device in devices() {
-        let work = device.stream::<Work>().unwrap();
-        let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
-        assert_eq!(model.generate(&[0.5; 4], &[0.5; 4], &[4, 2], 5).unwrap(), [0], "{device}");
-        // The stream writes on behind the end.
-        let mut ids = work.upload_blocking(&[-1; 3]).unwrap();
-        let image = work.upload_blocking(&[0.5; 16]).unwrap();
-        let mut decoder = TextDecoder::<_, f32>::from_tensors(&work, &file).unwrap();
-        decoder.write(&image, &[4, 2], &mut ids).unwrap();
-        assert_eq!(work.read_blocking(&ids).unwrap(), [0; 3], "{device}");
+        AnyStream::new(device).unwrap().enter(|work| {
+            let mut model = VisionLanguage::<_, f32>::from_tensors(work, &file).unwrap();
+            assert_eq!(model.generate(&[0.5; 4], &[0.5; 4], &[4, 2], 5).unwrap(), [0], "{device}");
+            // The stream writes on behind the end.
+            let mut ids = work.upload_blocking(&[-1; 3]).unwrap();
+            let image = work.upload_blocking(&[0.5; 16]).unwrap();
+            let mut decoder = TextDecoder::<_, f32>::from_tensors(work, &file).unwrap();
+            decoder.write(&image, &[4, 2], &mut ids).unwrap();
+            assert_eq!(work.read_blocking(&ids).unwrap(), [0; 3], "{device}");
+        });
     }
 }
 
@@ -265,22 +270,27 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
 fn halves_on_two_streams_write_what_the_whole_writes() {
     let file = SMALL.draw(5).unwrap();
     for &device in devices() {
-        let (work, other) = (device.stream::<Work>().unwrap(), device.stream::<Other>().unwrap());
-        let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
-        let mut encoder = VisionEncoder::<_, f32>::from_tensors(&work, &file).unwrap();
-        let mut decoder = TextDecoder::<_, f32>::from_tensors(&other, &file).unwrap();
-        let mut random = Random(1);
-        for rows in [3, 1, 4] {
-            let (tokens, position) = (random.numbers(2 * rows), random.numbers(2 * rows));
-            let wanted = model.generate(&tokens, &position, &[1, 7], 5).unwrap();
-            let (tokens, position) = (work.upload_blocking(&tokens).unwrap(), work.upload_blocking(&position).unwrap());
-            let mut image = work.alloc(8 * rows).unwrap();
-            encoder.encode(&tokens, &position, &mut image).unwrap();
-            let image = work.hand(image, &other).unwrap();
-            let mut ids = other.alloc(5).unwrap();
-            decoder.write(&image, &[1, 7], &mut ids).unwrap();
-            assert_eq!(other.read_blocking(&ids).unwrap()[..wanted.len()], wanted, "{device}");
-        }
+        let streams = [AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap()];
+        streams[0].enter(|work| {
+            streams[1].enter(|other| {
+                let mut model = VisionLanguage::<_, f32>::from_tensors(work, &file).unwrap();
+                let mut encoder = VisionEncoder::<_, f32>::from_tensors(work, &file).unwrap();
+                let mut decoder = TextDecoder::<_, f32>::from_tensors(other, &file).unwrap();
+                let mut random = Random(1);
+                for rows in [3, 1, 4] {
+                    let (tokens, position) = (random.numbers(2 * rows), random.numbers(2 * rows));
+                    let wanted = model.generate(&tokens, &position, &[1, 7], 5).unwrap();
+                    let (tokens, position) =
+                        (work.upload_blocking(&tokens).unwrap(), work.upload_blocking(&position).unwrap());
+                    let mut image = work.alloc(8 * rows).unwrap();
+                    encoder.encode(&tokens, &position, &mut image).unwrap();
+                    let image = work.hand(image, other).unwrap();
+                    let mut ids = other.alloc(5).unwrap();
+                    decoder.write(&image, &[1, 7], &mut ids).unwrap();
+                    assert_eq!(other.read_blocking(&ids).unwrap()[..wanted.len()], wanted, "{device}");
+                }
+            })
+        });
     }
 }
 

@@ -7,9 +7,9 @@
 //!
 //! Launch: a block of one warp for each row; for the sums over rows a thread for each column and each
 //! group of rows.
-//! Memory: a row is read once. What is behind its first 1024 elements is read again from the L1 cache.
+//! Memory: a row is read once. What is behind its first 768 elements is read again from the L1 cache.
 //!
-//! - **A lane loads its first 32 elements of a row before it uses one**, and keeps them in registers, so the
+//! - **A lane loads its first 24 elements of a row before it uses one**, and keeps them in registers, so the
 //!   loads wait together. The sums over rows load 8 rows at once for the same reason.
 //! - **A row has one warp**, so its sums are butterflies of the warp, and no barrier is needed.
 //! - **The variance is the mean of squares of differences from the mean**, so large means do not
@@ -20,7 +20,7 @@ use thalweg_simt::kernel;
 use super::number::Stored;
 
 /// How many elements of a row a lane keeps in registers.
-const SLOTS: usize = 32;
+const SLOTS: usize = 24;
 
 /// Calls `f` with the places of a lane's first elements of a row.
 #[inline(always)]

@@ -122,8 +122,8 @@ impl Places {
     #[inline(always)]
     fn new(lane: u32) -> Self {
         Self {
-            rows: lane % 16 * SIZE + (lane / 16 ^ lane % 8) * 8,
-            columns: (lane % 8 + lane / 16 * 8) * SIZE + (lane / 8 % 2 ^ lane % 8) * 8,
+            rows: lane % 16 * SIZE + ((lane / 16) ^ (lane % 8)) * 8,
+            columns: (lane % 8 + lane / 16 * 8) * SIZE + ((lane / 8 % 2) ^ (lane % 8)) * 8,
         }
     }
 }
@@ -289,7 +289,7 @@ kernel! {
         cu_q.len() == sequences + 1, cu_k.len() == sequences + 1,
         holds(q.len(), rows, heads * SIZE, q_stride), holds(k.len(), keys, heads * SIZE, k_stride),
         holds(v.len(), keys, heads * SIZE, k_stride), out.len() == rows * heads * SIZE, logs.len() == rows * heads,
-        q_stride % 8 == 0, k_stride % 8 == 0, q.is_aligned(16), k.is_aligned(16), v.is_aligned(16), out.is_aligned(16)
+        q_stride.is_multiple_of(8), k_stride.is_multiple_of(8), q.is_aligned(16), k.is_aligned(16), v.is_aligned(16), out.is_aligned(16)
     }
     grid(rows / ROWS + sequences, heads) block(THREADS) bounds(THREADS, 2) shared(SHARED)
     cpu {
@@ -448,7 +448,7 @@ kernel! {
             sum += cx.shuffle_xor(sum, 2);
             let at_row = mine.start + place(row, half);
             if place(row, half) <= last && sequence_of(at_row, sequences, |s| cu_q.get(cx, s) as u32) == sequence {
-                if lane % 4 == 0 {
+                if lane.is_multiple_of(4) {
                     logs.set(cx, head * rows + at_row, most[row][half] * c + cx.log2_approx(sum));
                 }
                 let to = out.as_ptr().wrapping_add(at_row as usize * (heads * SIZE) as usize + at);

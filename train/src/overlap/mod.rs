@@ -7,8 +7,9 @@
 //! | several devices that learn one model | [`DataParallel`] | the reduction of gradients over the ranks with the rest of the backward pass |
 //! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
 //! | training on the adaptive tokens of photographs | `texture_prefetch` | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
+//! | requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing, encoding and writing, each of another request |
 //!
-//! The last two need the feature `vision`.
+//! `augment_train` and `texture_prefetch` need the feature `vision`.
 //!
 //! Each but [`DataParallel`] is [`stages`](thalweg::overlap::stages()) over slots, which events carry from stream to
 //! stream.
@@ -22,6 +23,7 @@ pub mod encoder_decoder;
 pub mod micro_batches;
 #[cfg(feature = "vision")]
 pub mod texture_prefetch;
+pub mod vlm_pipeline;
 
 #[cfg(feature = "vision")]
 pub use augment_train::{Augmented, AugmentedOn, augment_train};
@@ -30,3 +32,4 @@ pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
 pub use micro_batches::micro_batches;
 #[cfg(feature = "vision")]
 pub use texture_prefetch::{Photographs, PhotographsOn, texture_prefetch};
+pub use vlm_pipeline::{Request, RequestOn, Text, vlm_pipeline};

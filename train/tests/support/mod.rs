@@ -1,10 +1,10 @@
 //! What the tests share.
-#![allow(dead_code, unreachable_pub)] // each test uses a part
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test uses a part
 
 #[path = "../../../tests/support/devices.rs"]
 pub mod all_devices;
 
-pub use all_devices::devices;
+pub use all_devices::{devices, on_each_device};
 use thalweg_train::{Batch, Data, Tensors};
 
 /// Reads a golden file.
