@@ -2,17 +2,15 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 mod support;
-use support::{Bench, Run, photo, repository, thalweg};
+use image::{Rgb, RgbImage};
+use support::{Bench, Run, photo, png, repository, thalweg};
 
-#[test]
-fn a_full_disk_leaves_no_half_file() {
-    let bench = Bench::new();
-    fs::create_dir(bench.out()).unwrap();
-    let disk = fs::canonicalize(bench.out()).unwrap();
+/// Compiles the library that simulates a small disk.
+fn small_disk(bench: &Bench) -> PathBuf {
     let library = bench.folder.path().join("libsmall_disk.so");
     let source = repository("cli").join("tests/fixtures/small_disk.rs");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -22,6 +20,61 @@ fn a_full_disk_leaves_no_half_file() {
         .status()
         .unwrap_or_else(|e| panic!("this test needs a Rust compiler, and {} does not start: {e}", rustc.display()));
     assert!(compiled.success(), "the small disk compiles: {compiled}");
+    library
+}
+
+/// The last checkpoint before the disk was full is whole, and the run goes on from it.
+#[test]
+fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
+    let bench = Bench::new();
+    let library = small_disk(&bench);
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let images = bench.input("images");
+    for (class, shade) in [("dark", 20), ("light", 200)] {
+        fs::create_dir_all(images.join(class)).unwrap();
+        for i in 0..6u32 {
+            let picture = RgbImage::from_fn(32, 32, |x, y| Rgb([shade + ((x * y + i) % 16) as u8; 3]));
+            fs::write(images.join(class).join(format!("{i}.png")), png(picture)).unwrap();
+        }
+    }
+    let model = disk.join("model.safetensors");
+    let run = |arguments: &[&str], bytes: usize| {
+        Run::of(
+            thalweg()
+                .arg("train")
+                .arg(&images)
+                .args(arguments)
+                .arg("--out")
+                .arg(&model)
+                .env("LD_PRELOAD", &library)
+                .env("SMALL_DISK", &disk)
+                .env("SMALL_DISK_BYTES", bytes.to_string()),
+        )
+    };
+    let settings = ["--width", "16", "--heads", "2", "--depth", "1", "--patience", "0", "--epochs"];
+    // A run of one epoch says how much an epoch writes. The disk has room for five of them, and not for twenty.
+    run(&[&settings[..], &["1"]].concat(), 16 << 20).expect(0, &[]);
+    let size = |path: &Path| fs::metadata(path).unwrap().len() as usize;
+    let checkpoint = model.with_extension("checkpoint.safetensors");
+    let epoch = size(&model) + size(&checkpoint) + size(&model.with_extension("curves.svg"));
+    fs::remove_dir_all(&disk).unwrap();
+    fs::create_dir(&disk).unwrap();
+    run(&[&settings[..], &["20"]].concat(), 5 * epoch).expect(1, &["No space left on device"]);
+    let mut left: Vec<_> =
+        fs::read_dir(&disk).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, ["model.checkpoint.safetensors", "model.curves.svg", "model.safetensors"]);
+    let resumed = run(&["--resume"], 64 << 20).expect(0, &[]);
+    assert!(resumed.out.contains("epoch 20/20") && !resumed.out.contains("epoch 1/20"), "{resumed:#?}");
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_file() {
+    let bench = Bench::new();
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let library = small_disk(&bench);
 
     let run = |bytes: usize| {
         Run::of(
