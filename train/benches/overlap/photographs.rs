@@ -136,7 +136,7 @@ pub(crate) fn augmentation<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         let (up, rest) =
             (upload(streams.0, items, images * 3 * side * side)?, augment(alone, shape(side), items, false)?);
         let factor = (rest / up).sqrt();
-        side = ((side as f64 * factor) as usize).clamp(size, 1536);
+        side = ((side as f64 * factor) as usize).clamp(size, support::sized(device, 1536, 64));
     }
     let up = upload(streams.0, items, images * 3 * side * side)?;
     let times = [up, augment(alone, shape(side), items, false)?, augment(streams, shape(side), items, true)?];
