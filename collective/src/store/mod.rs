@@ -421,7 +421,7 @@ impl fmt::Debug for Store {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::{Answer, Kind, Request, Store};
     use crate::error::StoreError;
@@ -467,6 +467,32 @@ mod tests {
         huge.extend_from_slice(&(1u64 << 60).to_le_bytes());
         huge.extend_from_slice(&[0; 8]);
         assert_eq!(Answer::decode(&huge), None);
+    }
+
+    /// Whether a caller that waits is still there may take long to find out. The others do not wait for it.
+    #[test]
+    fn callers_that_wait_do_not_hold_up_the_table() {
+        let store = Store::local();
+        let Kind::Local(table) = &*store.0 else { unreachable!("it is local") };
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                let slow = || {
+                    std::thread::sleep(Duration::from_millis(200));
+                    false
+                };
+                threads.spawn(move || table.wait("end", Instant::now() + Duration::from_secs(20), slow).unwrap());
+            }
+            let started = Instant::now();
+            let mut longest = Duration::ZERO;
+            while started.elapsed() < Duration::from_millis(1600) {
+                let asked = Instant::now();
+                assert_eq!(table.get("a").unwrap(), None); // a change would wake those that wait
+                longest = longest.max(asked.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            table.set("end", vec![]).unwrap();
+            assert!(longest < Duration::from_millis(180), "a request took {longest:?}");
+        });
     }
 
     /// What is deleted, replaced or met leaves nothing.

@@ -11,10 +11,10 @@
 //!
 //! `augment_train` and `texture_prefetch` need the feature `vision`.
 //!
-//! Each but [`DataParallel`] is [`stages`](thalweg::overlap::stages()) over slots, which events carry from stream to
-//! stream.
-//! So a missing wait does not compile, and the results are those of the same work on one stream, bit
-//! for bit. In the steady state the host only enqueues, and nothing is allocated.
+//! Each but [`DataParallel`] is [`stages`](thalweg::overlap::stages()) over slots, which events carry
+//! from stream to stream. So a missing wait does not compile, and the results are those of the same
+//! work on one stream, bit for bit. In the steady state the host only enqueues, and nothing is
+//! allocated.
 
 #[cfg(feature = "vision")]
 pub mod augment_train;
