@@ -9,7 +9,7 @@ use thalweg_kernels::train::{argmax, text};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Embedding, Weights};
+use crate::layers::{Embedding, ParametersOn, Weights};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
 use crate::precision::Precision;
@@ -112,25 +112,6 @@ impl VisionLanguageConfig {
     }
 }
 
-/// The flat weights of a part of the model on the device, which never change.
-#[derive(Debug, Resource)]
-struct Fixed<E: Precision> {
-    wide: DeviceBuffer<f32>,
-    rounded: DeviceBuffer<E>,
-}
-
-impl<S: LiveBrand, E: Precision> FixedOn<S, E> {
-    fn new(s: &Stream<S>, weights: &[f32]) -> thalweg::Result<Self> {
-        let (wide, mut rounded) = (s.upload_blocking(weights)?, s.alloc(weights.len() * E::ROOM)?);
-        E::rounded(s, &wide, &mut rounded)?;
-        Ok(Self { wide, rounded })
-    }
-
-    fn weights(&self) -> Weights<'_, S, E> {
-        Weights { wide: &self.wide, operands: E::operands(&self.wide, &self.rounded) }
-    }
-}
-
 /// The places of the encoder's weights and of the projector's.
 #[derive(Clone, Debug)]
 struct Encoder {
@@ -190,7 +171,7 @@ pub struct VisionEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
     model: Encoder,
-    weights: FixedOn<S, E>,
+    weights: ParametersOn<S, E>,
     encoding: Option<EncodingOn<S, E>>,
 }
 
@@ -208,7 +189,8 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
         let model = Encoder::new(config);
-        let weights = FixedOn::new(stream, &model.layout.flatten(file, "")?)?;
+        let mut weights = ParametersOn::new(stream, &model.layout.flatten(file, "")?)?;
+        weights.round(stream)?; // the weights never change, so they are rounded once
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
     }
 
@@ -297,7 +279,7 @@ pub struct TextDecoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
     model: Decoder,
-    weights: FixedOn<S, E>,
+    weights: ParametersOn<S, E>,
     decoding: Option<DecodingOn<S, E>>,
 }
 
@@ -315,7 +297,8 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
         let model = Decoder::new(config);
-        let weights = FixedOn::new(stream, &model.layout.flatten(file, "")?)?;
+        let mut weights = ParametersOn::new(stream, &model.layout.flatten(file, "")?)?;
+        weights.round(stream)?; // the weights never change, so they are rounded once
         Ok(Self { stream: *stream, config, model, weights, decoding: None })
     }
 
