@@ -160,7 +160,7 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool>(cx
     let warpgroup = cx.rank() / 128;
     if warpgroup == 0 {
         // SAFETY: The warpgroup is here. The kernels have bounds, by which a thread has 168 registers.
-        unsafe { keep_registers::<40>() };
+        unsafe { keep_registers::<24>() };
         if cx.rank() == 0 {
             let mut tile = first;
             while tile < tiles {
@@ -194,9 +194,9 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool>(cx
             }
         }
     } else {
-        // SAFETY: The warpgroup is here. With the 40 registers of each thread of the first warpgroup,
+        // SAFETY: The warpgroup is here. With the 24 registers of each thread of the first warpgroup,
         // the registers of the block are 64512 of the multiprocessor's 65536.
-        unsafe { take_registers::<232>() };
+        unsafe { take_registers::<240>() };
         let mine = warpgroup - 1;
         let mut phase = warpgroup % 2; // the first turn of the first one begins without an arrival
         if mine == 1 {
@@ -236,14 +236,24 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool>(cx
                     break;
                 }
             }
+            let warp = cx.warp() - 4;
+            let finish = |part: u32| {
+                let place = [m0 + part / 4 * 64 + warp % 4 * 16, n0 + part % 4 * 32, z];
+                Finish::<_, F16> { cx, job: &job, staging, start: warp * 16 * 64, place }
+            };
+            // What is added to a part is loaded before the part before is finished.
+            let mut next = [[[0; 2]; 2]; 4];
             // SAFETY: All threads of the warpgroup are here, and these are the sums of all its products.
+            // Nobody else has the elements of C of this tile.
             unsafe {
                 arrive(cx, turn(1 - mine));
+                if finish(0).adds() {
+                    next = finish(0).added();
+                }
                 upper.wait::<0>();
                 lower.wait::<0>();
                 arrive(cx, empty(before));
             }
-            let warp = cx.warp() - 4;
             let mut part = 0;
             // One copy of the code finishes all parts, so that the PTX stays short.
             while part < 8 {
@@ -257,11 +267,15 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool>(cx
                     6 => lower.columns::<2>(),
                     _ => lower.columns::<3>(),
                 };
-                let place = [m0 + part / 4 * 64 + warp % 4 * 16, n0 + part % 4 * 32, z];
-                let finish = Finish::<_, F16> { cx, job: &job, staging, start: warp * 16 * 64, place };
+                let added = next;
                 // SAFETY: All lanes of the warp are here, and its part of `staging` is its own: 16 rows
-                // of 64 elements.
-                unsafe { finish.all(sums) };
+                // of 64 elements. Nobody else has the elements of C.
+                unsafe {
+                    if finish(0).adds() {
+                        next = finish((part + 1).min(7)).added();
+                    }
+                    finish(part).all(sums, added);
+                }
                 part += 1;
             }
             at.skip(depth);
@@ -296,6 +310,10 @@ struct Finish<'a, C, const F16: bool> {
 /// For 8 columns each: a lane's two neighbouring elements in one row, and those 8 rows below.
 type Values = [[f32; 4]; 4];
 
+/// The bits of what belongs to [`Values`]: for 8 columns each, a pair in one row, and one 8 rows below. A
+/// pair of 16-bit elements is one word.
+type Bits = [[[u32; 2]; 2]; 4];
+
 /// Calls `f` with 0 to 3. A loop might not be unrolled, and then its results would be in memory.
 #[inline(always)]
 fn four<T>(f: impl Fn(u32) -> T) -> [T; 4] {
@@ -303,39 +321,59 @@ fn four<T>(f: impl Fn(u32) -> T) -> [T; 4] {
 }
 
 impl<C: Cooperative, const F16: bool> Finish<'_, C, F16> {
-    /// Finishes and stores the sums.
+    /// Whether elements of a residual or of C are added.
+    #[inline(always)]
+    fn adds(&self) -> bool {
+        self.job.flags & (RESIDUAL | ACCUMULATE) != 0
+    }
+
+    /// Loads the elements that are added: of the residual, or of C if there is none. Elements that are
+    /// not in C are any others.
     ///
     /// # Safety
-    /// All lanes of the warp call this. Nobody else accesses the warp's part of `staging`.
+    /// Nobody else writes these elements of C.
     #[inline(always)]
-    unsafe fn all(&self, sums: [f32; 16]) {
+    unsafe fn added(&self) -> Bits {
+        let job = self.job;
+        // SAFETY: The launcher checked that the residual has an element for each of C.
+        unsafe {
+            if job.flags & RESIDUAL == 0 {
+                self.load(job.c, job.sc, job.ldc)
+            } else {
+                self.load(job.residual, job.sr, job.ldr)
+            }
+        }
+    }
+
+    /// Finishes and stores the sums. `added` is what [`added`](Self::added) returned.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this. Nobody else accesses the warp's part of `staging` and the
+    /// elements of C.
+    #[inline(always)]
+    unsafe fn all(&self, sums: [f32; 16], added: Bits) {
         let (cx, job) = (self.cx, self.job);
         let mut v = four(|j| {
             let e = j as usize * 4;
             [sums[e], sums[e + 1], sums[e + 2], sums[e + 3]]
         });
-        let none = [[0.0; 4]; 4];
-        // SAFETY: The launcher checked that the residual has an element for each of C.
-        let residual =
-            if job.flags & RESIDUAL == 0 { none } else { unsafe { self.load(job.residual, job.sr, job.ldr, 8) } };
         if job.flags & BIAS != 0 {
-            // SAFETY: The launcher checked that the bias has an element for each column.
-            let bias = unsafe { self.load(job.bias, 0, 0, 0) };
-            v = self.each::<BIAS>(v, bias);
+            v = self.each::<BIAS>(v, self.bias());
         }
         if job.flags & GELU_TANH != 0 {
-            v = self.each::<GELU_TANH>(v, none);
+            v = self.each::<GELU_TANH>(v, v);
         }
         if job.flags & GELU_ERF != 0 {
-            v = self.each::<GELU_ERF>(v, none);
+            v = self.each::<GELU_ERF>(v, v);
         }
-        if job.flags & RESIDUAL != 0 {
-            v = self.each::<RESIDUAL>(v, residual);
+        if self.adds() {
+            // One addition serves both flags.
+            v = self.each::<RESIDUAL>(v, self.values(added));
         }
-        if job.flags & ACCUMULATE != 0 {
-            // SAFETY: The elements are those of C.
-            let old = unsafe { self.load(job.c, job.sc, job.ldc, 8) };
-            v = self.each::<ACCUMULATE>(v, old);
+        if job.flags & (RESIDUAL | ACCUMULATE) == RESIDUAL | ACCUMULATE {
+            // SAFETY: The elements are those of C, and the caller guarantees that they are this lane's.
+            let old = unsafe { self.load(job.c, job.sc, job.ldc) };
+            v = self.each::<ACCUMULATE>(v, self.values(old));
         }
         if job.flags & WIDE != 0 {
             // SAFETY: C has `f32`.
@@ -376,38 +414,61 @@ impl<C: Cooperative, const F16: bool> Finish<'_, C, F16> {
         (u64::from(self.place[2]) * matrix + u64::from(row) * u64::from(stride) + u64::from(column)) as usize
     }
 
-    /// Loads what belongs to the sums from a buffer of C's type. The second row is `below` rows below
-    /// the first one. Elements that are not in C are 0.
+    /// The column of this lane's first element of group `j`, or, if that is not in C, of another one.
+    #[inline(always)]
+    fn column_inside(&self, j: u32) -> u32 {
+        let column = self.column() + j * 8;
+        if column < self.job.n { column } else { column % 8 }
+    }
+
+    /// Loads what belongs to the sums from a buffer of C's type. For elements that are not in C, it
+    /// loads others: with branches, each load would wait for the one before.
     ///
     /// # Safety
     /// The buffer has an element for each of C, if it has this stride.
     #[inline(always)]
-    unsafe fn load(&self, p: *const u16, matrix: u64, stride: u32, below: u32) -> Values {
-        let (cx, job) = (self.cx, self.job);
-        let (row, column) = (self.row(), self.column());
-        let at = |below| self.index(matrix, stride, row + below, column);
-        let (upper, lower) = (at(0), at(below));
-        let wide = job.flags & WIDE != 0;
-        let pair = |inside: bool, i: usize, j: u32| {
-            if !inside || column + j * 8 >= job.n {
-                return [0.0; 2];
+    unsafe fn load(&self, p: *const u16, matrix: u64, stride: u32) -> Bits {
+        let (cx, last) = (self.cx, self.job.m - 1);
+        let at = |row: u32, j: u32| self.index(matrix, stride, row.min(last), self.column_inside(j));
+        let both = |j: u32| [at(self.row(), j), at(self.row() + 8, j)];
+        // SAFETY: Row and column are inside C, and so is the next column, because `n` is a multiple of 8
+        // and the column is even. For the same reason the pair begins at a multiple of its size.
+        unsafe {
+            if self.job.flags & WIDE != 0 {
+                four(|j| both(j).map(|i| words(cx.load(p.cast::<f32>().add(i).cast::<u64>()))))
+            } else {
+                four(|j| both(j).map(|i| [cx.load(p.add(i).cast::<u32>()), 0]))
             }
-            let i = i + j as usize * 8;
-            // SAFETY: Row and column are inside C, and so is the next column, because `n` is a multiple
-            // of 8. Both begin at a multiple of their size, because `column` is even.
-            unsafe {
-                if wide {
-                    let v = cx.load(p.cast::<f32>().add(i).cast::<u64>());
-                    [f32::from_bits(v as u32), f32::from_bits((v >> 32) as u32)]
-                } else {
-                    unpack::<F16>(cx.load(p.add(i).cast::<u32>()))
-                }
-            }
-        };
+        }
+    }
+
+    /// The elements that `load` loaded.
+    #[inline(always)]
+    fn values(&self, bits: Bits) -> Values {
+        let wide = self.job.flags & WIDE != 0;
         four(|j| {
-            let ([a, b], [c, d]) = (pair(row < job.m, upper, j), pair(row + 8 < job.m, lower, j));
+            let [[a, b], [c, d]] = bits[j as usize]
+                .map(|[low, high]| if wide { [f32::from_bits(low), f32::from_bits(high)] } else { unpack::<F16>(low) });
             [a, b, c, d]
         })
+    }
+
+    /// The elements of the bias that belong to the sums.
+    #[inline(always)]
+    fn bias(&self) -> Values {
+        let (cx, p) = (self.cx, self.job.bias);
+        let wide = self.job.flags & WIDE != 0;
+        let at = |j: u32| self.column_inside(j) as usize;
+        // SAFETY: The launcher checked that the bias has an element for each column, and that it begins
+        // at a multiple of 16 bytes. The columns are even.
+        let bits = unsafe {
+            if wide {
+                four(|j| words(cx.load(p.cast::<f32>().add(at(j)).cast::<u64>())))
+            } else {
+                four(|j| [cx.load(p.add(at(j)).cast::<u32>()), 0])
+            }
+        };
+        self.values(bits.map(|pair| [pair; 2]))
     }
 
     /// Stores elements of `f32`, 8 bytes a lane.
@@ -422,7 +483,8 @@ impl<C: Cooperative, const F16: bool> Finish<'_, C, F16> {
             if row < job.m && column + j * 8 < job.n {
                 let i = self.index(job.sc, job.ldc, row, column) + j as usize * 8;
                 let bits = u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
-                // SAFETY: As in `load`. No other thread has these elements.
+                // SAFETY: Row and column are inside C, and so is the next column. The column is even, so
+                // the pair begins at a multiple of its size. No other thread has these elements.
                 unsafe { cx.store(job.c.cast::<f32>().add(i).cast::<u64>(), bits) };
             }
         };
@@ -471,6 +533,12 @@ impl<C: Cooperative, const F16: bool> Finish<'_, C, F16> {
             h += 1;
         }
     }
+}
+
+/// The halves of 64 bits, the low one first.
+#[inline(always)]
+fn words(bits: u64) -> [u32; 2] {
+    [bits as u32, (bits >> 32) as u32]
 }
 
 /// Rounds two neighbouring elements to the operands' type.
