@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,12 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
     }
 }
 
+/// The tests take turns, because one of them measures memory that all share. `None` without two GPUs.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    gpus().map(|_| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
     let mut ranks = Ranks::start(scenario, 2, &[&[NCCL], environment].concat());
     [ranks.said(0), ranks.said(1)]
@@ -176,9 +183,7 @@ fn as_threads(scenario: &str) -> Vec<String> {
 
 #[test]
 fn sums_are_right_and_the_same() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     let [a, b] = processes("sums", &[]);
     assert_eq!(a.len(), 16, "{a}");
     assert_eq!(a, b);
@@ -188,9 +193,7 @@ fn sums_are_right_and_the_same() {
 
 #[test]
 fn calls_that_differ_are_named() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     for (scenario, a, b) in [
         ("length", "all-reduce (sum) of 1000 x f32", "all-reduce (sum) of 1001 x f32"),
         ("operation", "all-reduce (sum) of 1000 x f32", "broadcast of 1000 x f32 from rank 0"),
@@ -208,9 +211,7 @@ fn calls_that_differ_are_named() {
 
 #[test]
 fn a_late_rank_is_named() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 8s";
     assert_eq!(processes("late", &[TIMEOUT]), [text, text]);
     assert_eq!(as_threads("late"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
@@ -218,15 +219,16 @@ fn a_late_rank_is_named() {
 
 #[test]
 fn a_rank_that_leaves_panics_or_fails_is_named() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     let left = "failed: rank 1 has dropped its communicator before operation 2, all-reduce (sum) of 200 x f32";
     assert_eq!(processes("leaves", &[]), [left, "left"]);
     assert_eq!(as_threads("leaves"), [format!("0 {left}"), "1 left".into(), "both end".into()]);
     assert_eq!(as_threads("panics"), ["0 failed: rank 1 has panicked", "one panics"]);
-    let broken = "failed: rank 1 could not run operation 2, all-reduce (sum) of 200 x f32: its device has failed";
-    assert_eq!(processes("device", &[]), [broken, broken]);
+    // Which operation is named depends on how far the watchdog saw the stream come.
+    let [said, own] = processes("device", &[]);
+    assert!(said.starts_with("failed: rank 1 could not run operation "), "{said}");
+    assert!(said.ends_with(": its device has failed"), "{said}");
+    assert!(own == said || own.ends_with("cannot be used any more after an earlier failure: on purpose"), "{own}");
 }
 
 /// Waits until the ranks are in the middle of their work.
@@ -240,9 +242,7 @@ fn under_way(ranks: &Ranks) {
 
 #[test]
 fn a_killed_rank_is_named() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     let mut ranks = Ranks::start("forever", 2, &[NCCL]);
     under_way(&ranks);
     let killed = Instant::now();
@@ -256,9 +256,7 @@ fn a_killed_rank_is_named() {
 
 #[test]
 fn a_stopped_rank_is_named_and_learns_it() {
-    if gpus().is_none() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     let mut ranks = Ranks::start("forever", 2, &[NCCL, TIMEOUT]);
     under_way(&ranks);
     ranks.signal(1, "-STOP");
@@ -272,7 +270,7 @@ fn a_stopped_rank_is_named_and_learns_it() {
 /// Communicators that end give their memory back.
 #[test]
 fn communicators_leave_nothing() {
-    let Some(gpus) = gpus() else { return };
+    let (Some(_turn), Some(gpus)) = (turn(), gpus()) else { return };
     let options = Options { backend: Backend::Nccl, ..options(LONG) };
     let mut free = Vec::new();
     for _ in 0..5 {
