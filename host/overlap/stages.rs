@@ -199,6 +199,7 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     ///     stages = stages.any(stream, Activity::Compute, move |s, _, slot| s.fill(slot.slice_mut(k..=k)?, 1)).boxed();
     /// }
     /// stages.run(0..5, &Timeline::off())?;
+    /// drop(stages); // it borrows the slots
     /// let slot = slots.pop_front().expect("both are back");
     /// assert_eq!(streams[0].enter(|s| s.read_blocking(&s.wait(slot)?))?, [1, 1, 1, 0, 0, 0, 0, 0]);
     /// # Ok::<(), Error>(())
