@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use thalweg::{Device, DeviceKind, Event, Stall, stream_tags};
+use thalweg::{AnyStream, Device, DeviceKind, Event, Stall, stream_tags};
 use thalweg_jpeg::{Batch, Decoder, JpegError, size};
 
 mod encoder;
@@ -60,28 +60,29 @@ fn the_steady_state_allocates_nothing() {
     assert!(bytes > 1 << 20, "{bytes} bytes are read by one thread");
     for device in Device::all() {
         eprintln!("covered: {device} ({})", device.name());
-        let stream = device.stream::<Decode>().unwrap();
-        let mut decoder = Decoder::new(device);
-        let mut go_round = |batch: &[Vec<u8>]| {
-            let files: [&[u8]; 6] = std::array::from_fn(|i| &batch[i][..]);
-            let read = decoder.read(&files).unwrap();
-            let images = decoder.decode(&stream, read).unwrap().synchronize().unwrap();
-            assert!((0..6).all(|i| images.image(i).is_ok()));
-            decoder.recycle(Event::ready(images));
-        };
-        batches.iter().for_each(|batch| go_round(batch));
-        if device.kind() == DeviceKind::Cpu {
-            device.limit_memory(Some(1)); // nothing more can be allocated
-        }
-        device.tally().enable();
-        let before = COUNT.load(Ordering::Relaxed);
-        (0..2).for_each(|_| batches.iter().for_each(|batch| go_round(batch)));
-        let large = COUNT.load(Ordering::Relaxed) - before;
-        device.tally().disable();
-        device.limit_memory(None);
-        let report = device.tally().report();
-        let pinned = report.stalls().iter().filter(|stall| stall.kind != Stall::Synchronize).count();
-        assert_eq!((pinned, large), (0, 0), "{device}: {report}");
+        AnyStream::new(device).unwrap().enter(|stream| {
+            let mut decoder = Decoder::new(device);
+            let mut go_round = |batch: &[Vec<u8>]| {
+                let files: [&[u8]; 6] = std::array::from_fn(|i| &batch[i][..]);
+                let read = decoder.read(&files).unwrap();
+                let images = decoder.decode(stream, read).unwrap().synchronize().unwrap();
+                assert!((0..6).all(|i| images.image(i).is_ok()));
+                decoder.recycle(Event::ready(images));
+            };
+            batches.iter().for_each(|batch| go_round(batch));
+            if device.kind() == DeviceKind::Cpu {
+                device.limit_memory(Some(1)); // nothing more can be allocated
+            }
+            device.tally().enable();
+            let before = COUNT.load(Ordering::Relaxed);
+            (0..2).for_each(|_| batches.iter().for_each(|batch| go_round(batch)));
+            let large = COUNT.load(Ordering::Relaxed) - before;
+            device.tally().disable();
+            device.limit_memory(None);
+            let report = device.tally().report();
+            let pinned = report.stalls().iter().filter(|stall| stall.kind != Stall::Synchronize).count();
+            assert_eq!((pinned, large), (0, 0), "{device}: {report}");
+        });
     }
 }
 
@@ -97,25 +98,26 @@ fn gaps_stay_as_they_are() {
     let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head];
     let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
     for device in Device::all() {
-        let stream = device.stream::<Decode>().unwrap();
-        let gaps = [(100, &files[0][..]), (5, &files[2]), (16, &files[3]), (33, &files[1])];
-        let batch = Batch::with_gaps(device, &gaps).unwrap();
-        let first = 112..112 + 6000;
-        let second = 21552..21552_usize + 189;
-        assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
-        let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
-        stream.fill(&mut rgb, 77).unwrap();
-        let report = Decoder::new(device).decode_into(&stream, batch, &mut rgb).unwrap().synchronize().unwrap();
-        assert_eq!(report.image(0).unwrap().bytes, first);
-        assert_eq!(report.image(1), Err(JpegError::NotJpeg));
-        assert_eq!(report.image(2), Err(JpegError::Truncated));
-        assert_eq!(report.image(3).unwrap().bytes, second);
-        let bytes = stream.read_blocking(&rgb).unwrap();
-        assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
-        let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
-        assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
-        // Where the decoder takes the memory, the file that may lie about its size gets none.
-        assert_eq!(Batch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
+        AnyStream::new(device).unwrap().enter(|stream| {
+            let gaps = [(100, &files[0][..]), (5, &files[2]), (16, &files[3]), (33, &files[1])];
+            let batch = Batch::with_gaps(device, &gaps).unwrap();
+            let first = 112..112 + 6000;
+            let second = 21552..21552_usize + 189;
+            assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
+            let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
+            stream.fill(&mut rgb, 77).unwrap();
+            let report = Decoder::new(device).decode_into(stream, batch, &mut rgb).unwrap().synchronize().unwrap();
+            assert_eq!(report.image(0).unwrap().bytes, first);
+            assert_eq!(report.image(1), Err(JpegError::NotJpeg));
+            assert_eq!(report.image(2), Err(JpegError::Truncated));
+            assert_eq!(report.image(3).unwrap().bytes, second);
+            let bytes = stream.read_blocking(&rgb).unwrap();
+            assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
+            let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
+            assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
+            // Where the decoder takes the memory, the file that may lie about its size gets none.
+            assert_eq!(Batch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
+        });
     }
 }
 
@@ -160,19 +162,20 @@ fn nothing_of_an_earlier_batch_is_decoded_in_the_place_of_a_broken_file() {
     broken[marker + 1] = 0xD3;
     let expected = reference::decode(&good).2;
     for device in Device::all() {
-        let stream = device.stream::<Decode>().unwrap();
-        let mut decoder = Decoder::new(device);
-        for _ in 0..20 {
-            // The large image lies behind the small one, where the good one is in the next batch.
-            let before = decoder.read(&[&small, &large]).unwrap();
-            let images = decoder.decode(&stream, before).unwrap().synchronize().unwrap();
-            decoder.recycle(Event::ready(images));
-            let batch = decoder.read(&[&good, &broken]).unwrap();
-            let images = decoder.decode(&stream, batch).unwrap().synchronize().unwrap();
-            assert!(matches!(images.image(1), Err(JpegError::Broken { what: "a restart marker is missing", .. })));
-            let place = images.image(0).unwrap().bytes;
-            let bytes = stream.read_blocking(&stream.bind(images.rgb).unwrap()).unwrap();
-            assert!(bytes[place] == expected, "{device}");
-        }
+        AnyStream::new(device).unwrap().enter(|stream| {
+            let mut decoder = Decoder::new(device);
+            for _ in 0..20 {
+                // The large image lies behind the small one, where the good one is in the next batch.
+                let before = decoder.read(&[&small, &large]).unwrap();
+                let images = decoder.decode(stream, before).unwrap().synchronize().unwrap();
+                decoder.recycle(Event::ready(images));
+                let batch = decoder.read(&[&good, &broken]).unwrap();
+                let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
+                assert!(matches!(images.image(1), Err(JpegError::Broken { what: "a restart marker is missing", .. })));
+                let place = images.image(0).unwrap().bytes;
+                let bytes = stream.read_blocking(&stream.bind(images.rgb).unwrap()).unwrap();
+                assert!(bytes[place] == expected, "{device}");
+            }
+        });
     }
 }
