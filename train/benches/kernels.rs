@@ -1,4 +1,4 @@
-//! Times the kernels of training that memory limits, and attention.
+//! Times the kernels of training that memory limits, attention, and augmentation.
 //!
 //! ```text
 //! cargo bench -p thalweg-train --bench kernels
@@ -9,6 +9,9 @@
 //! sequences; its rate counts 4 T T 64 operations for each sequence and head, and 3.5 times as many for
 //! forward and backward together, as `benches/peers/torch_kernels.py` does. Buffers are used in turn, so
 //! that nothing is in the caches. Each time is the median between two events.
+//!
+//! Augmentation reads images of 256 x 256 pixels once and writes 224 x 224 numbers for each of their three
+//! channels.
 //!
 //! On the CPU device the sizes are small, and no limit is known: that run only shows that the program works.
 
@@ -21,6 +24,7 @@ use thalweg_kernels::train::{
     norm_backward, norm_columns, settings,
 };
 use thalweg_train::Result;
+use thalweg_vision::augment::{Augmentation, Sample};
 
 stream_tags!(Bench);
 
@@ -195,6 +199,27 @@ fn heads(b: &Bencher, sequences: usize, tokens: usize) -> Result<()> {
     Ok(())
 }
 
+/// Times the augmentation that is the default, from images of 256 x 256 pixels.
+fn augmentation(b: &Bencher, images: usize, size: usize) -> Result<()> {
+    const SIDE: usize = 256;
+    let (one, number) = (3 * SIDE * SIDE, 3 * size * size);
+    let pixels: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let (rgb, mut out) = (b.sets(&pixels, images * one)?, b.sets(&[0f32], images * number)?);
+    let options = Augmentation::default();
+    let mut augmenter = options.augmenter(&b.s, size as u32, images)?;
+    let mut samples = vec![];
+    for i in 0..images {
+        let parameters = options.parameters(7, 0, i as u64, SIDE as u32, SIDE as u32)?;
+        samples.push(Sample { start: i * one, height: SIDE as u32, width: SIDE as u32, parameters });
+    }
+    augmenter.prepare(&b.s, &samples)?;
+    let (inputs, outputs) = (rgb.len(), out.len());
+    let mut launch = |i: usize| Ok(augmenter.launch(&b.s, &rgb[i % inputs], &mut out[i % outputs])?);
+    let time = b.time(&mut launch)?.as_secs_f64();
+    let name = format!("augmentation, {:.0} images/s of {images}", images as f64 / time);
+    b.limited(&name, images * (one + 4 * number), launch)
+}
+
 fn main() -> Result<()> {
     // A test runner that asks for a list of tests, or runs them, gets no measurements.
     if std::env::args().any(|argument| argument == "--list" || argument == "--test") {
@@ -210,6 +235,10 @@ fn main() -> Result<()> {
     let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };
     for &tokens in lengths {
         heads(&b, if b.gpu { 16 } else { 2 }, tokens)?;
+    }
+    let (batches, size): (&[usize], _) = if b.gpu { (&[64, 256], 224) } else { (&[2], 32) };
+    for &images in batches {
+        augmentation(&b, images, size)?;
     }
     Ok(())
 }
