@@ -78,6 +78,12 @@ impl<S> Stream<S> {
         self.inner.priority()
     }
 
+    /// Whether other code made the stream ([`ForeignStream`](crate::ForeignStream)), so that it exists only
+    /// as long as that code says. The stream that takes its place on a CPU device is not foreign.
+    pub fn is_foreign(self) -> bool {
+        self.inner.is_foreign()
+    }
+
     /// The driver's `CUstream`, for interoperation, or `None` on the CPU device. It is never
     /// destroyed.
     pub fn raw(self) -> Option<*mut std::ffi::c_void> {

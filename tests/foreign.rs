@@ -41,6 +41,7 @@ fn each_side_waits_for_the_other() {
                 ours.fill(&mut x, 1).unwrap();
                 let back = theirs.enter(|s| {
                     assert_eq!(s.device(), theirs.device());
+                    assert_eq!(s.is_foreign(), device.kind() == DeviceKind::Cuda && !ours.is_foreign(), "{name}");
                     let mut x = ours.hand(x, s).unwrap();
                     second.hold(s);
                     // It would write 5 before the fill with 1 if it did not wait.

@@ -337,7 +337,8 @@ impl<S: LiveBrand> Comm<S> {
 
     /// Enqueues a collective operation on the elements of `x`.
     fn in_place<T: Element>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
-        let (bytes, Some(seq)) = (x.byte_len(), self.begin(call)?) else { return Ok(()) };
+        let bytes = x.byte_len();
+        let Some(seq) = self.prepare(call, bytes)? else { return Ok(()) };
         if let Some(nccl) = &self.nccl {
             let to = x.device_ptr();
             let from = match call.code {
@@ -348,7 +349,6 @@ impl<S: LiveBrand> Comm<S> {
             // stream orders all uses of its memory, and it is borrowed exclusively.
             return unsafe { nccl.collective(seq, call, from, to) };
         }
-        self.stage(bytes)?;
         self.copy_in(x.cast(), 0..bytes)?;
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
         self.copy_out(0..bytes, x.cast_mut())
@@ -363,7 +363,7 @@ impl<S: LiveBrand> Comm<S> {
         from: Option<(&DeviceSlice<S, T>, Range<usize>)>,
         to: Option<(&mut DeviceSlice<S, T>, Range<usize>)>,
     ) -> Result<()> {
-        let Some(seq) = self.begin(call)? else {
+        let Some(seq) = self.prepare(call, bytes)? else {
             return match (from, to) {
                 (Some((from, _)), Some((to, _))) => Ok(self.stream.copy(from, to)?),
                 _ => Ok(()),
@@ -378,12 +378,21 @@ impl<S: LiveBrand> Comm<S> {
             // byte of its own. This stream orders all uses of the memory.
             return unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) };
         }
-        self.stage(bytes)?;
         if let Some((from, place)) = from {
             self.copy_in(from.cast(), place)?;
         }
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
         to.map_or(Ok(()), |(to, place)| self.copy_out(place, to.cast_mut()))
+    }
+
+    /// Begins an operation for which the host needs `bytes` of staging memory. Without memory it does not
+    /// begin: it would count here, and the other ranks would wait for it.
+    fn prepare(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
+        self.healthy()?;
+        if self.nccl.is_none() && self.keep().engine.is_some() {
+            self.stage(bytes)?;
+        }
+        self.begin(call)
     }
 
     /// Counts a collective operation, and compares it with those of the other ranks if the options

@@ -56,6 +56,9 @@ pub enum Error {
         /// Its number.
         gradient: usize,
     },
+    /// The stream is one of other code, which may destroy it while the operations are under way.
+    #[error("a communicator needs a stream that thalweg made, not one of other code: hand the buffers over to one")]
+    ForeignStream,
     /// A backward pass ended without this gradient.
     #[error("gradient {gradient} was not handed in: a parameter without a gradient needs one of zeros")]
     GradientMissing {

@@ -246,7 +246,11 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
         }
         let mut reduced = Vec::with_capacity(self.reducing.len());
         for bucket in 0..self.plan.buckets.len() {
-            let Some(means) = self.reducing.pop_front() else { unreachable!("every full bucket is reduced") };
+            // A bucket is missing here if its reduction was refused, and the program went on.
+            let Some(means) = self.reducing.pop_front() else {
+                let gradient = self.plan.buckets[bucket].start;
+                return Err(Error::GradientMissing { gradient }.into());
+            };
             let means = self.stream.wait(means);
             let mut means = means.map_err(|returned| self.comm.explain(thalweg::Error::from(returned)))?;
             update(self.plan.elements(bucket), &mut means)?;

@@ -51,6 +51,11 @@
 //! - NCCL does not compare what ranks call. Ranks of one process compare each call before it is
 //!   enqueued. Ranks of several processes compare their calls many times a second, so a wrong call
 //!   becomes a failure soon, but may give wrong numbers until then. [`Options::compare`] compares first.
+//! - Messages between two processes ([`Comm::send`], [`Comm::receive`], [`Comm::group`]) are not compared at
+//!   all: the two ranks must agree on type and length. If they do not, the numbers are wrong, or the ranks
+//!   wait until the timeout.
+//! - A rank that ends waits ten seconds for ranks that are late. A program whose ranks end at very
+//!   different times calls [`Comm::barrier`] last.
 //! - The time of an operation begins when the one before it on the stream is done, so work of other
 //!   kinds in between counts as well.
 //! - A thread that does not come back from NCCL within ten seconds of a failure ends the process.
@@ -65,8 +70,9 @@
 //! A rank that is late, stopped, killed or wrong makes all ranks fail, with one [`Failure`] that names
 //! rank and operation. The failure is kept before anything is aborted, and the device of each rank
 //! fails with it ([`thalweg::Device::fail`]): work that was enqueued behind the operation runs on
-//! partial sums, and no read, no event and no stream gives its result to the host. The processes
-//! end, and new ones go on from the last checkpoint.
+//! partial sums, and no read, no event and no stream of that device gives its result to the host. A
+//! device that belongs to no rank does not fail with them: if it already waits to copy from one that
+//! does, it copies a partial sum. The processes end, and new ones go on from the last checkpoint.
 //!
 //! # The store
 //!

@@ -85,7 +85,10 @@ impl Drop for Watch {
         if let Some(socket) = &self.socket {
             _ = socket.shutdown(Shutdown::Both);
         }
-        if let Some(thread) = self.thread.take() {
+        // The thread itself drops the last handle if the program drops its own while the thread reports.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
             _ = thread.join();
         }
     }

@@ -178,10 +178,14 @@ impl World {
     /// [who carries out the operations](Options::backend).
     ///
     /// # Errors
-    /// The ranks have failed already, or cannot agree. Or two ranks of this process have the same
+    /// The ranks have failed already, or cannot agree. Or the stream is a [foreign](thalweg::ForeignStream)
+    /// one. Or two ranks of this process have the same
     /// device, and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for
     /// one another on one thread.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
+        if stream.is_foreign() {
+            return Err(Error::ForeignStream);
+        }
         let (fate, device) = (&self.member.0.fate, stream.device());
         let shared = fate.bind(device);
         if shared && !device.overlaps_host_functions() {

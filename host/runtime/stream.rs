@@ -34,31 +34,36 @@ pub(crate) struct StreamInner {
     /// record is a wait for every older one too. So two threads may use it at once.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
-    /// Whether it is for captures only.
-    captures: bool,
+    kind: Kind,
     /// The streams of the branches of the capture in progress.
     branches: Mutex<Vec<&'static StreamInner>>,
 }
 
+/// What a stream is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Work,
+    /// Captures only.
+    Captures,
+    /// Work, in a stream that other code made.
+    Foreign,
+}
+
 impl StreamInner {
-    fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell, captures: bool) -> Self {
+    fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell, kind: Kind) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self {
-            device,
-            handle,
-            serial,
-            priority,
-            hand,
-            events: EventPool::of(device),
-            captures,
-            branches: Mutex::default(),
-        }
+        Self { device, handle, serial, priority, hand, events: EventPool::of(device), kind, branches: Mutex::default() }
     }
 
     /// Whether the stream is for captures only: it keeps its work for a graph.
     pub(crate) fn captures(&self) -> bool {
-        self.captures
+        self.kind == Kind::Captures
+    }
+
+    /// Whether other code made the stream.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.kind == Kind::Foreign
     }
 
     /// Notes the stream of a branch, which is in this stream's capture until that ends.
@@ -154,13 +159,13 @@ impl Device {
             });
         }
         let handle = self.seen(self.driver().new_stream(options.priority))?;
-        self.leak_stream(handle, false)
+        self.leak_stream(handle, Kind::Work)
     }
 
-    fn leak_stream(self, handle: StreamHandle, captures: bool) -> Result<&'static StreamInner> {
+    fn leak_stream(self, handle: StreamHandle, kind: Kind) -> Result<&'static StreamInner> {
         let priority = self.seen(handle.priority())?;
         let hand = EventCell::new(self, false)?;
-        Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand, captures))))
+        Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand, kind))))
     }
 
     /// Makes a handle on a stream that other code made. `None` if the device has no such streams,
@@ -172,7 +177,7 @@ impl Device {
         self.usable()?;
         // SAFETY: The caller passes a stream that exists.
         let handle = self.seen(unsafe { self.driver().adopt_stream(raw) })?;
-        handle.map(|handle| self.leak_stream(handle, false)).transpose()
+        handle.map(|handle| self.leak_stream(handle, Kind::Foreign)).transpose()
     }
 
     /// Takes a parked stream of this priority, or makes one.
@@ -210,7 +215,7 @@ impl Device {
         let parked = lock(&Parked::of(self).capture).pop();
         match parked {
             Some(stream) => Ok(stream),
-            None => self.leak_stream(self.seen(self.driver().new_capture_stream())?, true),
+            None => self.leak_stream(self.seen(self.driver().new_capture_stream())?, Kind::Captures),
         }
     }
 

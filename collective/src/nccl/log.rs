@@ -68,7 +68,7 @@ impl Log {
     /// The first call that is known to differ from what another rank told, if there is one: its number,
     /// the own call, and the other's if it is known.
     pub(super) fn difference(&self, said: &Said) -> Option<(u64, Call, Option<Call>)> {
-        let first = said.count - said.recent.len() as u64 + 1;
+        let first = said.count.saturating_sub(said.recent.len() as u64).saturating_add(1);
         let both = (first..).zip(&said.recent).filter_map(|(seq, theirs)| Some((seq, self.at(seq)?.0, *theirs)));
         let found = both.filter(|(_, own, theirs)| own != theirs).map(|(seq, own, theirs)| (seq, own, Some(theirs)));
         let earlier = || {
