@@ -19,7 +19,8 @@ fn finished<S: Brand>(stream: Stream<S>, kernel: &Kernel, launched: &'static Loc
     })
 }
 
-impl<S: Brand> Launch<S> for Stream<S> {
+// SAFETY: The driver makes a map of the tiles that it gets, and `tile_map` keeps none.
+unsafe impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
 
     #[inline]

@@ -33,7 +33,8 @@ impl<S: Brand> fmt::Debug for OccupancyQuery<S> {
     }
 }
 
-impl<S: Brand> Launch<S> for OccupancyQuery<S> {
+// SAFETY: It has no maps.
+unsafe impl<S: Brand> Launch<S> for OccupancyQuery<S> {
     type Error = Error;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<()> {

@@ -6,8 +6,10 @@
 //! bytes of it are stuffing. What is not used stays as it is, and no record names it.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use thalweg::{Device, PinnedBuffer};
 use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, PIXELS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
 
@@ -202,7 +204,7 @@ impl Plan {
         scratch: &mut Scratch,
     ) -> thalweg::Result<(Self, Vec<Result<Place, JpegError>>)> {
         let bytes: usize = files.iter().map(|(_, file)| file.len()).sum();
-        let parallel = files.len() > 1 && bytes >= PARALLEL && rayon::current_num_threads() > 1;
+        let pool = (files.len() > 1 && bytes >= PARALLEL).then(pool).flatten();
         let parse = |(_, file): &File<'_>| {
             let header = Header::parse(file).map_err(|error| (error, 0))?;
             let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
@@ -210,10 +212,9 @@ impl Plan {
         };
         let headers = &mut scratch.headers;
         headers.clear();
-        if parallel {
-            files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers);
-        } else {
-            headers.extend(files.iter().map(parse));
+        match pool {
+            Some(pool) => pool.install(|| files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers)),
+            None => headers.extend(files.iter().map(parse)),
         }
 
         let (mut totals, mut rgb_bytes) = (Room::default(), 0);
@@ -309,10 +310,12 @@ impl Plan {
                 coefficients: split(&mut coefficients, own(6)),
             }
         });
-        if parallel {
-            jobs.collect::<Vec<_>>().into_par_iter().for_each(Job::run);
-        } else {
-            jobs.for_each(Job::run);
+        match pool {
+            Some(pool) => {
+                let jobs: Vec<_> = jobs.collect();
+                pool.install(|| jobs.into_par_iter().for_each(Job::run));
+            }
+            None => jobs.for_each(Job::run),
         }
         Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_groups, decoded }, places))
     }
@@ -321,6 +324,15 @@ impl Plan {
     pub(crate) fn used(&self) -> usize {
         self.parts.data.end
     }
+}
+
+/// The threads that read files, which all decoders share. They are not those of rayon's own pool: a program
+/// whose threads there all wait for a batch would wait for ever. `None` if there is one processor, or no thread
+/// can be started.
+fn pool() -> Option<&'static ThreadPool> {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let start = || ThreadPoolBuilder::new().thread_name(|i| format!("jpeg {i}")).build().ok();
+    POOL.get_or_init(start).as_ref().filter(|pool| pool.current_num_threads() > 1)
 }
 
 /// The next size of memory that is at least `len`: four steps for each power of two.

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg::{AnyStream, Device, DeviceKind, Event, Stall, stream_tags};
 use thalweg_jpeg::{Batch, Decoder, JpegError, size};
@@ -125,6 +125,11 @@ fn gaps_stay_as_they_are() {
 #[test]
 fn files_of_a_large_batch_are_read_as_alone() {
     let _alone = alone();
+    // The threads of rayon's own pool may all wait for the batch. It is read nevertheless.
+    let gate = Arc::new(Mutex::new(()));
+    let _held = gate.lock().unwrap();
+    let wait = Arc::clone(&gate);
+    rayon::spawn_broadcast(move |_| drop(wait.lock()));
     let mut files: Vec<Vec<u8>> = (0..20).map(|i| encode(&kind(150 + 16 * i, 960, u64::from(i) + 1))).collect();
     assert!(files.iter().map(Vec::len).sum::<usize>() > 1 << 20, "one thread reads them");
     files[3].truncate(5000);

@@ -292,6 +292,12 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     }
 
     /// Returns whether there is room for a batch.
+    /// Returns the extent that holds this one and what there is room for.
+    pub(crate) fn room_with(&self, extent: Extent) -> Extent {
+        let [rows, sequences] = self.room;
+        Extent { rows: extent.rows.max(rows), sequences: extent.sequences.max(sequences), ..extent }
+    }
+
     pub(crate) fn fits(&self, extent: Extent) -> bool {
         extent.rows <= self.room[0] && extent.sequences <= self.room[1]
     }

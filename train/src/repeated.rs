@@ -66,7 +66,9 @@ impl<K: Clone + PartialEq, R: Resource> Repeated<K, R> {
             return replayed;
         }
         if self.enabled && self.seen.contains(&key) {
-            let (mut graph, bundle) = s.capture(bundle, |s, bundle| work.enqueue(s, bundle))?;
+            let captured = s.capture(bundle, |s, bundle| work.enqueue(s, bundle));
+            // Without a graph, the shape counts as new: its next item is enqueued call by call.
+            let (mut graph, bundle) = captured.inspect_err(|_| self.seen.retain(|shape| *shape != key))?;
             let replayed = s.replay(&mut graph, bundle);
             self.seen.retain(|shape| *shape != key);
             if self.graphs.len() == KEPT {

@@ -284,8 +284,10 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         let Self { stream: s, model, pass, .. } = self;
         if !pass.as_ref().is_some_and(|pass| pass.fits(extent)) {
             self.graphs.clear();
+            // As much as before at least: batches of many rows and batches of many sequences may take turns.
+            let room = pass.as_ref().map_or(extent, |pass| pass.room_with(extent));
             *pass = None; // its memory is free before the new one is allocated
-            *pass = Some(PassOn::new(s, &model.config, extent)?);
+            *pass = Some(PassOn::new(s, &model.config, room)?);
         }
         if learns { self.make_scratch(extent.rows) } else { Ok(()) }
     }

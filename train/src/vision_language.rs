@@ -355,7 +355,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
             return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
         }
         // The last token that is written is never read.
-        if prompt.len() + count > places + 1 {
+        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
             return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
         }
         Ok(())

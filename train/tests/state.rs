@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use support::{Sample, bits, devices, distance, numbers};
 use thalweg::simt::bf16;
-use thalweg::{AnyStream, Device, stream_tags};
+use thalweg::{AnyStream, Device, PerThread, Stream, stream_tags};
 use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Precision, Schedule, Tensors, TokenTransformer};
 
 stream_tags!(Train);
@@ -237,4 +237,29 @@ fn lengths_of_a_batch_on_the_device_are_checked() {
         }
         assert_eq!(model.steps(), 1);
     });
+}
+
+/// Batches of many rows and batches of many sequences take turns, and both have room after the first two.
+#[test]
+fn batches_of_other_shapes_use_the_same_room() {
+    let device = Device::new_cpu().unwrap();
+    let batch = |sequences: usize, rows: usize| {
+        let ends = (0..=sequences).map(|i| (i * rows) as i32).collect::<Vec<_>>();
+        (vec![0.5; sequences * rows * CONFIG.inputs], vec![0.5; 2 * sequences * rows], ends, vec![1; sequences])
+    };
+    let batches = [batch(2, 40), batch(12, 2)];
+    let step = |train: &Stream<PerThread<'_>>| {
+        let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 1).unwrap();
+        model.enable_graphs(false);
+        let mut round = || {
+            for (tokens, position, cu_seqlens, labels) in &batches {
+                model.step(&Batch { tokens, position, cu_seqlens, labels }).unwrap().get().unwrap();
+            }
+        };
+        round();
+        device.limit_memory(Some(1)); // nothing more can be allocated
+        round();
+        device.limit_memory(None);
+    };
+    device.per_thread(step).unwrap();
 }

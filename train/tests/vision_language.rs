@@ -308,6 +308,7 @@ fn what_makes_no_sense_is_an_error() {
     fails(3, 4, &[1], 1, "`tokens` has 3 numbers, and not 2 x 2");
     fails(4, 4, &[], 1, "a token at least");
     fails(4, 4, &[9], 1, "the id 9, and there are 9");
+    fails(4, 4, &[1], usize::MAX, "need over 6 places");
     fails(4, 4, &[-1], 1, "the id -1");
     fails(4, 4, &[1, 2], 6, "over 6 places");
     assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 5).is_ok());

@@ -6,12 +6,16 @@ use super::shape::LaunchShape;
 use super::tiles::{TileMap, Tiles};
 
 /// A place where a kernel can be launched: the host crate's `Stream<S>`.
+///
+/// # Safety
+/// A map that [`tile_map`](Self::tile_map) returns is one of exactly the tiles that it was given, on the
+/// device of the launches: kernels copy what it says without a check.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot launch on buffers ordered by `{S}`",
     label = "this stream does not order the buffers",
     note = "hand the buffers over first: `stream.hand(buffers, &other)`, or `record` and `wait`"
 )]
-pub trait Launch<S> {
+pub unsafe trait Launch<S> {
     /// The error of a launch.
     type Error: From<LaunchError>;
 
