@@ -25,7 +25,8 @@ struct Timed {
 /// How often a launch runs on either device. The shortest time counts.
 const TURNS: usize = 7;
 
-impl Launch<()> for Timed {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for Timed {
     type Error = LaunchError;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), LaunchError> {

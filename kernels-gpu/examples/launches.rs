@@ -23,7 +23,8 @@ struct Notes {
     tiles: Cell<bool>,
 }
 
-impl Launch<()> for Notes {
+// SAFETY: No kernel runs.
+unsafe impl Launch<()> for Notes {
     type Error = LaunchError;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<(), LaunchError> {

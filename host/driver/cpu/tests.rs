@@ -83,7 +83,8 @@ impl From<LaunchError> for Failed {
     }
 }
 
-impl Launch<()> for On {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for On {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
         let work = Work::launch(kernel, shape, slots).map_err(|_| Failed)?;

@@ -23,7 +23,8 @@ impl From<LaunchError> for Error {
     }
 }
 
-impl Launch<()> for Cpu {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for Cpu {
     type Error = Error;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Error> {

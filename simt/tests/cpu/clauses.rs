@@ -45,7 +45,8 @@ fn twice(n: u128) -> u128 {
 #[derive(Default)]
 struct Look(std::cell::Cell<Option<LaunchShape>>);
 
-impl Launch<()> for Look {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for Look {
     type Error = LaunchError;
     unsafe fn launch(&self, _: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<(), LaunchError> {
         self.0.set(Some(shape));
@@ -140,7 +141,8 @@ kernel! {
 /// Runs launches as the checked device does.
 struct WithChecks;
 
-impl Launch<()> for WithChecks {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for WithChecks {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
         // SAFETY: The caller of `launch` promises that `slots` and `shape` are the kernel's. The helpers

@@ -30,7 +30,8 @@ impl Failed {
     }
 }
 
-impl Launch<()> for Here {
+// SAFETY: It has no maps.
+unsafe impl Launch<()> for Here {
     type Error = Failed;
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {

@@ -262,7 +262,8 @@ kernel! {
 #[test]
 fn a_declaration_without_a_body_has_no_cpu_entry() {
     struct Look;
-    impl Launch<()> for Look {
+    // SAFETY: It has no maps.
+    unsafe impl Launch<()> for Look {
         type Error = LaunchError;
         unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), LaunchError> {
             assert!(kernel.cpu().is_none());
