@@ -338,7 +338,7 @@ impl<S: LiveBrand> Comm<S> {
     /// Enqueues a collective operation on the elements of `x`.
     fn in_place<T: Element>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let bytes = x.byte_len();
-        let Some(seq) = self.prepare(call, bytes)? else { return Ok(()) };
+        let Some(seq) = self.begin(call, bytes)? else { return Ok(()) };
         if let Some(nccl) = &self.nccl {
             let to = x.device_ptr();
             let from = match call.code {
@@ -363,7 +363,7 @@ impl<S: LiveBrand> Comm<S> {
         from: Option<(&DeviceSlice<S, T>, Range<usize>)>,
         to: Option<(&mut DeviceSlice<S, T>, Range<usize>)>,
     ) -> Result<()> {
-        let Some(seq) = self.prepare(call, bytes)? else {
+        let Some(seq) = self.begin(call, bytes)? else {
             return match (from, to) {
                 (Some((from, _)), Some((to, _))) => Ok(self.stream.copy(from, to)?),
                 _ => Ok(()),
@@ -385,20 +385,14 @@ impl<S: LiveBrand> Comm<S> {
         to.map_or(Ok(()), |(to, place)| self.copy_out(place, to.cast_mut()))
     }
 
-    /// Begins an operation for which the host needs `bytes` of staging memory. Without memory it does not
-    /// begin: it would count here, and the other ranks would wait for it.
-    fn prepare(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
+    /// Counts a collective operation, and compares it with those of the other ranks if the options
+    /// say so. `None` for a single rank. The host needs `bytes` of staging memory for it, and without
+    /// them it does not count: the other ranks would wait for it.
+    fn begin(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
         self.healthy()?;
         if self.nccl.is_none() && self.keep().engine.is_some() {
             self.stage(bytes)?;
         }
-        self.begin(call)
-    }
-
-    /// Counts a collective operation, and compares it with those of the other ranks if the options
-    /// say so. `None` for a single rank.
-    fn begin(&mut self, call: Call) -> Result<Option<u64>> {
-        self.healthy()?;
         self.seq += 1;
         let (keep, seq) = (self.keep(), self.seq);
         if keep.engine.is_none() {

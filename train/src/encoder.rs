@@ -238,8 +238,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     }
 
     fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
-        let mut parameters = ParametersOn::new(stream, weights)?;
-        parameters.round(stream)?; // the weights never change, so they are rounded once
+        let parameters = ParametersOn::fixed(stream, weights)?;
         Ok(Self {
             stream: *stream,
             model,

@@ -21,6 +21,13 @@ impl<S: LiveBrand, E: Precision> ParametersOn<S, E> {
     pub(crate) fn new(s: &Stream<S>, weights: &[f32]) -> thalweg::Result<Self> {
         Ok(Self { wide: s.upload_blocking(weights)?, rounded: s.alloc(weights.len() * E::ROOM)? })
     }
+
+    /// Uploads weights that never change, and rounds them once.
+    pub(crate) fn fixed(s: &Stream<S>, weights: &[f32]) -> thalweg::Result<Self> {
+        let mut parameters = Self::new(s, weights)?;
+        parameters.round(s)?;
+        Ok(parameters)
+    }
 }
 
 impl<S: Brand, E: Precision> ParametersOn<S, E> {

@@ -203,7 +203,7 @@ pub(crate) struct Pass<E: Precision> {
     pub(crate) best: DeviceBuffer<i32>,
     /// The most rows and sequences there is room for.
     #[resource(plain)]
-    room: [usize; 2],
+    room: Extent,
     #[resource(plain)]
     pub(crate) extent: Extent,
 }
@@ -220,6 +220,17 @@ pub(crate) struct Extent {
 impl Extent {
     pub(crate) fn of(batch: &Batch<'_>) -> Self {
         Self { rows: batch.rows(), sequences: batch.sequences(), padded: false }
+    }
+
+    /// Returns whether a batch of this extent has room in that of another one.
+    pub(crate) fn fits(self, room: Self) -> bool {
+        self.rows <= room.rows && self.sequences <= room.sequences
+    }
+
+    /// Returns the extent that has room for a batch of either.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let (rows, sequences) = (self.rows.max(other.rows), self.sequences.max(other.sequences));
+        Self { rows, sequences, ..self }
     }
 
     /// Returns the number of sequences with a label.
@@ -286,20 +297,14 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             parts: s.alloc(thalweg_kernels::train::GROUPS)?,
             loss: s.alloc(1)?,
             best: s.alloc(sequences)?,
-            room: [rows, sequences],
+            room: extent,
             extent: Extent::default(),
         })
     }
 
-    /// Returns whether there is room for a batch.
-    /// Returns the extent that holds this one and what there is room for.
-    pub(crate) fn room_with(&self, extent: Extent) -> Extent {
-        let [rows, sequences] = self.room;
-        Extent { rows: extent.rows.max(rows), sequences: extent.sequences.max(sequences), ..extent }
-    }
-
-    pub(crate) fn fits(&self, extent: Extent) -> bool {
-        extent.rows <= self.room[0] && extent.sequences <= self.room[1]
+    /// Returns the most rows and sequences there is room for.
+    pub(crate) fn room(&self) -> Extent {
+        self.room
     }
 
     /// Copies a batch to the device. The host copies it into page-locked memory and waits for nothing.

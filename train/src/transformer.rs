@@ -282,12 +282,12 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// Makes room for a batch, and if it `learns` for gradients.
     pub(crate) fn make_room(&mut self, extent: Extent, learns: bool) -> Result<()> {
         let Self { stream: s, model, pass, .. } = self;
-        if !pass.as_ref().is_some_and(|pass| pass.fits(extent)) {
+        let before = pass.as_ref().map(PassOn::room);
+        if before.is_none_or(|room| !extent.fits(room)) {
             self.graphs.clear();
             // As much as before at least: batches of many rows and batches of many sequences may take turns.
-            let room = pass.as_ref().map_or(extent, |pass| pass.room_with(extent));
             *pass = None; // its memory is free before the new one is allocated
-            *pass = Some(PassOn::new(s, &model.config, room)?);
+            *pass = Some(PassOn::new(s, &model.config, before.map_or(extent, |room| extent.or(room)))?);
         }
         if learns { self.make_scratch(extent.rows) } else { Ok(()) }
     }

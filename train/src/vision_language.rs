@@ -189,8 +189,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
         let model = Encoder::new(config);
-        let mut weights = ParametersOn::new(stream, &model.layout.flatten(file, "")?)?;
-        weights.round(stream)?; // the weights never change, so they are rounded once
+        let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
     }
 
@@ -297,8 +296,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
         let model = Decoder::new(config);
-        let mut weights = ParametersOn::new(stream, &model.layout.flatten(file, "")?)?;
-        weights.round(stream)?; // the weights never change, so they are rounded once
+        let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, decoding: None })
     }
 

@@ -5,26 +5,15 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use support::Sample;
+use support::{CONFIG, Sample};
 use thalweg::{At, Device, Rank, stream_tags};
 use thalweg_collective::{BucketSizes, Failure, Options, World, ranks};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{AdamW, Batch, Config, Error, Result, Schedule, Tensors, TokenTransformer};
+use thalweg_train::{AdamW, Batch, Error, Result, Schedule, Tensors, TokenTransformer};
 
 stream_tags!(Compute, Reduce);
 
 type Model<'r> = DataParallel<At<'r, Reduce>, At<'r, Compute>, f32>;
-
-const CONFIG: Config = Config {
-    inputs: 5,
-    width: 16,
-    heads: 2,
-    depth: 2,
-    classes: 4,
-    eps: 1e-5,
-    gelu: thalweg_train::Gelu::Tanh,
-    pool: thalweg_train::Pool::Mean,
-};
 
 /// Buckets of a few gradients each, so that there are several.
 const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };

@@ -11,7 +11,7 @@ mod gate;
 
 use gate::{Gate, guarded};
 use support::all_devices::alone;
-use support::{Random, Sample, bits, devices, golden};
+use support::{CONFIG, Random, Sample, bits, devices, golden};
 use thalweg::overlap::stages;
 use thalweg::simt::bf16;
 use thalweg::{
@@ -30,17 +30,6 @@ use thalweg_train::{
 };
 use thalweg_vision::augment::{Augmentation, Sample as Augmenting};
 use thalweg_vision::{Head, Layer, PLANES, Params, Pipeline, Query};
-
-const CONFIG: Config = Config {
-    inputs: 5,
-    width: 16,
-    heads: 2,
-    depth: 2,
-    classes: 4,
-    eps: 1e-5,
-    gelu: thalweg_train::Gelu::Tanh,
-    pool: thalweg_train::Pool::Mean,
-};
 
 fn optimiser() -> AdamW {
     AdamW { schedule: Schedule::Cosine { warm_up: 2, steps: 8, end: 0.1 }, clip: Some(0.5), ..AdamW::default() }

@@ -142,10 +142,9 @@ fn make_slots<F: LiveBrand, S: LiveBrand, E: Precision>(
     most: Extent,
 ) -> Result<()> {
     let (room, passes) = &mut model.passes;
-    if most.rows > room.rows || most.sequences > room.sequences {
+    if !most.fits(*room) {
         passes.clear(); // their memory is free before the new one is allocated
-        room.rows = room.rows.max(most.rows);
-        room.sequences = room.sequences.max(most.sequences);
+        *room = room.or(most);
     }
     passes.truncate(slots);
     while passes.len() < slots {

@@ -5,7 +5,11 @@
 pub mod all_devices;
 
 pub use all_devices::{devices, on_each_device};
-use thalweg_train::{Batch, Data, Tensors};
+use thalweg_train::{Batch, Config, Data, Gelu, Pool, Tensors};
+
+/// A small model.
+pub const CONFIG: Config =
+    Config { inputs: 5, width: 16, heads: 2, depth: 2, classes: 4, eps: 1e-5, gelu: Gelu::Tanh, pool: Pool::Mean };
 
 /// Reads a golden file.
 pub fn golden(name: &str) -> Tensors {
