@@ -490,7 +490,12 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "DATA")]
     pub(crate) val: Option<PathBuf>,
 
-    /// Go on from the last checkpoint of this --out
+    /// How many GPUs train together, each in a thread of its own; or as many CPU devices. Under a launcher
+    /// (thalweg launch, torchrun, srun, mpirun) each process is a rank instead
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = gpus)]
+    pub(crate) gpus: Option<usize>,
+
+    /// Go on from the last checkpoint of this --out, with any number of GPUs
     #[arg(long)]
     pub(crate) resume: bool,
 
@@ -510,7 +515,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     epochs: Option<u32>,
 
-    /// Images of a step [default: 32]
+    /// Images of a step, of all GPUs together [default: 32]
     #[arg(long, value_name = "IMAGES")]
     batch: Option<usize>,
 
@@ -729,6 +734,10 @@ fn budget(text: &str) -> Result<u64, String> {
 
 fn ranks(text: &str) -> Result<usize, String> {
     number(text, "a whole number of processes, 1 to 1024", |n| (1..=1024).contains(n))
+}
+
+fn gpus(text: &str) -> Result<usize, String> {
+    number(text, "a whole number of GPUs, 1 to 64", |n| (1..=64).contains(n))
 }
 
 fn focus(text: &str) -> Result<f64, String> {

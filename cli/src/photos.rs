@@ -13,8 +13,8 @@ use thalweg_vision::{Image, Pipeline, TokenSet};
 use crate::inputs::STDIN;
 
 /// A chunk is closed once it holds this many images or bytes.
-const CHUNK_IMAGES: usize = 16;
-const CHUNK_BYTES: usize = 256 << 20;
+pub(crate) const CHUNK_IMAGES: usize = 16;
+pub(crate) const CHUNK_BYTES: usize = 256 << 20;
 
 /// Memory for the photographs that wait for their turn. A photograph takes at most 768 MiB.
 const AHEAD_BYTES: usize = 1 << 30;

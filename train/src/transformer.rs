@@ -6,7 +6,7 @@ use std::path::Path;
 use thalweg::{Brand, Event, LiveBrand, PinnedBuffer, Resource, Stream};
 
 use crate::blocks::{Scratch, ScratchOn};
-use crate::error::{Result, lost};
+use crate::error::{Error, Result, lost};
 use crate::layers::{Parameters, ParametersOn};
 use crate::layout::Layout;
 use crate::model::{Batch, Config, DeviceBatch, Extent, Model, Pass, PassOn};
@@ -109,19 +109,36 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
 
 /// The loss of a step, which the device may still compute. It can be dropped.
 #[derive(Debug)]
-pub struct Loss(Event<PinnedBuffer<f32>>);
+pub struct Loss {
+    numbers: Event<PinnedBuffer<f32>>,
+    /// How many sequences all ranks should have had together. Then the second number says how many they had.
+    sequences: Option<usize>,
+}
 
 impl Loss {
-    pub(crate) fn new(loss: Event<PinnedBuffer<f32>>) -> Self {
-        Self(loss)
+    pub(crate) fn new(numbers: Event<PinnedBuffer<f32>>) -> Self {
+        Self { numbers, sequences: None }
+    }
+
+    pub(crate) fn of_ranks(numbers: Event<PinnedBuffer<f32>>, sequences: usize) -> Self {
+        Self { numbers, sequences: Some(sequences) }
     }
 
     /// Waits for the step and returns its loss: the mean cross-entropy before the update.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed. Or, of a step of several ranks, they did not have as many sequences together as
+    /// this rank said.
     pub fn get(self) -> Result<f32> {
-        Ok(self.0.synchronize()?[0])
+        let numbers = self.numbers.synchronize()?;
+        // Larger numbers are not exact.
+        if let Some(sequences) = self.sequences.filter(|&n| n < 1 << 24)
+            && numbers[1] != sequences as f32
+        {
+            let what = format!("all ranks have {} sequences together, and this one says {sequences}", numbers[1]);
+            return Err(Error::Batch(what));
+        }
+        Ok(numbers[0])
     }
 }
 

@@ -9,7 +9,7 @@ use support::{CONFIG, Sample};
 use thalweg::{At, Device, Rank, stream_tags};
 use thalweg_collective::{BucketSizes, Failure, Options, World, ranks};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{AdamW, Batch, Error, Result, Schedule, Tensors, TokenTransformer};
+use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Result, Schedule, Tensors, TokenTransformer};
 
 stream_tags!(Compute, Reduce);
 
@@ -77,10 +77,20 @@ fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
 
 /// Runs `size` ranks, and expects the same losses and weights on each.
 fn trained(devices: &[Device], clip: Option<f32>, steps: usize, micro: usize) -> (Vec<f32>, Tensors) {
+    trained_on(devices, clip, steps, 8, micro)
+}
+
+fn trained_on(
+    devices: &[Device],
+    clip: Option<f32>,
+    steps: usize,
+    sequences: usize,
+    micro: usize,
+) -> (Vec<f32>, Tensors) {
     let ended = ranks(devices, Options::default(), |rank, world| -> Result<_> {
         let mut model = start(rank, world, clip, None)?;
         assert!(model.buckets().len() > 3, "{:?}", model.buckets());
-        let losses = run(&mut model, 0..steps, 8, micro)?;
+        let losses = run(&mut model, 0..steps, sequences, micro)?;
         model.verify()?;
         Ok((losses, model.model().tensors()?))
     });
@@ -228,4 +238,100 @@ fn ranks_that_drift_are_named() {
     for ended in ended {
         assert_eq!(ended.unwrap_err().to_string(), "rank 1 differs from the others in the weights");
     }
+}
+
+/// Ranks that have unequal parts of a batch, or none at all, and batches on the device, learn the same.
+#[test]
+fn parts_may_be_unequal_or_empty() {
+    // The first sequences of each rank, of 5 in all.
+    let parts = |from: [usize; 3], on_device: bool| {
+        let ended = ranks(&own_devices(3), Options::default(), |rank, world| -> Result<_> {
+            let mut model = start(rank, world, Some(0.5), None)?;
+            let s = model.model().stream();
+            let mut losses = Vec::new();
+            for step in 0..50 {
+                let samples = samples(step, 5);
+                let end = from.get(rank.index() + 1).copied().unwrap_or(5);
+                let own = &samples[from[rank.index()]..end];
+                let loss = match (own, on_device) {
+                    ([], _) => model.step(&[], 5)?,
+                    (_, false) => model.step(&[join(own).batch()], 5)?,
+                    (_, true) => {
+                        let Sample { tokens, position, cu_seqlens, labels } = join(own);
+                        let (tokens, position) = (s.upload_blocking(&tokens)?, s.upload_blocking(&position)?);
+                        let (cu_seqlens, labels) = (s.upload_blocking(&cu_seqlens)?, s.upload_blocking(&labels)?);
+                        let (tokens, position, cu_seqlens, labels) = (&*tokens, &*position, &*cu_seqlens, &*labels);
+                        let batch = DeviceBatch { tokens, position, cu_seqlens, labels, padded: false };
+                        model.step_on(&batch, 5)?
+                    }
+                };
+                losses.push(loss.get()?);
+            }
+            model.verify()?;
+            Ok(losses)
+        });
+        let mut ended: Vec<Vec<f32>> = ended.into_iter().map(Result::unwrap).collect();
+        assert!(ended.iter().all(|losses| *losses == ended[0]));
+        ended.swap_remove(0)
+    };
+    let (alone, _) = trained_on(&own_devices(1), Some(0.5), 50, 5, 5);
+    for from in [[0, 1, 3], [0, 0, 2], [0, 5, 5]] {
+        let host = parts(from, false);
+        let apart = apart(&alone, &host);
+        assert!(apart < 1e-5, "{from:?}: {apart:e}");
+        assert_eq!(host, parts(from, true), "{from:?}: the same bits from the device");
+    }
+}
+
+/// A number of sequences that is not that of all ranks would scale the gradients wrongly.
+#[test]
+fn a_wrong_number_of_sequences_is_found() {
+    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<f32> {
+        let mut model = start(rank, world, None, None)?;
+        let own = join(&samples(0, 2));
+        // Rank 0 forgets the other one's.
+        model.step(&[own.batch()], if rank.index() == 0 { 2 } else { 4 })?.get()
+    });
+    assert_eq!(
+        ended[0].as_ref().unwrap_err().to_string(),
+        "the batch: all ranks have 4 sequences together, and this one says 2"
+    );
+    assert!(ended[1].is_ok(), "{ended:?}");
+}
+
+/// Models of as many weights and other shapes would mix up their gradients.
+#[test]
+fn models_of_other_shapes_are_refused() {
+    let with = |other: Config| {
+        let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<()> {
+            let compute = rank.stream::<Compute>()?;
+            let config = if rank.index() == 1 { other } else { CONFIG };
+            let model = TokenTransformer::<_, f32>::new(&compute, config, 1)?;
+            DataParallel::new(world.comm(rank.stream::<Reduce>()?)?, model, SIZES).map(drop)
+        });
+        for ended in ended {
+            let error = ended.unwrap_err().to_string();
+            assert_eq!(error, "ranks 0 and 1 differ from the others in the shape of the model");
+        }
+    };
+    // The weights have the same number, and even the same shapes.
+    with(Config { heads: CONFIG.heads / 2, ..CONFIG });
+    with(Config { width: 2 * CONFIG.width, ..CONFIG });
+}
+
+/// A program can put another model into the place of this one.
+#[test]
+fn another_model_is_refused() {
+    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<()> {
+        let mut model = start(rank, world, None, None)?;
+        let config = Config { depth: CONFIG.depth + 1, ..CONFIG };
+        *model.model_mut() = TokenTransformer::new(&rank.stream::<Compute>()?, config, 1)?;
+        model.step(&[join(&samples(0, 1)).batch()], 2).map(drop)
+    });
+    assert!(
+        ended.iter().any(|ended| {
+            ended.as_ref().unwrap_err().to_string() == "the configuration: the model is another one than at the start"
+        }),
+        "{ended:?}"
+    );
 }

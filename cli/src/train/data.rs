@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use thalweg::Device;
+use thalweg::{Device, LiveBrand};
 use thalweg_loader::Decode;
 use thalweg_vision::augment::philox;
 use thalweg_vision::{Params, Pipeline, TokenSet};
 
-use crate::photos::Photos;
+use super::ranks::{Result as Ranked, Team};
+use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos};
 
 /// The numbers of a token.
 pub(crate) const INPUTS: usize = thalweg_vision::PLANES;
@@ -81,6 +82,17 @@ impl Listing {
         };
         self.names.iter().zip(&self.paths).map(place).collect()
     }
+}
+
+/// Returns a number of a list of images: of the names of the classes, and of the class of each image.
+pub(super) fn hash(classes: &[String], labels: [&[i32]; 2]) -> u64 {
+    let names = classes.iter().flat_map(|name| name.bytes().chain([0])).map(u32::from);
+    let labels = labels.into_iter().flat_map(|labels| labels.iter().map(|&label| label as u32).chain([u32::MAX]));
+    fnv(names.chain(labels))
+}
+
+fn fnv(words: impl Iterator<Item = u32>) -> u64 {
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Lists what is not hidden in a folder, in order of name.
@@ -163,6 +175,32 @@ impl Tokens {
         self.labels.extend(&packed.labels);
     }
 
+    /// Returns the tokens of all ranks, in the order of the images, where those of this rank are `images`.
+    fn merge<C: LiveBrand>(self, team: &mut Team<C>, images: &[usize], labels: &[i32]) -> Ranked<Self> {
+        let rows = self.starts.windows(2).map(|w| (w[1] - w[0]) as u64);
+        let own = images.iter().zip(rows).flat_map(|(&image, rows)| [image as u64, rows]).collect();
+        let (images, tokens, position) = (team.gather(own)?, team.gather(self.tokens)?, team.gather(self.position)?);
+        // Image, rank, and its rows there.
+        let mut places = Vec::new();
+        for (rank, images) in images.iter().enumerate() {
+            let mut start = 0;
+            for &[image, rows] in images.as_chunks::<2>().0 {
+                let end = start + rows as usize;
+                places.push((image as usize, rank, start..end));
+                start = end;
+            }
+        }
+        places.sort_unstable_by_key(|(image, ..)| *image);
+        let mut all = Self::default();
+        for (image, rank, rows) in places {
+            all.tokens.extend_from_slice(&tokens[rank][INPUTS * rows.start..INPUTS * rows.end]);
+            all.position.extend_from_slice(&position[rank][2 * rows.start..2 * rows.end]);
+            all.starts.push(all.position.len() / 2);
+            all.labels.push(labels[image]);
+        }
+        Ok(all)
+    }
+
     /// Packs some images into a batch. The memory of `packed` is used again.
     pub(crate) fn pack(&self, images: &[usize], packed: &mut Packed) {
         let Packed { tokens, position, cu_seqlens, labels } = packed;
@@ -184,47 +222,82 @@ impl Tokens {
     pub(crate) fn fingerprint(&self) -> u64 {
         let bits = self.tokens.iter().chain(&self.position).map(|v| v.to_bits());
         let words = bits.chain(self.labels.iter().map(|&l| l as u32)).chain(self.starts.iter().map(|&s| s as u32));
-        words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
+        fnv(words)
     }
 }
 
-/// Makes the tokens of images. `choose` decides how, from height and width of the first ones. An image that cannot be
-/// decoded is passed to `fail` with its place, and left out.
-pub(crate) fn tokenise(
+/// Makes the tokens of images. Each rank makes those of its share, and all ranks get those of all.
+/// `choose` decides how, from height and width of the first images. An image that cannot be decoded is
+/// passed to `fail` with its place, on the rank whose image it is, and left out.
+pub(super) fn tokenise<C: LiveBrand>(
+    team: &mut Team<C>,
     device: Device,
-    listing: &Listing,
-    labels: &[i32],
+    (listing, labels): (&Listing, &[i32]),
     decode: Decode,
     choose: impl FnOnce(&[[u32; 2]]) -> Result<Params, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
-) -> Result<(Tokens, Params), String> {
-    let mut photos = Photos::open(device, &listing.paths, decode)?;
+) -> Ranked<(Tokens, Params)> {
+    let own: Vec<usize> = (team.rank()..listing.paths.len()).step_by(team.size()).collect();
+    let mut photos = Photos::open(device, own.iter().map(|&image| &listing.paths[image]), decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
-    let mut all = Tokens::default();
-    while let Some(chunk) = photos.next_chunk(3)? {
-        bar.inc((chunk.failures.len() + chunk.inputs.len()) as u64);
-        chunk.failures.iter().for_each(|(index, error)| fail(*index, error));
-        if chunk.inputs.is_empty() {
-            continue;
+    // The images of this rank that could be decoded.
+    let (mut images, mut tokens) = (Vec::new(), Tokens::default());
+    loop {
+        let chunk = photos.next_chunk(3)?;
+        if let Some(chunk) = &chunk {
+            bar.inc((chunk.failures.len() + chunk.inputs.len()) as u64);
+            chunk.failures.iter().for_each(|(index, error)| fail(own[*index], error));
+            if chunk.inputs.is_empty() {
+                continue;
+            }
         }
         let (pipeline, _) = match (&pipeline, choose.take()) {
             (None, Some(choose)) => {
-                let params = choose(&chunk.pixels.sizes())?;
-                let made = Pipeline::new(device, params.clone()).map_err(|e| e.to_string())?;
-                pipeline.insert((made, params))
+                // All ranks come here once, also one that has no image.
+                let sizes = chunk.as_ref().map(|chunk| chunk.pixels.sizes()).unwrap_or_default();
+                let inputs = chunk.iter().flat_map(|chunk| &chunk.inputs).map(|&input| own[input]);
+                let params = choose(&first(team, inputs.zip(sizes))?)?;
+                pipeline.insert((Pipeline::new(device, params.clone())?, params))
             }
             (Some(pipeline), _) => pipeline,
             (None, None) => unreachable!("the parameters are chosen once, for the first pipeline"),
         };
+        let Some(chunk) = chunk else { break };
         for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(pipeline)) {
-            all.add(&set.map_err(|e| format!("{}: {e}", listing.paths[index].display()))?, labels[index]);
+            let image = own[index];
+            tokens.add(&set.map_err(|e| format!("{}: {e}", listing.paths[image].display()))?, labels[image]);
+            images.push(image);
         }
     }
+    let all = match team.size() {
+        1 => tokens,
+        _ => tokens.merge(team, &images, labels)?,
+    };
     match pipeline {
         Some((_, params)) => Ok((all, params)),
-        None => Err("none of the images can be decoded".to_owned()),
+        None => unreachable!("the loop makes a pipeline before it ends"),
     }
+}
+
+/// Returns height and width of the first images of all ranks: those that one rank alone would have in its
+/// first chunk.
+fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u32; 2])>) -> Ranked<Vec<[u32; 2]>> {
+    let own: Vec<u64> = own.flat_map(|(image, [h, w])| [image as u64, h.into(), w.into()]).collect();
+    let mut all = team.gather(own)?.concat().as_chunks::<3>().0.to_vec();
+    all.sort_unstable();
+    let (mut sizes, mut bytes) = (Vec::new(), 0);
+    for [_, height, width] in all {
+        if sizes.len() == CHUNK_IMAGES || bytes >= CHUNK_BYTES as u64 {
+            break;
+        }
+        sizes.push([height as u32, width as u32]);
+        bytes += 3 * height * width;
+    }
+    if sizes.is_empty() {
+        return Err("none of the images can be decoded".to_owned().into());
+    }
+    Ok(sizes)
 }
 
 /// Puts places into a random order, which depends on the seed and the number of the draw only.

@@ -3,9 +3,15 @@
 //! The tokens of all images are computed once and stay in memory. Then a token transformer
 //! (`thalweg_train`) learns from batches of them. After each epoch the images that are kept apart are
 //! tested, the best model so far is written, and a checkpoint, from which `--resume` goes on.
+//!
+//! Several ranks (`ranks`) divide the work: each makes the tokens of a part of the images, learns from a
+//! part of each batch (`learner`) and tests a part. The model is that of one rank, up to the rounding of
+//! sums, so a run may go on with another number of ranks.
 
 mod curves;
 pub(crate) mod data;
+mod learner;
+mod ranks;
 mod scaling;
 pub(crate) mod settings;
 
@@ -20,16 +26,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::simt::bf16;
 use thalweg::{Device, LiveBrand, Stream, stream_tags};
+use thalweg_collective::{Options, World};
 use thalweg_train::{AdamW, Config, Schedule, Tensors, TokenTransformer};
 use thalweg_vision::Params;
 
 use crate::args::TrainArgs;
 use crate::output::{self, say};
 use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenise};
+use learner::Learner;
+use ranks::{Problem, Ranks, Team, sum};
 use scaling::Scaling;
 use settings::{Precision, Settings};
 
-stream_tags!(Train);
+stream_tags!(Train, Reduce);
 
 /// The keys of a model's metadata: the names of the classes, and how images become tokens, as JSON.
 pub(crate) const CLASSES: &str = "thalweg.classes";
@@ -68,7 +77,16 @@ struct Set {
     fingerprint: u64,
 }
 
-/// The files of a run.
+/// What a run begins with: that of rank 0 counts for all ranks.
+#[derive(Serialize, Deserialize)]
+struct Begin {
+    settings: Settings,
+    /// The epochs so far, and the fingerprint of their images, if the run goes on.
+    history: Vec<Epoch>,
+    fingerprint: Option<u64>,
+}
+
+/// The files of a run. Rank 0 writes them.
 struct Files<'a> {
     model: &'a Path,
     checkpoint: PathBuf,
@@ -76,68 +94,139 @@ struct Files<'a> {
     json: Option<&'a Path>,
 }
 
+/// A run as a rank sees it.
+struct Run<'a> {
+    args: &'a TrainArgs,
+    files: Files<'a>,
+    begin: Begin,
+    /// Rank 0 prints and writes.
+    leads: bool,
+}
+
+impl Run<'_> {
+    fn show(&self, line: impl FnOnce() -> String) -> Result<(), String> {
+        if self.leads && !self.args.quiet { output::print(&line()) } else { Ok(()) }
+    }
+
+    /// Makes a bar on a terminal, unless the run is quiet.
+    fn bar(&self, len: usize, template: &str) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::hidden());
+        if std::io::stderr().is_terminal() && self.leads && !self.args.quiet {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+        }
+        bar
+    }
+}
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode, String> {
-    let start = Instant::now();
+    let (ranks, note) = Ranks::of(args)?;
+    if let Some(note) = note.filter(|_| !args.quiet) {
+        say(format_args!("thalweg: {note}"));
+    }
+    output::finish_writing_on_interrupt()?;
+    let text = |e: thalweg_collective::Error| e.to_string();
+    match ranks {
+        Ranks::Alone(device) => process(args, device, World::single()).map_err(Problem::text),
+        Ranks::Processes(place, device) => {
+            let world = World::join(&place, Options::from_env().map_err(text)?).map_err(text)?;
+            process(args, device, world).map_err(Problem::text)
+        }
+        Ranks::Threads(devices) => {
+            let ended = thalweg_collective::ranks(&devices, Options::from_env().map_err(text)?, |rank, world| {
+                let comm = world.comm(rank.stream::<Reduce>()?)?;
+                learn(args, &rank.stream::<Train>()?, Team { comm })
+            });
+            ranks::outcome(ended)
+        }
+    }
+}
+
+/// Runs the only rank of this process.
+fn process(args: &TrainArgs, device: Device, world: World) -> Result<ExitCode, Problem> {
+    let comm = world.comm(device.stream::<Reduce>()?)?;
+    learn(args, &device.stream::<Train>()?, Team { comm })
+}
+
+/// Runs a rank.
+fn learn<S: LiveBrand, C: LiveBrand>(
+    args: &TrainArgs,
+    stream: &Stream<S>,
+    mut team: Team<C>,
+) -> Result<ExitCode, Problem> {
+    let (start, device) = (Instant::now(), stream.device());
     let files = Files {
         model: &args.out,
         checkpoint: args.out.with_extension("checkpoint.safetensors"),
         curves: args.out.with_extension("curves.svg"),
         json: args.json.as_deref(),
     };
-    let saved = match args.resume {
-        true => Some(Tensors::load(&files.checkpoint).map_err(|e| format!("--resume: {e}"))?),
-        false => None,
+    let begin = team.first(|| Ok(json!(begin(args, &files)?).to_string().into_bytes()))?;
+    let begin = serde_json::from_slice(&begin).map_err(|e| format!("what rank 0 has sent: {e}"))?;
+    let (leads, size) = (team.rank() == 0, team.size());
+    let run = Run { args, files, begin, leads };
+    let (set, failed) = read(&run, &mut team, device)?;
+    run.show(|| {
+        let ranks = if size == 1 { String::new() } else { format!(", {size} ranks") };
+        format!(
+            "{} images to learn from, {} to test, {} classes; {} tokens an image at most, in patches of {} pixels; on {device} ({}){ranks}\n",
+            set.learn.len(),
+            set.test.len(),
+            set.classes.len(),
+            set.params.budget,
+            set.params.patch,
+            device.name()
+        )
+    })?;
+    let (history, best) = match run.begin.settings.precision {
+        Precision::F32 => fit::<_, _, f32>(&run, stream, team, &set)?,
+        Precision::Bf16 => fit::<_, _, bf16>(&run, stream, team, &set)?,
     };
-    let saved: Option<Settings> = saved.as_ref().map(|file| value(file, "progress.settings")).transpose()?;
-    let settings = args.settings(saved.as_ref())?;
-    let (device, note) = args.device.open()?;
-    if let Some(note) = note.filter(|_| !args.quiet) {
-        say(format_args!("thalweg: {note}"));
+    if leads {
+        let summary = json!({
+            "done": true,
+            "val_accuracy": best.val_accuracy,
+            "val_loss": best.val_loss,
+            "loss": best.loss,
+            "best_epoch": best.epoch,
+            "epochs": history.len(),
+            "images": set.learn.len(),
+            "val_images": set.test.len(),
+            "classes": set.classes,
+            "failed": failed,
+            "model": run.files.model.to_string_lossy(),
+            "device": device.to_string(),
+            "ranks": size,
+            "settings": run.begin.settings,
+            "seconds": start.elapsed().as_secs_f64(),
+        });
+        write_report(&run.files, &history, Some(&summary))?;
     }
-    output::finish_writing_on_interrupt()?;
-    let (set, failed) = read(args, &settings, device)?;
-    let show = |line: String| if args.quiet { Ok(()) } else { output::print(&line) };
-    show(format!(
-        "{} images to learn from, {} to test, {} classes; {} tokens an image at most, in patches of {} pixels; on {device} ({})\n",
-        set.learn.len(),
-        set.test.len(),
-        set.classes.len(),
-        set.params.budget,
-        set.params.patch,
-        device.name()
-    ))?;
-    let stream = device.stream::<Train>().map_err(|e| e.to_string())?;
-    let (history, best) = match settings.precision {
-        Precision::F32 => fit::<_, f32>(args, &settings, &stream, &set, &files)?,
-        Precision::Bf16 => fit::<_, bf16>(args, &settings, &stream, &set, &files)?,
-    };
-    let summary = json!({
-        "done": true,
-        "val_accuracy": best.val_accuracy,
-        "val_loss": best.val_loss,
-        "loss": best.loss,
-        "best_epoch": best.epoch,
-        "epochs": history.len(),
-        "images": set.learn.len(),
-        "val_images": set.test.len(),
-        "classes": set.classes,
-        "failed": failed,
-        "model": files.model.to_string_lossy(),
-        "device": device.to_string(),
-        "settings": settings,
-        "seconds": start.elapsed().as_secs_f64(),
-    });
-    write_report(&files, &history, Some(&summary))?;
-    show(format!(
-        "best: epoch {}, {:.2} % of {} images right, loss {:.4}; written to {}\n",
-        best.epoch,
-        100.0 * best.val_accuracy,
-        set.test.len(),
-        best.val_loss,
-        files.model.display()
-    ))?;
+    run.show(|| {
+        format!(
+            "best: epoch {}, {:.2} % of {} images right, loss {:.4}; written to {}\n",
+            best.epoch,
+            100.0 * best.val_accuracy,
+            set.test.len(),
+            best.val_loss,
+            run.files.model.display()
+        )
+    })?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Finds out how a run begins: anew, or at the checkpoint.
+fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
+    if !args.resume {
+        return Ok(Begin { settings: args.settings(None)?, history: Vec::new(), fingerprint: None });
+    }
+    let file = Tensors::load(&files.checkpoint).map_err(|e| format!("--resume: {e}"))?;
+    let saved: Settings = value(&file, "progress.settings")?;
+    let (history, fingerprint) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
+    Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
 }
 
 /// Reads a value of a file's metadata.
@@ -148,28 +237,17 @@ pub(crate) fn value<T: for<'de> Deserialize<'de>>(file: &Tensors, key: &str) -> 
     serde_json::from_str(text).map_err(|e| file.wrong(format!("`{key}` in the metadata: {e}")).to_string())
 }
 
-/// Makes a bar on a terminal, unless the run is quiet.
-fn bar(args: &TrainArgs, len: usize, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::hidden());
-    if std::io::stderr().is_terminal() && !args.quiet {
-        bar.set_draw_target(ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-    }
-    bar
-}
-
-/// Reads the images and makes their tokens. Also returns how many could not be read.
-fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, usize), String> {
+/// Reads the images and makes their tokens. Also returns how many could not be read, by any rank.
+fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Result<(Set, usize), Problem> {
+    let (args, settings) = (run.args, &run.begin.settings);
     let listing = Listing::read(&args.data)?;
     let classes = listing.classes();
     if classes.len() < 2 {
-        return Err(format!(
+        return Err(Problem::Own(format!(
             "{}: there is one class, {:?}; a model needs two to choose from",
             args.data.display(),
             classes[0]
-        ));
+        )));
     }
     let labels = listing.labels(&classes)?;
     let apart = match &args.val {
@@ -181,23 +259,20 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
         None => None,
     };
     let count = listing.paths.len() + apart.as_ref().map_or(0, |(listing, _)| listing.paths.len());
-    let bar = bar(args, count, "{bar:40} {pos}/{len} images to tokens  {elapsed}");
+    if team.size() > 1 {
+        let labels = [&labels[..], apart.as_ref().map_or(&[], |(_, labels)| labels)];
+        team.comm.compare("the list of images", data::hash(&classes, labels))?;
+    }
+    let bar = run.bar(count.div_ceil(team.size()), "{bar:40} {pos}/{len} images to tokens  {elapsed}");
     let mut failed = 0;
     let mut fail = |path: &Path, error: &str| {
         failed += 1;
         bar.suspend(|| say(format_args!("thalweg: {}: {error}; left out", path.display())));
     };
-    let (all, params) = tokenise(
-        device,
-        &listing,
-        &labels,
-        args.decode.place,
-        |sizes| settings.params(sizes),
-        &bar,
-        |i, e| {
-            fail(&listing.paths[i], e);
-        },
-    )?;
+    let choose = |sizes: &[_]| settings.params(sizes);
+    let place = args.decode.place;
+    let (all, params) =
+        tokenise(team, device, (&listing, &labels), place, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
         all.pack(images, &mut packed);
@@ -206,18 +281,9 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
     };
     let (mut learn, mut test) = match &apart {
         Some((listing, labels)) => {
-            let chosen = params.clone();
-            let (test, _) = tokenise(
-                device,
-                listing,
-                labels,
-                args.decode.place,
-                |_| Ok(chosen),
-                &bar,
-                |i, e| {
-                    fail(&listing.paths[i], e);
-                },
-            )?;
+            let chosen = |_: &[_]| Ok(params.clone());
+            let fail = |i: usize, e: &str| fail(&listing.paths[i], e);
+            let (test, _) = tokenise(team, device, (listing, labels), place, chosen, &bar, fail)?;
             (all, test)
         }
         None => {
@@ -226,51 +292,52 @@ fn read(args: &TrainArgs, settings: &Settings, device: Device) -> Result<(Set, u
         }
     };
     bar.finish_and_clear();
+    let mut failed = [f64::from(failed)];
+    sum(&mut team.comm, &mut failed)?;
     if learn.len() == 0 || test.len() == 0 {
-        return Err(format!(
+        return Err(Problem::Own(format!(
             "{}: too few images: {} to learn from, {} to test",
             args.data.display(),
             learn.len(),
             test.len()
-        ));
+        )));
     }
     let fingerprint = learn.fingerprint() ^ test.fingerprint().rotate_left(1);
     let scaling = Scaling::of(&learn);
     scaling.apply(&mut learn);
     scaling.apply(&mut test);
-    Ok((Set { classes, params, scaling, learn, test, fingerprint }, failed))
+    Ok((Set { classes, params, scaling, learn, test, fingerprint }, failed[0] as usize))
 }
 
 /// Trains a model, and returns all epochs and the best one.
-fn fit<S: LiveBrand, E: thalweg_train::Precision>(
-    args: &TrainArgs,
-    settings: &Settings,
+fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
+    run: &Run<'_>,
     stream: &Stream<S>,
+    team: Team<C>,
     set: &Set,
-    files: &Files<'_>,
-) -> Result<(Vec<Epoch>, Epoch), String> {
-    let text = |e: thalweg_train::Error| e.to_string();
+) -> Result<(Vec<Epoch>, Epoch), Problem> {
+    let (files, settings) = (&run.files, &run.begin.settings);
     let &Settings { epochs, batch, width, heads, depth, seed, .. } = settings;
-    let config = Config { inputs: INPUTS, width, heads, depth, classes: set.classes.len(), ..Config::default() };
-    let (mut model, mut history) = match args.resume {
-        false => (TokenTransformer::<S, E>::new(stream, config, seed).map_err(text)?, Vec::new()),
-        true => {
-            let (model, progress) = TokenTransformer::<S, E>::restore(stream, &files.checkpoint).map_err(text)?;
-            let of = |key: &str| progress.get(key).map(String::as_str).unwrap_or_default();
-            if of("data") != set.fingerprint.to_string() {
-                return Err(format!(
-                    "--resume: the images are not those of {}, or tokens are computed differently",
-                    files.checkpoint.display()
-                ));
-            }
-            let history: Vec<Epoch> = serde_json::from_str(of("history"))
-                .map_err(|e| format!("{}: `progress.history` in the metadata: {e}", files.checkpoint.display()))?;
-            (model, history)
+    if run.begin.fingerprint.is_some_and(|fingerprint| fingerprint != set.fingerprint) {
+        return Err(Problem::Own(format!(
+            "--resume: the images are not those of {}, or tokens are computed differently",
+            files.checkpoint.display()
+        )));
+    }
+    let mut history = run.begin.history.clone();
+    // The other ranks get what rank 0 has.
+    let model = match run.args.resume && run.leads {
+        true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint)?.0,
+        false => {
+            let classes = set.classes.len();
+            let config = Config { inputs: INPUTS, width, heads, depth, classes, ..Config::default() };
+            TokenTransformer::new(stream, config, seed)?
         }
     };
+    let mut learner = Learner::new(team, model)?;
     let steps_of_epoch = set.learn.len().div_ceil(batch) as u64;
     let steps = steps_of_epoch * u64::from(epochs);
-    *model.optimiser_mut() = AdamW {
+    *learner.model().optimiser_mut() = AdamW {
         rate: settings.lr,
         schedule: Schedule::Cosine { warm_up: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 },
         weight_decay: settings.weight_decay,
@@ -284,19 +351,16 @@ fn fit<S: LiveBrand, E: thalweg_train::Precision>(
             && settings.patience > 0
             && epoch - best.epoch > settings.patience
         {
-            if !args.quiet {
-                output::print(&format!("no better model for {} epochs: stopped\n", settings.patience))?;
-            }
+            run.show(|| format!("no better model for {} epochs: stopped\n", settings.patience))?;
             break;
         }
         let begin = Instant::now();
-        let bar = bar(args, set.learn.len(), "{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}");
+        let bar = run.bar(set.learn.len(), "{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}");
         let mut order: Vec<usize> = (0..set.learn.len()).collect();
         shuffle(&mut order, seed, epoch);
         let (mut sum, mut seen, mut unread) = (0.0, 0, VecDeque::with_capacity(UNREAD + 1));
         for images in order.chunks(batch) {
-            set.learn.pack(images, &mut packed);
-            unread.push_back((model.step(&packed.batch()).map_err(text)?, images.len()));
+            unread.push_back((learner.step(&set.learn, images, &mut packed)?, images.len()));
             while unread.len() > UNREAD {
                 settle(&mut unread, &mut sum, &mut seen)?;
             }
@@ -308,67 +372,67 @@ fn fit<S: LiveBrand, E: thalweg_train::Precision>(
         }
         let loss = sum / f64::from(seen);
         if !loss.is_finite() {
-            return Err(format!(
+            return Err(Problem::Own(format!(
                 "epoch {epoch}: the loss is {loss}; try a smaller --lr. The last checkpoint is from before this epoch"
-            ));
+            )));
         }
         let images_per_second = f64::from(seen) / begin.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
-        let (val_loss, val_accuracy) = test(&mut model, &set.test, &mut packed)?;
+        let (val_loss, val_accuracy) = learner.test(&set.test, &mut packed)?;
         bar.finish_and_clear();
         let now = Epoch { epoch, loss, val_loss, val_accuracy, images_per_second };
-        if best.as_ref().is_none_or(|best| now.beats(best)) {
-            let mut tensors = model.tensors().map_err(text)?;
-            set.scaling.fold(&mut tensors);
-            tensors.metadata.insert("format".into(), "thalweg-train".into());
-            tensors.metadata.insert(CLASSES.into(), json!(set.classes).to_string());
-            tensors.metadata.insert(TOKENS.into(), json!(set.params).to_string());
-            output::whole(|| tensors.save(files.model)).map_err(text)?;
+        let better = best.as_ref().is_none_or(|best| now.beats(best));
+        if better {
             best = Some(now.clone());
         }
-        if !args.quiet {
-            output::print(&format!(
+        history.push(now);
+        // What is written is the same on all ranks.
+        learner.verify()?;
+        if run.leads {
+            write(run, learner.model(), set, better, &history)?;
+        }
+        run.show(|| {
+            format!(
                 "epoch {epoch}/{epochs}  loss {loss:.4}  val loss {val_loss:.4}  val accuracy {:.2} %  {images_per_second:.0} images/s\n",
                 100.0 * val_accuracy
-            ))?;
-        }
-        history.push(now);
-        let progress = BTreeMap::from([
-            ("settings".to_owned(), json!(settings).to_string()),
-            ("history".to_owned(), json!(history).to_string()),
-            ("data".to_owned(), set.fingerprint.to_string()),
-        ]);
-        output::whole(|| model.checkpoint(&files.checkpoint, &progress)).map_err(text)?;
-        write_report(files, &history, None)?;
+            )
+        })?;
     }
-    let best = best.ok_or("the run has no epochs")?;
+    let best = best.ok_or_else(|| "the run has no epochs".to_owned())?;
     Ok((history, best))
 }
 
+/// Writes what an epoch leaves: the model if it is `better` than all before, the checkpoint and the report.
+fn write<S: LiveBrand, E: thalweg_train::Precision>(
+    run: &Run<'_>,
+    model: &TokenTransformer<S, E>,
+    set: &Set,
+    better: bool,
+    history: &[Epoch],
+) -> Result<(), Problem> {
+    if better {
+        let mut tensors = model.tensors()?;
+        set.scaling.fold(&mut tensors);
+        tensors.metadata.insert("format".into(), "thalweg-train".into());
+        tensors.metadata.insert(CLASSES.into(), json!(set.classes).to_string());
+        tensors.metadata.insert(TOKENS.into(), json!(set.params).to_string());
+        output::whole(|| tensors.save(run.files.model))?;
+    }
+    let progress = BTreeMap::from([
+        ("settings".to_owned(), json!(run.begin.settings).to_string()),
+        ("history".to_owned(), json!(history).to_string()),
+        ("data".to_owned(), set.fingerprint.to_string()),
+    ]);
+    output::whole(|| model.checkpoint(&run.files.checkpoint, &progress))?;
+    Ok(write_report(&run.files, history, None)?)
+}
+
 /// Waits for the oldest loss that was not read yet, and adds it.
-fn settle(unread: &mut VecDeque<(thalweg_train::Loss, usize)>, sum: &mut f64, seen: &mut u32) -> Result<(), String> {
+fn settle(unread: &mut VecDeque<(thalweg_train::Loss, usize)>, sum: &mut f64, seen: &mut u32) -> Result<(), Problem> {
     if let Some((loss, images)) = unread.pop_front() {
-        *sum += f64::from(loss.get().map_err(|e| e.to_string())?) * images as f64;
+        *sum += f64::from(loss.get()?) * images as f64;
         *seen += images as u32;
     }
     Ok(())
-}
-
-/// Returns the mean loss over images, and which part of them the model gets right.
-fn test<S: LiveBrand, E: thalweg_train::Precision>(
-    model: &mut TokenTransformer<S, E>,
-    images: &Tokens,
-    packed: &mut Packed,
-) -> Result<(f64, f64), String> {
-    let (mut loss, mut right) = (0.0, 0);
-    let places: Vec<usize> = (0..images.len()).collect();
-    for places in places.chunks(TESTED) {
-        images.pack(places, packed);
-        let batch = packed.batch();
-        let found = model.evaluate(&batch).map_err(|e| e.to_string())?;
-        loss += f64::from(found.loss.unwrap_or(f32::NAN)) * places.len() as f64;
-        right += found.classes.iter().zip(batch.labels).filter(|(a, b)| a == b).count();
-    }
-    Ok((loss / images.len() as f64, right as f64 / images.len() as f64))
 }
 
 /// Writes the curves and the report: an object for each epoch, and one for the whole run at the end.

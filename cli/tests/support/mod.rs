@@ -6,6 +6,8 @@
 
 #![allow(dead_code)] // no test file uses all helpers
 
+pub(crate) mod bars;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;

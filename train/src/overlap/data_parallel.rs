@@ -14,18 +14,19 @@ use std::mem;
 use std::ops::Range;
 use std::path::Path;
 
-use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Sum};
 use thalweg_kernels::train::columns;
 
 use crate::error::{Error, Result, lost};
 use crate::layers::Target;
-use crate::model::{Batch, Extent};
+use crate::layout::Layout;
+use crate::model::{Batch, DeviceBatch, Extent, PassOn};
 use crate::optimiser::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
-/// The elements for the loss, behind the gradients.
+/// The elements behind the gradients. The first is for the loss, the second for the number of sequences.
 const LOSS: usize = 8;
 
 /// A [`TokenTransformer`] that several ranks train together. Each has the model on its own device, with
@@ -72,12 +73,15 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// options of the optimiser must be the same already.
     ///
     /// # Errors
-    /// The models have different shapes, there is no memory, or the ranks or the device have failed.
+    /// [`Drift`](thalweg_collective::Error::Drift) if the models have different shapes; there is no memory;
+    /// or the ranks or the device have failed.
     pub fn new(mut comm: Comm<C>, mut model: TokenTransformer<S, E>, sizes: BucketSizes) -> Result<Self> {
         let s = model.stream;
         let layout = &model.model.layout;
-        comm.compare("the number of weights", layout.len() as u64)?;
-        let starts: Vec<usize> = layout.places().iter().map(|place| place.range.start).chain([layout.len()]).collect();
+        // Heads, eps and the like are part of it: with others the ranks compute other gradients.
+        let shape = format!("{:?} {:?}", model.model.config, layout.places());
+        comm.compare("the shape of the model", hash(shape.bytes().map(u64::from)))?;
+        let starts: Vec<usize> = starts(layout).collect();
         let mut lens: Vec<usize> = starts.windows(2).map(|w| w[1] - w[0]).collect();
         lens.push(LOSS);
         let gradients = Gradients::new(&s, &lens, sizes)?;
@@ -93,30 +97,54 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     }
 
     /// Enqueues a step on this rank's part of a batch, and returns at once. `batches` are this rank's
-    /// sequences; if there are several, their gradients are added first and then reduced once.
-    /// `sequences` is the number of sequences of all ranks together, the same on every rank.
+    /// sequences. If there are several, their gradients are added first and then reduced once. If there are
+    /// none, the rank takes part with gradients of zero, as it must if the ranks do not have equally many
+    /// batches. `sequences` is the number of sequences of all ranks together, the same on every rank.
     ///
     /// The loss is the mean over all of them, the same on every rank. The update is that of one rank with
     /// all sequences, up to the rounding of sums, and has the same bits on every rank.
     ///
     /// # Errors
-    /// A batch does not fit the model, there is no memory, or the ranks or the device have failed. After
-    /// a failure of the ranks, go on from a checkpoint.
+    /// A batch does not fit the model, the model is another one than at the start, there is no memory, or
+    /// the ranks or the device have failed. After a failure of the ranks, go on from a checkpoint. If
+    /// `sequences` is not the number of sequences of all ranks, [`Loss::get`] says so.
     pub fn step(&mut self, batches: &[Batch<'_>], sequences: usize) -> Result<Loss> {
         for batch in batches {
             batch.check(self.model.config(), true)?;
         }
-        let own: usize = batches.iter().map(Batch::sequences).sum();
-        if batches.is_empty() || sequences < own {
-            return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", batches.len())));
+        let extents: Vec<Extent> = batches.iter().map(Extent::of).collect();
+        self.learn(&extents, sequences, |s, k, pass| Ok(pass.upload(s, &batches[k])?))
+    }
+
+    /// Does the same as [`step`](Self::step), with a batch that is on the device. The batch is copied, so its
+    /// buffers are free as soon as the stream has passed the copies. What they hold is not checked, as in
+    /// [`TokenTransformer::step_on`].
+    ///
+    /// # Errors
+    /// The errors of [`step`](Self::step).
+    pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>, sequences: usize) -> Result<Loss> {
+        let config = *self.model.config();
+        let extent = batch.extent(&config)?;
+        self.learn(&[extent], sequences, |s, _, pass| Ok(pass.take(s, &config, batch, extent)?))
+    }
+
+    /// Enqueues a step on batches of these extents, with which `fill` fills the pass.
+    fn learn(
+        &mut self,
+        extents: &[Extent],
+        sequences: usize,
+        mut fill: impl FnMut(&Stream<S>, usize, &mut PassOn<S, E>) -> Result<()>,
+    ) -> Result<Loss> {
+        let own: usize = extents.iter().map(|extent| extent.labelled()).sum();
+        if sequences == 0 || sequences < own {
+            return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", extents.len())));
+        }
+        if !starts(&self.model.model.layout).eq(self.starts.iter().copied()) {
+            return Err(Error::Config("the model is another one than at the start".into()));
         }
         let s = self.model.stream;
-        let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
-        let most = batches.iter().map(Extent::of).reduce(|a, b| Extent {
-            rows: a.rows.max(b.rows),
-            sequences: a.sequences.max(b.sequences),
-            padded: false,
-        });
+        let mut loss = s.bind(s.device().pinned::<f32>(2)?)?;
+        let most = extents.iter().copied().reduce(|a, b| a.or(b));
         self.model.make_room(most.unwrap_or_default(), true)?;
         let Self { comm, model, gradients, starts } = self;
         let TokenTransformer { model: net, optimiser, steps, state, pass, scratch, .. } = model;
@@ -128,26 +156,31 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or_else(lost)?)?;
         let grads = grads.into_iter().map(Some).collect();
         let mut handing = Handing { starts, grads, backward: &mut backward, last: false, failed: None };
+        let n = net.layout.len();
         let mut ran = Ok(());
-        for (k, batch) in batches.iter().enumerate() {
-            handing.last = k + 1 == batches.len();
-            ran = pass.upload(&s, batch).and_then(|()| {
+        for k in 0..extents.len() {
+            handing.last = k + 1 == extents.len();
+            ran = fill(&s, k, pass).and_then(|()| {
                 net.forward(&s, parameters.weights(), pass)?;
                 net.loss(&s, sequences, pass)?;
-                let (own, at) = (&pass.loss, net.layout.len()..net.layout.len() + 1);
-                columns(&s, [1, 1], k > 0, own, &mut scratch.parts, handing.at(&at)?)?;
+                s.fill(handing.at(&(n..n + 2))?.slice_mut(1..)?, own as f32)?;
+                let at = n..n + 1;
+                columns(&s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, handing.at(&at)?)?;
                 handing.done(&at)?;
-                net.backward(&s, parameters.weights(), pass, scratch, (&mut handing, k > 0))
+                Ok(net.backward(&s, parameters.weights(), pass, scratch, (&mut handing, k > 0))?)
             });
             if ran.is_err() {
                 break;
             }
         }
+        if extents.is_empty() {
+            ran = handing.nothing(&s);
+        }
         if let Some(failed) = handing.failed {
             return Err(failed.into());
         }
         ran?;
-        let (n, clip) = (net.layout.len(), optimiser.clip);
+        let clip = optimiser.clip;
         let whole = backward.finish(|elements, sums| {
             // The loss lies behind the last gradient.
             let range = elements.start.min(n)..elements.end.min(n);
@@ -163,10 +196,10 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
             AdamW::limit(&s, most, sums, moments)?;
             AdamW::update_part(&s, 0..n, sums, &mut parameters.wide, moments)?;
         }
-        s.copy_to_host(whole.slice(n..n + 1)?, &mut loss)?;
+        s.copy_to_host(whole.slice(n..n + 2)?, &mut loss)?;
         *gradients = Some(whole);
         *steps += 1;
-        Ok(Loss::new(s.record(loss)?))
+        Ok(Loss::of_ranks(s.record(loss)?, sequences))
     }
 
     /// Compares the weights of all ranks by a checksum, and waits for the answer. They have the same bits
@@ -179,9 +212,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     pub fn verify(&mut self) -> Result<()> {
         let (parameters, _) = self.model.state.as_ref().ok_or_else(lost)?;
         let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.explain(error))?;
-        let hash = weights
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, v| (hash ^ u64::from(v.to_bits())).wrapping_mul(0x0100_0000_01b3));
+        let hash = hash(weights.iter().map(|v| u64::from(v.to_bits())));
         Ok(self.comm.compare("the weights", hash)?)
     }
 
@@ -232,6 +263,16 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> std::fmt::Debug for DataParallel<
     }
 }
 
+/// A number that differs, in all likelihood, if the words do (FNV-1a).
+fn hash(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Where each gradient begins in the flat buffer, and where they end.
+fn starts(layout: &Layout) -> impl Iterator<Item = usize> {
+    layout.places().iter().map(|place| place.range.start).chain([layout.len()])
+}
+
 /// Gives all ranks what rank 0 has.
 fn broadcast<C: LiveBrand, T: thalweg_collective::Element>(
     comm: &mut Comm<C>,
@@ -254,7 +295,18 @@ struct Handing<'h, 'c, C: LiveBrand, S: LiveBrand> {
 
 impl<C: LiveBrand, S: LiveBrand> Handing<'_, '_, C, S> {
     fn index(&self, place: &Range<usize>) -> usize {
-        self.starts.binary_search(&place.start).expect("places begin where gradients begin")
+        self.starts.binary_search(&place.start).expect("`learn` compares the layout with that of the gradients")
+    }
+
+    /// Hands all gradients in as zeros.
+    fn nothing(&mut self, s: &Stream<S>) -> Result<()> {
+        for grad in self.grads.iter_mut().rev() {
+            if let Some(mut grad) = grad.take() {
+                s.zero(&mut grad)?;
+                self.backward.put(grad)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,82 @@
+//! The model of a run, on this rank.
+
+use thalweg::LiveBrand;
+use thalweg_collective::{BucketSizes, Comm};
+use thalweg_train::overlap::DataParallel;
+use thalweg_train::{Loss, Precision, TokenTransformer};
+
+use super::TESTED;
+use super::data::{Packed, Tokens};
+use super::ranks::{Result, Team, sum};
+
+/// A model that one rank trains, or several together.
+pub(super) enum Learner<C: LiveBrand, S: LiveBrand, E: Precision> {
+    /// Its steps are graphs.
+    Alone(TokenTransformer<S, E>, Comm<C>),
+    Together(DataParallel<C, S, E>),
+}
+
+impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
+    /// Every rank gets the weights of rank 0.
+    pub(super) fn new(team: Team<C>, model: TokenTransformer<S, E>) -> Result<Self> {
+        Ok(match team.size() {
+            1 => Self::Alone(model, team.comm),
+            _ => Self::Together(DataParallel::new(team.comm, model, BucketSizes::default())?),
+        })
+    }
+
+    pub(super) fn model(&mut self) -> &mut TokenTransformer<S, E> {
+        match self {
+            Self::Alone(model, _) => model,
+            Self::Together(model) => model.model_mut(),
+        }
+    }
+
+    fn comm(&mut self) -> &mut Comm<C> {
+        match self {
+            Self::Alone(_, comm) => comm,
+            Self::Together(model) => model.comm_mut(),
+        }
+    }
+
+    /// Enqueues a step on the images of a batch, of which each rank takes every `size`-th. The loss is that
+    /// of all of them.
+    pub(super) fn step(&mut self, set: &Tokens, images: &[usize], packed: &mut Packed) -> Result<Loss> {
+        let (rank, size) = (self.comm().rank(), self.comm().size());
+        let own: Vec<usize> = images.iter().copied().skip(rank).step_by(size).collect();
+        set.pack(&own, packed);
+        Ok(match self {
+            Self::Alone(model, _) => model.step(&packed.batch())?,
+            // The last batch may have fewer images than there are ranks.
+            Self::Together(model) if own.is_empty() => model.step(&[], images.len())?,
+            Self::Together(model) => model.step(&[packed.batch()], images.len())?,
+        })
+    }
+
+    /// Returns the mean loss over images, and which part of them the model gets right: the same bits on
+    /// every rank, for any number of ranks that have the same weights.
+    pub(super) fn test(&mut self, images: &Tokens, packed: &mut Packed) -> Result<(f64, f64)> {
+        let (rank, size) = (self.comm().rank(), self.comm().size());
+        let places: Vec<usize> = (0..images.len()).collect();
+        // The loss and the images that are right, of each batch. Every size-th is tested by this rank.
+        let mut found = vec![0.0; 2 * places.len().div_ceil(TESTED)];
+        for (places, found) in places.chunks(TESTED).zip(found.chunks_mut(2)).skip(rank).step_by(size) {
+            images.pack(places, packed);
+            let batch = packed.batch();
+            let said = self.model().evaluate(&batch)?;
+            found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * places.len() as f64;
+            found[1] = said.classes.iter().zip(batch.labels).filter(|(a, b)| a == b).count() as f64;
+        }
+        sum(self.comm(), &mut found)?;
+        let all = |k: usize| found.iter().skip(k).step_by(2).sum::<f64>() / images.len() as f64;
+        Ok((all(0), all(1)))
+    }
+
+    /// Makes sure that all ranks have the same weights.
+    pub(super) fn verify(&mut self) -> Result<()> {
+        match self {
+            Self::Alone(..) => Ok(()),
+            Self::Together(model) => Ok(model.verify()?),
+        }
+    }
+}
