@@ -308,7 +308,9 @@ impl<S: LiveBrand> Comm<S> {
                 all.map(|(peer, sends, call, address)| Transfer { peer, sends, call, address }).collect();
             // SAFETY: The slices of the group have the elements that their calls say, this stream orders
             // all uses of their memory, and each that is received into is borrowed exclusively.
-            return unsafe { nccl.exchange(self.seq, &all) };
+            unsafe { nccl.exchange(self.seq, &all) }?;
+            nccl.mark(&self.stream);
+            return Ok(());
         }
         let mut end = 0;
         let mut message = |peer, call, len| {
@@ -347,7 +349,9 @@ impl<S: LiveBrand> Comm<S> {
             };
             // SAFETY: `x` has the elements that the call says, with those of this rank in their place. This
             // stream orders all uses of its memory, and it is borrowed exclusively.
-            return unsafe { nccl.collective(seq, call, from, to) };
+            unsafe { nccl.collective(seq, call, from, to) }?;
+            nccl.mark(&self.stream);
+            return Ok(());
         }
         self.copy_in(x.cast(), 0..bytes)?;
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
@@ -376,7 +380,9 @@ impl<S: LiveBrand> Comm<S> {
             // SAFETY: The caller passes what the call says; a rank that only reads or only writes names
             // the same memory on both sides, where NCCL does not write, or does not read. A barrier has a
             // byte of its own. This stream orders all uses of the memory.
-            return unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) };
+            unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) }?;
+            nccl.mark(&self.stream);
+            return Ok(());
         }
         if let Some((from, place)) = from {
             self.copy_in(from.cast(), place)?;
@@ -400,7 +406,7 @@ impl<S: LiveBrand> Comm<S> {
         }
         if keep.options.compare {
             let (op, timeout) = (call.text(), keep.options.timeout);
-            let name = format!("thalweg/compare/{seq}");
+            let name = format!("thalweg/{}compare/{seq}", keep.tag);
             let failure = match keep.store.meet(&name, keep.rank, keep.size, op.as_bytes(), timeout) {
                 Ok(calls) if calls.iter().all(|other| other == op.as_bytes()) => return Ok(Some(seq)),
                 Ok(calls) => {

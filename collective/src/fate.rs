@@ -17,15 +17,14 @@ use crate::lock;
 use crate::store::Store;
 use crate::wire::{Fields, Parse};
 
-/// The key of the first failure in the store.
-pub(crate) const FAILURE: &str = "thalweg/failure";
-
 #[derive(Debug)]
 pub(crate) struct Fate {
     first: OnceLock<Failure>,
     held: Mutex<Held>,
     /// Where other ranks learn of a failure. The connection is its own: nobody else waits on it.
     store: Option<Store>,
+    /// Tells these ranks from others that meet in the same store.
+    tag: String,
 }
 
 #[derive(Debug, Default)]
@@ -35,8 +34,13 @@ struct Held {
 }
 
 impl Fate {
-    pub(crate) fn new(store: Option<Store>) -> Self {
-        Self { first: OnceLock::new(), held: Mutex::default(), store }
+    pub(crate) fn new(store: Option<Store>, tag: &str) -> Self {
+        Self { first: OnceLock::new(), held: Mutex::default(), store, tag: tag.to_owned() }
+    }
+
+    /// The key of the first failure in the store.
+    pub(crate) fn key(&self) -> String {
+        format!("thalweg/{}failure", self.tag)
     }
 
     /// The first failure.
@@ -47,7 +51,7 @@ impl Fate {
     /// Keeps a failure, unless there is an earlier one of any rank. Returns the first one.
     pub(crate) fn fail(&self, failure: Failure) -> &Failure {
         if self.first.get().is_none() {
-            let told = self.store.as_ref().and_then(|store| store.set_first(FAILURE, &failure.encode()).ok());
+            let told = self.store.as_ref().and_then(|store| store.set_first(&self.key(), &failure.encode()).ok());
             self.learn(told.and_then(|told| Failure::decode(&told)).unwrap_or(failure))
         } else {
             self.learn(failure)
@@ -72,7 +76,7 @@ impl Fate {
     /// rank in the second step of an operation may be held up by one that a third rank waits for in
     /// the first. So each rank whose time is over says for whom it waited, and looks what those say.
     pub(crate) fn culprits(&self, rank: usize, lagging: Vec<usize>, grace: Duration) -> Vec<usize> {
-        let key = |rank: usize| format!("thalweg/waits/{rank}");
+        let key = |rank: usize| format!("thalweg/{}waits/{rank}", self.tag);
         let (Some(store), None) = (&self.store, self.first.get()) else { return lagging };
         let list = lagging.iter().fold(Fields::default(), |all, &rank| all.number(rank as u64));
         if store.set(&key(rank), &list.0).is_err() {

@@ -56,8 +56,8 @@
 //!   wait until the timeout.
 //! - A rank that ends waits ten seconds for ranks that are late. A program whose ranks end at very
 //!   different times calls [`Comm::barrier`] last.
-//! - The time of an operation begins when the one before it on the stream is done, so work of other
-//!   kinds in between counts as well.
+//! - The timeout is that of up to eight operations in a row, because the stream says only behind every
+//!   eighth how far it has come. Work of other kinds in between counts as well.
 //! - A thread that does not come back from NCCL within ten seconds of a failure ends the process.
 //!
 //! # Training on several ranks

@@ -9,8 +9,8 @@ use std::time::Duration;
 use log::debug;
 
 use crate::engine::Engine;
-use crate::error::{Failure, Result};
-use crate::fate::{FAILURE, Fate};
+use crate::error::{Failure, Result, StoreError};
+use crate::fate::Fate;
 use crate::ledger::Ledger;
 use crate::options::Options;
 use crate::store::{Store, StoreServer};
@@ -35,6 +35,8 @@ pub(crate) struct Keep {
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Tells these ranks from others that meet in the same store.
     pub(crate) tag: String,
+    /// The process of the rank. A forked child has its memory, but is no rank.
+    pub(crate) home: u32,
     #[expect(dead_code, reason = "it ends with the rank")]
     pub(crate) watch: Option<Watch>,
     #[expect(dead_code, reason = "it ends with the rank")]
@@ -47,9 +49,20 @@ impl fmt::Debug for Keep {
     }
 }
 
+impl Keep {
+    /// Whether this process is a child that `fork` made of the rank's process. It has none of the threads,
+    /// and what it does to a socket happens to the parent.
+    pub(crate) fn forked(&self) -> bool {
+        self.home != std::process::id()
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
-        if thread::panicking() {
+        if self.0.forked() {
+            // The count of the clone keeps all of it as it is.
+            std::mem::forget(self.0.clone());
+        } else if thread::panicking() {
             self.0.fate.fail(Failure::Panicked { rank: self.0.rank });
         }
     }
@@ -62,17 +75,26 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(store: &Store, fate: Arc<Fate>) -> Result<Self> {
+    /// A request waits for `each` at most; then there is another.
+    pub(crate) fn new(store: &Store, fate: Arc<Fate>, each: Duration) -> Result<Self> {
         let store = store.reconnected()?;
         let socket = store.shutter();
-        let wait = move || match store.wait(FAILURE, Duration::MAX) {
-            Ok(bytes) => {
-                if let Some(failure) = Failure::decode(&bytes) {
-                    fate.learn(failure);
+        let wait = move || {
+            let told = loop {
+                match store.wait(&fate.key(), each) {
+                    Err(StoreError::Late { .. }) => {}
+                    told => break told,
                 }
+            };
+            match told {
+                Ok(bytes) => {
+                    if let Some(failure) = Failure::decode(&bytes) {
+                        fate.learn(failure);
+                    }
+                }
+                // The connections between the ranks still tell of ranks that are gone.
+                Err(why) => debug!(target: "thalweg_collective::store", "failures are not shared any more: {why}"),
             }
-            // The connections between the ranks still tell of ranks that are gone.
-            Err(why) => debug!(target: "thalweg_collective::store", "failures are not shared any more: {why}"),
         };
         let thread = thread::Builder::new().name("thalweg watch".to_owned()).spawn(wait);
         let thread = thread.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
@@ -91,5 +113,32 @@ impl Drop for Watch {
         {
             _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use super::Watch;
+    use crate::error::Failure;
+    use crate::fate::Fate;
+    use crate::store::Store;
+
+    /// A run may take longer than the longest wait of one request.
+    #[test]
+    fn a_watch_outlives_the_longest_wait() {
+        let (store, fate) = (Store::local(), Arc::new(Fate::new(None, "tag/")));
+        let _watch = Watch::new(&store, fate.clone(), Duration::from_millis(5)).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        store.set("thalweg/other/failure", &Failure::Panicked { rank: 1 }.encode()).unwrap();
+        store.set("thalweg/tag/failure", &Failure::Panicked { rank: 3 }.encode()).unwrap();
+        let started = Instant::now();
+        while fate.failure().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(20), "nobody watches any more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fate.failure(), Some(&Failure::Panicked { rank: 3 }));
     }
 }

@@ -22,7 +22,7 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// How long an operation may take from its turn on the stream on; over NCCL, how long the stream may
-    /// take from one operation to the end of the next. After that, and at most a
+    /// take for eight operations and what is between them. After that, and at most a
     /// quarter of it in which the ranks find out who holds them up, every rank gets
     /// [`Failure::Timeout`](crate::Failure::Timeout).
     pub timeout: Duration,

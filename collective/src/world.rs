@@ -24,7 +24,8 @@ use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 
 /// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
 ///
-/// If it is dropped, the other ranks learn that this one has left.
+/// If it is dropped, the other ranks learn that this one has left. In a forked child nothing happens then:
+/// the rank is the parent.
 #[derive(Debug)]
 #[must_use = "the other ranks fail if one leaves"]
 pub struct World {
@@ -36,7 +37,7 @@ impl World {
     pub fn single() -> Self {
         Self::of(Keep {
             engine: None,
-            fate: Arc::new(Fate::new(None)),
+            fate: Arc::new(Fate::new(None, "")),
             rank: 0,
             size: 1,
             local: (0, 1),
@@ -44,6 +45,7 @@ impl World {
             store: Store::local(),
             ledger: None,
             tag: String::new(),
+            home: std::process::id(),
             watch: None,
             server: None,
         })
@@ -56,7 +58,7 @@ impl World {
     /// The ranks of one process, for a thread each. [`ranks`] gives each of them to its thread.
     pub fn local(size: usize, options: Options) -> Vec<Self> {
         let (hall, store) = (Hall::new(size), Store::local());
-        let fate = Arc::new(Fate::new(Some(store.clone())));
+        let fate = Arc::new(Fate::new(Some(store.clone()), ""));
         let ledger = Arc::new(Ledger::new(size));
         let world = |rank| {
             let link = Arc::new(LocalLink::new(hall.clone(), rank));
@@ -70,6 +72,7 @@ impl World {
                 store: store.clone(),
                 ledger: Some(ledger.clone()),
                 tag: String::new(),
+                home: std::process::id(),
                 watch: None,
                 server: None,
             })
@@ -125,8 +128,8 @@ impl World {
         debug!(target: "thalweg_collective::tcp", "rank {} of {} is connected", place.rank, place.size);
 
         let own = store.reconnected().map_err(|why| failed(why.to_string()))?;
-        let fate = Arc::new(Fate::new(Some(own)));
-        let watch = Watch::new(&store, fate.clone()).map_err(|why| failed(why.to_string()))?;
+        let fate = Arc::new(Fate::new(Some(own), &tag));
+        let watch = Watch::new(&store, fate.clone(), LONGEST_WAIT).map_err(|why| failed(why.to_string()))?;
         Ok(Self::of(Keep {
             engine: Some(Engine::new(place.rank, place.size, fate.clone(), Arc::new(link), options.timeout)),
             fate,
@@ -137,6 +140,7 @@ impl World {
             store,
             ledger: None,
             tag,
+            home: std::process::id(),
             watch: Some(watch),
             server,
         }))

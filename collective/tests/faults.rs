@@ -114,6 +114,24 @@ fn messages_that_differ_are_named() {
     }
 }
 
+/// A rank that sends without end to one that is away waits, and does not fill the memory.
+#[test]
+fn a_rank_that_receives_nothing_is_named() {
+    for over in BOTH {
+        let failure = failure(over, 2, options(SHORT), |rank, comm| {
+            let x = comm.stream().alloc_zeroed::<u8>(16 << 20)?;
+            for _ in 0..64 {
+                while rank == 1 && comm.failure().is_none() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                comm.send(1 - rank, &x)?;
+            }
+            Ok(())
+        });
+        assert!(matches!(&failure, Failure::Timeout { lagging, .. } if *lagging == [1]), "{over:?}: {failure}");
+    }
+}
+
 #[test]
 fn a_late_rank_is_named() {
     for over in BOTH {
@@ -278,6 +296,32 @@ fn a_store_that_goes_away() {
                 other => panic!("{other:?}"),
             }
         }
+    }
+}
+
+/// Ranks that meet in the store of others that have failed have a fate of their own.
+#[test]
+fn a_failure_is_of_its_own_ranks() {
+    let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+    let store = server.address().to_string();
+    let round = |fails: bool, compare: bool, timeout: Duration| {
+        let options = Options { compare, ..options(timeout) };
+        let ended = thalweg::ranks(&own_devices(2), |rank| -> Result<()> {
+            let world = World::join(&Place::with_store(rank.index(), 2, &store, b"s"), options)?;
+            let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+            sum(&mut comm, 4)?;
+            comm.synchronize()?;
+            while fails && rank.index() == 1 && comm.failure().is_none() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            sum(&mut comm, 4)?;
+            comm.synchronize()
+        });
+        assert!(ended.iter().all(|ended| ended.is_err() == fails), "{ended:?}");
+    };
+    for compare in [false, true] {
+        round(true, compare, SHORT);
+        round(false, compare, LONG);
     }
 }
 

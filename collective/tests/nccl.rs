@@ -118,6 +118,17 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
                 store.unwrap().add("sums", 1)?;
             }
         }
+        // More than the timeout together, and each far less.
+        "burst" => {
+            let mut x = s.alloc_zeroed::<f32>(512 << 20)?;
+            let started = Instant::now();
+            for _ in 0..700 {
+                comm.all_reduce_in_place(Sum, &mut x)?;
+            }
+            comm.synchronize()?;
+            assert!(started.elapsed() > Duration::from_secs(3), "the test means to take longer than its timeout");
+            Ok("done".to_owned())
+        }
         "length" => sum(comm, 1000 + rank).and_then(|()| until_failed(comm)),
         "operation" => {
             match rank {
@@ -215,6 +226,13 @@ fn a_late_rank_is_named() {
     let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 8s";
     assert_eq!(processes("late", &[TIMEOUT]), [text, text]);
     assert_eq!(as_threads("late"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+}
+
+/// The timeout is that of a few operations, not of all that a program enqueues at once.
+#[test]
+fn many_operations_may_take_longer_than_one() {
+    let Some(_turn) = turn() else { return };
+    assert_eq!(processes("burst", &[("THALWEG_COLLECTIVE_TIMEOUT", "1.5")]), ["done", "done"]);
 }
 
 #[test]

@@ -3,6 +3,9 @@
 
 #![cfg(unix)]
 
+#[path = "../../tests/support/fork.rs"]
+#[allow(dead_code, unreachable_pub, reason = "a part of it is for other tests")]
+mod fork;
 mod support;
 
 use std::time::{Duration, Instant};
@@ -11,7 +14,7 @@ use support::LONG;
 use support::children::{RANK_OF, Ranks};
 
 use thalweg::{Device, stream_tags};
-use thalweg_collective::{Comm, Error, Result, Store, Sum, World};
+use thalweg_collective::{Comm, Error, Limits, Result, Store, StoreServer, Sum, World};
 
 stream_tags!(Reduce);
 
@@ -24,11 +27,12 @@ fn rank() {
     let reduce = Device::new_cpu().unwrap().stream::<Reduce>().unwrap();
     let mut comm = world.comm(reduce).unwrap();
     let outcome = match &scenario[..] {
-        "sums" => sums(&mut comm),
-        "forever" => forever(&mut comm, &store),
+        "sums" => sums(&mut comm).map_err(|error| comm.explain(error)),
+        "forever" => forever(&mut comm, &store).map_err(|error| comm.explain(error)),
+        "forks" => forks(comm, &store),
         other => panic!("{other}"),
     };
-    match outcome.map_err(|error| comm.explain(error)) {
+    match outcome {
         Ok(said) => println!("SAYS {said}"),
         Err(Error::Failed(failure)) => println!("SAYS failed: {failure}"),
         Err(error) => println!("SAYS {error}"),
@@ -49,6 +53,28 @@ fn sums<S: thalweg::Tag>(comm: &mut Comm<S>) -> Result<String> {
         hash = sums.iter().fold(hash, |hash, v| hash.rotate_left(5).wrapping_add(v.to_bits().into()));
     }
     Ok(format!("{hash:016x}"))
+}
+
+/// Forks, and drops in the child what the rank has. The rank is the parent: it goes on as if nothing had
+/// happened, and so does the store.
+fn forks(mut comm: Comm<Reduce>, store: &Store) -> Result<String> {
+    let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+    let own = Store::connect(server.address(), b"s", LONG).unwrap();
+    sums(&mut comm)?;
+    let (rank, size) = (comm.rank(), comm.size());
+    // SAFETY: The harness of this process runs one test, and the ranks are at rest. The child drops values
+    // and leaves; it needs no lock that another thread of the parent may hold.
+    let Some(child) = (unsafe { fork::fork() }) else {
+        fork::leave(|| {
+            drop((comm, server));
+            true
+        })
+    };
+    child.ends_well("the child of a rank");
+    store.barrier("all have forked", rank, size, LONG)?;
+    own.set("a", b"b")?;
+    assert!(Store::connect(server.address(), b"s", LONG).unwrap().get("a")?.is_some());
+    sums(&mut comm)
 }
 
 /// Sums until something goes wrong, and counts them in the store.
@@ -91,6 +117,15 @@ fn the_same_bits_everywhere() {
     });
     assert_eq!(said[0].len(), 16, "{said:?}");
     assert!(said.iter().chain(&threads).all(|bits| *bits == said[0]), "{said:?} {threads:?}");
+}
+
+/// What a forked child drops is that of its parent.
+#[test]
+fn a_forked_child_leaves_the_ranks_alone() {
+    let mut ranks = Ranks::start("forks", 3, &[]);
+    let said = [0, 1, 2].map(|rank| ranks.said(rank));
+    assert_eq!(said[0].len(), 16, "{said:?}");
+    assert!(said.iter().all(|bits| *bits == said[0]), "{said:?}");
 }
 
 #[test]

@@ -6,10 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Abort, Link, Trouble, bye};
-use crate::head::Head;
+use crate::head::{Code, Head};
 use crate::lock;
 
 type Message = (Head, Arc<[u8]>);
+
+/// The bytes from one rank to another that may wait there when an operation ends. A rank that sends more than
+/// the other one receives waits, as it does over TCP.
+const WAITING: usize = 64 << 20;
 
 /// What is on its way to one rank.
 #[derive(Debug)]
@@ -52,7 +56,16 @@ impl LocalLink {
 impl Link for LocalLink {
     fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>) {
         let inbox = &self.hall.inboxes[to];
-        lock(&inbox.from)[self.rank].push_back((*head, bytes.clone()));
+        let mut queues = lock(&inbox.from);
+        let queue = &mut queues[self.rank];
+        // A later log has all that an earlier one says, so a rank that does not read has one of them.
+        if let Some((last, _)) = queue.back()
+            && [last.call.code, head.call.code] == [Code::Log; 2]
+        {
+            queue.pop_back();
+        }
+        queue.push_back((*head, bytes.clone()));
+        drop(queues);
         inbox.changed.notify_all();
     }
 
@@ -65,6 +78,7 @@ impl Link for LocalLink {
             }
             if let Some((head, bytes)) = queues[from].pop_front() {
                 drop(queues);
+                inbox.changed.notify_all(); // for a rank that waits in `flush`
                 lock(&self.opened)[from] = Some(bytes);
                 return Ok(head);
             }
@@ -88,8 +102,21 @@ impl Link for LocalLink {
         !lock(&self.hall.inboxes[self.rank].from)[from].is_empty()
     }
 
-    fn flush(&self, _: Instant) -> Result<(), Vec<usize>> {
-        Ok(())
+    fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>> {
+        let waiting = |queue: &VecDeque<Message>| queue.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        let mut stuck = Vec::new();
+        for (to, inbox) in self.hall.inboxes.iter().enumerate() {
+            let mut queues = lock(&inbox.from);
+            while waiting(&queues[self.rank]) > WAITING && !self.hall.aborted.load(Ordering::Acquire) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    stuck.push(to);
+                    break;
+                }
+                queues = inbox.changed.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        if stuck.is_empty() { Ok(()) } else { Err(stuck) }
     }
 }
 
@@ -110,5 +137,58 @@ impl Drop for LocalLink {
         for to in (0..self.hall.inboxes.len()).filter(|&to| to != self.rank) {
             self.send(to, &bye(), &none);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::{Hall, Link, LocalLink, WAITING};
+    use crate::element::Kind;
+    use crate::head::{Call, Code, Head};
+
+    fn head(code: Code, seq: u64, len: usize) -> Head {
+        Head { call: Call { code, kind: Kind::U8, op: None, root: None, count: len }, seq, step: 1, len }
+    }
+
+    /// What a rank sends to one that does not read is bounded, and goes on when it does.
+    #[test]
+    fn a_rank_that_takes_nothing_is_waited_for() {
+        let hall = Hall::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(hall.clone(), rank));
+        let bytes: Arc<[u8]> = Arc::from(vec![0; WAITING / 4]);
+        let message = head(Code::Message, 1, bytes.len());
+        let soon = || Instant::now() + Duration::from_millis(20);
+        for _ in 0..4 {
+            a.send(1, &message, &bytes);
+            assert_eq!(a.flush(soon()), Ok(()));
+        }
+        a.send(1, &message, &bytes);
+        assert_eq!(a.flush(soon()), Err(vec![1]));
+        thread::scope(|threads| {
+            let waits = threads.spawn(|| a.flush(Instant::now() + Duration::from_secs(20)));
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(b.head(0, soon()), Ok(message));
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+    }
+
+    /// Logs that nobody reads do not pile up; messages between them stay.
+    #[test]
+    fn the_last_log_replaces_those_before() {
+        let hall = Hall::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(hall.clone(), rank));
+        let none: Arc<[u8]> = Arc::from([]);
+        for seq in 0..100 {
+            a.send(1, &head(Code::Log, seq, 0), &none);
+        }
+        a.send(1, &head(Code::Message, 0, 0), &none);
+        a.send(1, &head(Code::Log, 100, 0), &none);
+        let heard = || b.head(0, Instant::now()).map(|head| (head.call.code, head.seq));
+        assert_eq!([heard(), heard(), heard()], [Ok((Code::Log, 99)), Ok((Code::Message, 0)), Ok((Code::Log, 100))]);
+        assert!(heard().is_err());
     }
 }

@@ -92,11 +92,9 @@ impl Porch {
     pub(crate) fn connect(self, addresses: &[SocketAddr], timeout: Duration, deadline: Instant) -> io::Result<TcpLink> {
         let mut sockets: Vec<Option<TcpStream>> = addresses.iter().map(|_| None).collect();
         for (peer, address) in addresses.iter().enumerate().take(self.rank) {
-            let socket = TcpStream::connect_timeout(address, GREETING)?;
-            wire::prepare(&socket)?;
-            wire::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
-            (&socket).write_all(&(self.rank as u64).to_le_bytes())?;
-            sockets[peer] = Some(socket);
+            sockets[peer] = Some(self.call(*address, deadline).map_err(|why| {
+                io::Error::new(why.kind(), format!("rank {peer} at {address} does not answer: {why}"))
+            })?);
         }
         let (tell, told) = mpsc::channel();
         let greeting = Arc::new(());
@@ -127,6 +125,26 @@ impl Porch {
         }
         let peers = sockets.into_iter().map(|socket| socket.map(|socket| Peer::new(socket, timeout)).transpose());
         Ok(TcpLink { peers: peers.collect::<io::Result<_>>()?, aborted: AtomicBool::new(false) })
+    }
+}
+
+impl Porch {
+    /// Calls a rank, which may be busy with many others: tries again until the deadline.
+    fn call(&self, address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+        loop {
+            let called = TcpStream::connect_timeout(&address, GREETING).and_then(|socket| {
+                wire::prepare(&socket)?;
+                wire::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
+                (&socket).write_all(&(self.rank as u64).to_le_bytes())?;
+                Ok(socket)
+            });
+            match called {
+                Err(why) if why.kind() != ErrorKind::PermissionDenied && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                called => return called,
+            }
+        }
     }
 }
 
@@ -328,6 +346,36 @@ mod tests {
         assert_eq!(a.head(1, soon()).unwrap(), bye());
         assert!(a.arrived(1), "the end has arrived, too");
         assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
+    }
+
+    /// A rank with many callers may not answer each of them at once.
+    #[test]
+    fn a_call_that_fails_is_made_again() {
+        let ((a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
+        let all = [at_a, at_b];
+        thread::scope(|threads| {
+            let calls = threads.spawn(move || b.connect(&all, HOUR, soon()).unwrap());
+            // The first calls are accepted and come to nothing.
+            let (mut lost, end) = (0, soon());
+            while lost < 3 {
+                assert!(Instant::now() < end, "there are no more calls after {lost}");
+                match a.listener.accept() {
+                    Ok(socket) => {
+                        drop(socket);
+                        lost += 1;
+                    }
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            let a = a.connect(&all, HOUR, soon()).unwrap();
+            let b = calls.join().unwrap();
+            b.send(0, &head(0), &Arc::from([]));
+            assert_eq!(a.head(1, soon()), Ok(head(0)));
+        });
+        // Not for ever.
+        let (c, _) = porch(1, b"s");
+        let gone = c.connect(&[at_a, at_b], HOUR, Instant::now() + Duration::from_millis(120)).unwrap_err();
+        assert!(gone.to_string().starts_with(&format!("rank 0 at {at_a} does not answer: ")), "{gone}");
     }
 
     #[test]

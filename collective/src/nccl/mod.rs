@@ -4,8 +4,8 @@
 //! stream, and the call here then asks until it is. Its lock is held during calls of NCCL and never
 //! while waiting, so another thread can abort the communicator with no thread inside of it.
 //!
-//! **The watchdog.** A thread for each communicator records an event on the stream now and then. So it
-//! knows how far the stream has come, and the calls themselves record nothing. It asks NCCL for errors,
+//! **The watchdog.** An event on the stream behind every few operations says how far the stream has come. A
+//! thread for each communicator looks at them. It asks NCCL for errors,
 //! tells the other ranks what this one has called ([`log`]), reads what they tell, and notices ranks
 //! that have left or are gone. An operation that does not end in time is a failure that names the ranks
 //! that have not come to it.
@@ -20,6 +20,7 @@
 
 mod library;
 mod log;
+mod peers;
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -29,30 +30,30 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ::log::debug;
-use thalweg::{Device, DeviceKind, Event, ForeignStream, PinnedBuffer};
+use thalweg::{Device, DeviceKind, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream};
 
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
 use crate::head::{Call, Code as CallCode, Head};
-use crate::link::{Abort, Trouble, bye};
+use crate::link::{Abort, bye};
 use crate::lock;
 use crate::member::Keep;
 use crate::options::Backend;
 use crate::store::LONGEST_WAIT;
 use library::{Code, Config, IN_PROGRESS, Library, RawComm, SUCCESS, UniqueId};
-use log::{Log, Said};
+use log::Log;
+use peers::{Known, Peers, silence, tick};
 
-/// How often the watchdog looks. Ranks of many say less.
-const TICK: Duration = Duration::from_millis(20);
-/// Events of the watchdog under way at once.
-const MARKS: usize = 64;
+/// Operations between two events. The timeout of an operation counts for so many of them; an event behind
+/// each would cost the stream more than it tells.
+const MARKED: u64 = 8;
+/// Events under way at once. The driver lets a host go on by about as many launches.
+const MARKS: usize = 1024;
 /// How long a rank that ends waits for the others, and how long an abort waits for a thread inside NCCL.
 const END: Duration = Duration::from_secs(10);
 /// How long the drop of a communicator waits for its operations and for the other ranks. Then they go on
 /// without it.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a rank may say nothing before it counts as one that has stopped.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// A rank's communicator. Dropping it ends the communicator after its operations.
 #[derive(Debug)]
@@ -90,6 +91,9 @@ struct State {
     /// How many entries there were, and how many of them are on the stream.
     entered: u64,
     enqueued: u64,
+    /// Events on the stream, each behind so many entries, and the number of the last one.
+    marks: VecDeque<(u64, Event<PinnedBuffer<u8>>)>,
+    marked: u64,
     leaving: bool,
     ended: bool,
 }
@@ -302,9 +306,19 @@ impl Nccl {
     }
 }
 
+impl Nccl {
+    /// Notes how far `stream`, that of the communicator, has come. Call it after each operation.
+    pub(crate) fn mark<S: LiveBrand>(&self, stream: &Stream<S>) {
+        self.shared.mark(stream, MARKED);
+    }
+}
+
 impl Drop for Nccl {
     fn drop(&mut self) {
         let shared = &self.shared;
+        if shared.keep.forked() {
+            return; // the watchdog is a thread of the parent, and so is the communicator
+        }
         let mut state = lock(&shared.state);
         state.leaving = true;
         shared.changed.notify_all();
@@ -389,8 +403,12 @@ impl Shared {
 
     /// What NCCL says of the communicator; `None` if it is aborted.
     fn asynchronous(&self) -> Option<Code> {
-        let comm = lock(&self.comm);
-        let Raw(raw) = (*comm)?;
+        self.error_of(*lock(&self.comm))
+    }
+
+    /// What NCCL says of a communicator whose lock the caller holds.
+    fn error_of(&self, comm: Option<Raw>) -> Option<Code> {
+        let Raw(raw) = comm?;
         let mut state = SUCCESS;
         // SAFETY: The communicator is not destroyed, because its lock is held. The call stores one
         // number in `state`.
@@ -422,29 +440,23 @@ impl Shared {
                 return;
             }
         };
-        let mut marks: VecDeque<(u64, Event<PinnedBuffer<u8>>)> = VecDeque::new();
-        let (mut marked, mut done) = (0, 0);
+        let mut done = 0;
         let mut peers = Peers::new(self.keep.size);
         let (mut since, mut left) = (Instant::now(), None);
-        let tick = TICK * (1 + self.keep.size as u32 / 16);
+        let tick = tick(self.keep.size);
         loop {
-            let (leaving, entered, enqueued) = {
+            let (leaving, entered) = {
                 let state = lock(&self.state);
                 let short = if state.leaving { Duration::from_millis(1) } else { tick };
                 let waited = self.changed.wait_timeout(state, short).unwrap_or_else(PoisonError::into_inner);
-                (waited.0.leaving, waited.0.entered, waited.0.enqueued)
+                (waited.0.leaving, waited.0.entered)
             };
             if self.keep.fate.failure().is_some() {
                 return;
             }
-            if enqueued > marked
-                && marks.len() < MARKS
-                && let Ok(event) = self.mark(&stream)
-            {
-                marks.push_back((enqueued, event));
-                marked = enqueued;
-            }
-            while let Some((count, event)) = marks.pop_front() {
+            stream.enter(|s| self.mark(s, 1));
+            // Without the lock while the driver is asked: a call must not wait for it.
+            while let Some((count, event)) = self.first_mark() {
                 match event.is_ready() {
                     Ok(true) => {
                         lock(&self.state).pending.drain(..(count - done) as usize);
@@ -452,7 +464,7 @@ impl Shared {
                         since = Instant::now();
                     }
                     Ok(false) => {
-                        marks.push_front((count, event));
+                        lock(&self.state).marks.push_front((count, event));
                         break;
                     }
                     Err(_) => break, // the device has failed, which is noticed below
@@ -480,9 +492,23 @@ impl Shared {
         }
     }
 
-    /// An event behind what is on the stream.
-    fn mark(&self, stream: &ForeignStream) -> thalweg::Result<Event<PinnedBuffer<u8>>> {
-        stream.enter(|s| Ok(s.record(s.bind(PinnedBuffer::empty(self.device))?)?))
+    fn first_mark(&self) -> Option<(u64, Event<PinnedBuffer<u8>>)> {
+        lock(&self.state).marks.pop_front()
+    }
+
+    /// Records an event if there are at least `least` operations behind the last one. An error means that
+    /// the device has failed, which the watchdog notices.
+    fn mark<S: LiveBrand>(&self, stream: &Stream<S>, least: u64) {
+        let mut state = lock(&self.state); // so that events are in the order of their counts
+        let count = state.enqueued;
+        if count - state.marked >= least
+            && state.marks.len() < MARKS
+            && let Ok(empty) = stream.bind(PinnedBuffer::empty(self.device))
+            && let Ok(event) = stream.record(empty)
+        {
+            state.marks.push_back((count, event));
+            state.marked = count;
+        }
     }
 
     /// Talks with the other ranks, and looks for what may be wrong.
@@ -495,7 +521,7 @@ impl Shared {
             let log = &lock(&self.state).log;
             (log.count(), log.encode())
         };
-        if peers.told != Some(count) || peers.spoken.elapsed() > SILENCE / 4 {
+        if peers.told != Some(count) || peers.spoken.elapsed() > silence(size) / 4 {
             (peers.told, peers.spoken) = (Some(count), now);
             let head = Head { call: Call { code: CallCode::Log, ..bye().call }, seq: 0, step: 0, len: told.len() };
             let told = Arc::from(told);
@@ -504,22 +530,7 @@ impl Shared {
             }
         }
         for (peer, known) in peers.known.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
-            while known.gone.is_none() && link.arrived(peer) {
-                known.heard = now;
-                match link.head(peer, now + END) {
-                    Ok(head) if head.call.code == CallCode::Bye => known.gone = Some(Some(head.seq)),
-                    Ok(head) if head.call.code == CallCode::Log && head.len <= 4096 => {
-                        let mut bytes = vec![0; head.len];
-                        let read = link.body(peer, &mut bytes, now + END).ok().and_then(|()| Said::decode(&bytes));
-                        let garbled = || Failure::Garbled { rank: peer, reason: "a log of no known form".into() };
-                        known.said = Some(read.ok_or_else(garbled)?);
-                    }
-                    Ok(_) => return Err(Failure::Garbled { rank: peer, reason: "a message that is no log".into() }),
-                    Err(Trouble::Garbled(reason)) => return Err(Failure::Garbled { rank: peer, reason }),
-                    Err(Trouble::Aborted | Trouble::Late) => break,
-                    Err(Trouble::Closed) => known.gone = Some(None),
-                }
-            }
+            known.hear(link, peer, END)?;
         }
         let state = lock(&self.state);
         for known in &peers.known {
@@ -573,7 +584,7 @@ impl Shared {
             let entry = first.unwrap_or(front);
             let mut lagging = late(entry, &|known| behind(entry, known));
             if lagging.is_empty() {
-                lagging = late(entry, &|known| known.heard.elapsed() > SILENCE);
+                lagging = late(entry, &|known| known.heard.elapsed() > silence(size));
             }
             if lagging.is_empty() {
                 lagging = late(entry, &|_| true);
@@ -585,7 +596,13 @@ impl Shared {
         if self.device.usable().is_err() {
             return Err(Failure::Abandoned { rank, seq, op });
         }
-        match self.asynchronous() {
+        // Without waiting: a thread that hangs inside NCCL has the lock, and the time goes on.
+        let said = match self.comm.try_lock() {
+            Ok(comm) => self.error_of(*comm),
+            Err(TryLockError::Poisoned(comm)) => self.error_of(*comm.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        match said {
             Some(SUCCESS | IN_PROGRESS) | None => Ok(()),
             Some(code) => Err(Failure::Library { rank, seq, op, reason: self.library.meaning(code) }),
         }
@@ -628,34 +645,6 @@ impl Abort for Shared {
             _ = unsafe { (self.library.abort)(raw) };
         }
         self.changed.notify_all();
-    }
-}
-
-/// What this rank knows of the others.
-struct Peers {
-    known: Vec<Known>,
-    /// How many of its calls this rank told last, and when.
-    told: Option<u64>,
-    spoken: Instant,
-}
-
-struct Known {
-    said: Option<Said>,
-    heard: Instant,
-    /// It has left after this many operations, or it is gone.
-    gone: Option<Option<u64>>,
-}
-
-impl Peers {
-    fn new(size: usize) -> Self {
-        let spoken = Instant::now();
-        let known = (0..size).map(|_| Known { said: None, heard: spoken, gone: None }).collect();
-        Self { known, told: None, spoken }
-    }
-
-    /// Whether all others have left or are gone.
-    fn have_left(&self, rank: usize) -> bool {
-        self.known.iter().enumerate().all(|(peer, known)| peer == rank || known.gone.is_some())
     }
 }
 

@@ -23,6 +23,8 @@ use crate::wire::{self, GREETING, GREETINGS};
 /// bound: keys, values, entries and connections have [`Limits`]. The traffic itself is neither
 /// encrypted nor signed after the greeting, so the network between the ranks must be a trusted one.
 pub struct StoreServer {
+    /// The process that listens.
+    home: u32,
     shared: Arc<Shared>,
     accept: Option<JoinHandle<()>>,
     address: SocketAddr,
@@ -64,7 +66,7 @@ impl StoreServer {
         let run = shared.clone();
         let accept = thread::Builder::new().name("thalweg store".to_owned()).spawn(move || run.accept(&listener))?;
         debug!(target: "thalweg_collective::store", "a store listens at {address}");
-        Ok(Self { shared, accept: Some(accept), address })
+        Ok(Self { home: std::process::id(), shared, accept: Some(accept), address })
     }
 
     /// The address at which it listens.
@@ -164,6 +166,11 @@ fn has_gone(socket: &TcpStream) -> bool {
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
+        if self.home != std::process::id() {
+            // The store is that of the parent of this forked child, and so are its connections.
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.closed.store(true, Ordering::Release);
         self.shared.table.close();
         // `accept` has no timeout, so a connection wakes it.
