@@ -490,8 +490,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "DATA")]
     pub(crate) val: Option<PathBuf>,
 
-    /// How many GPUs train together, each in a thread of its own; or as many CPU devices. Under a launcher
-    /// (thalweg launch, torchrun, srun, mpirun) each process is a rank instead
+    /// How many GPUs train together, each with a process of its own; or as many CPU devices. Leave it out
+    /// under a launcher (thalweg launch, torchrun, srun, mpirun)
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = gpus)]
     pub(crate) gpus: Option<usize>,
 

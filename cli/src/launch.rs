@@ -1,5 +1,6 @@
 //! The subcommand `thalweg launch`: a program as several processes, each a rank, on this machine.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -17,6 +18,9 @@ use crate::output;
 /// operation with it end with an error that names it.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long ranks have to end by themselves after a signal.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// How often it looks whether a rank has ended.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -30,8 +34,21 @@ impl Drop for Ranks {
     }
 }
 
-/// Runs the program, and returns the exit code of the first rank that fails.
+/// What becomes of the output of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Each line gets the number of its rank.
+    Numbered,
+    AsItIs,
+}
+
+/// Runs the subcommand.
 pub(crate) fn run(args: &LaunchArgs) -> Result<ExitCode, String> {
+    ranks(args.ranks, &args.program, Output::Numbered)
+}
+
+/// Runs a program as several ranks, and returns the exit code of the first one that fails.
+pub(crate) fn ranks(size: usize, program: &[OsString], output: Output) -> Result<ExitCode, String> {
     let secret = secret();
     let store = StoreServer::bind("127.0.0.1:0", secret.as_bytes(), Limits::default());
     let store = store.map_err(|error| format!("cannot start a store: {error}"))?;
@@ -39,23 +56,24 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<ExitCode, String> {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = free.map_err(|error| format!("cannot find a free port: {error}"))?.port().to_string();
 
-    let (name, rest) = args.program.split_first().ok_or("there is no program to run")?;
+    let (name, rest) = program.split_first().ok_or("there is no program to run")?;
     let signal = signals()?;
-    let (size, mut ranks, mut printers) = (args.ranks.to_string(), Ranks(Vec::new()), Vec::new());
-    for rank in 0..args.ranks {
+    let (count, mut ranks, mut printers) = (size.to_string(), Ranks(Vec::new()), Vec::new());
+    let pipe = || if output == Output::Numbered { Stdio::piped() } else { Stdio::inherit() };
+    for rank in 0..size {
         let mut child = Command::new(name)
             .args(rest)
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())
-            .env("WORLD_SIZE", &size)
-            .env("LOCAL_WORLD_SIZE", &size)
+            .env("WORLD_SIZE", &count)
+            .env("LOCAL_WORLD_SIZE", &count)
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", &port)
             .env("THALWEG_STORE", store.address().to_string())
             .env("THALWEG_SECRET", &secret)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(pipe())
+            .stderr(pipe())
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", name.to_string_lossy()))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -112,6 +130,11 @@ fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
         }
         let signal = signal.load(Ordering::Relaxed);
         if signal != 0 {
+            // A terminal sends it to the ranks too. Those that are writing a file end after that.
+            let end = Instant::now() + FAREWELL;
+            while Instant::now() < end && ranks.0.iter_mut().any(|child| matches!(child.try_wait(), Ok(None))) {
+                thread::sleep(PAUSE);
+            }
             return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)));
         }
         let running = || ended.iter().enumerate().filter(|(_, ended)| ended.is_none()).map(|(rank, _)| rank);

@@ -1,4 +1,4 @@
-//! `thalweg train` on several ranks, in threads and in processes: they learn what one learns, and a run
+//! `thalweg train` on several ranks, by `--gpus` and under a launcher: they learn what one learns, and a run
 //! whose rank is killed goes on as if nothing had happened.
 
 use std::fs;
@@ -58,11 +58,11 @@ fn ranks_learn_what_one_rank_learns() {
     let learn = data(&bench, "learn", 12, 0);
     // It is the image of some rank, and the others have no more batches because of it.
     fs::write(learn.join("lying/broken.png"), "broken").expect("a file");
-    let run = |name: &str, ranks: &str, processes: bool| {
+    let run = |name: &str, ranks: &str, by_launcher: bool| {
         let (out, json) = (model(&bench, name), bench.folder.path().join(name).with_extension("jsonl"));
         let mut command = train(&learn, &out, &MANY_STEPS);
         command.arg("--json").arg(&json);
-        if processes {
+        if by_launcher {
             command = launched(ranks, &command);
         } else {
             command.args(["--gpus", ranks]);
@@ -79,17 +79,17 @@ fn ranks_learn_what_one_rank_learns() {
     };
     let (alone, _) = run("alone", "1", false);
     assert!(number(&alone[9], "loss") < 0.9 * number(&alone[0], "loss"), "{alone:?}");
-    let (threads, of_threads) = run("threads", "2", false);
-    let (processes, of_processes) = run("processes", "2", true);
+    let (two, of_two) = run("two", "2", false);
+    let (launched, of_launched) = run("launched", "2", true);
     let (three, _) = run("three", "3", false);
-    for (name, lines) in [("2 threads", &threads), ("2 processes", &processes), ("3 threads", &three)] {
+    for (name, lines) in [("2 ranks", &two), ("2 ranks of a launcher", &launched), ("3 ranks", &three)] {
         let apart = close(&alone, lines);
         println!("{name}: the losses of 50 steps differ by {apart:e} at most");
         assert!(apart < 1e-5, "{name}: {apart:e}");
     }
     // Two ranks sum in the same order, wherever they are.
-    let [a, b] = [&of_threads, &of_processes].map(|path| Tokens::read(path));
-    assert!(a.metadata == b.metadata && a.bytes() == b.bytes(), "threads and processes give the same bits");
+    let [a, b] = [&of_two, &of_launched].map(|path| Tokens::read(path));
+    assert!(a.metadata == b.metadata && a.bytes() == b.bytes(), "every run gives the same bits");
 }
 
 /// More ranks than images, and batches of one image.
@@ -210,8 +210,9 @@ fn what_is_wrong_with_ranks_is_said() {
     let out = model(&bench, "m");
     Run::of(&mut train(&learn, &out, &["--gpus", "0"])).expect(2, &["--gpus", "1 to 64"]);
     let run = |program: &Command| Run::of(&mut launched("2", program));
-    let words = ["--gpus starts ranks in this process, but a launcher has started this one as rank 0 of 2"];
-    run(&train(&learn, &out, &["--gpus", "2"])).expect(1, &words);
+    let words = ["--gpus 3: a launcher has started this process as rank 0 of 2"];
+    run(&train(&learn, &out, &["--gpus", "3"])).expect(1, &words);
+    run(&train(&learn, &out, &["--device", "cuda:0"])).expect(1, &["each of several ranks takes the GPU of its own"]);
     Run::of(&mut train(&learn.join("missing"), &out, &["--gpus", "2"]))
         .expect(1, &["thalweg: ", "missing: cannot read it"]);
 

@@ -31,10 +31,11 @@ use thalweg_train::{AdamW, Config, Schedule, Tensors, TokenTransformer};
 use thalweg_vision::Params;
 
 use crate::args::TrainArgs;
+use crate::launch::{self, Output};
 use crate::output::{self, say};
 use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenise};
 use learner::Learner;
-use ranks::{Problem, Ranks, Team, sum};
+use ranks::{Problem, Team, sum};
 use scaling::Scaling;
 use settings::{Precision, Settings};
 
@@ -123,32 +124,26 @@ impl Run<'_> {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode, String> {
-    let (ranks, note) = Ranks::of(args)?;
+    let place = ranks::place(args)?;
+    if let (None, Some(gpus @ 2..)) = (&place, args.gpus) {
+        let program = std::env::current_exe().map_err(|e| format!("--gpus: where this program is: {e}"))?;
+        let program: Vec<_> = [program.into()].into_iter().chain(std::env::args_os().skip(1)).collect();
+        return launch::ranks(gpus, &program, Output::AsItIs);
+    }
+    let (device, note) = ranks::device(args, place.as_ref())?;
     if let Some(note) = note.filter(|_| !args.quiet) {
         say(format_args!("thalweg: {note}"));
     }
     output::finish_writing_on_interrupt()?;
-    let text = |e: thalweg_collective::Error| e.to_string();
-    match ranks {
-        Ranks::Alone(device) => process(args, device, World::single()).map_err(Problem::text),
-        Ranks::Processes(place, device) => {
-            let world = World::join(&place, Options::from_env().map_err(text)?).map_err(text)?;
-            process(args, device, world).map_err(Problem::text)
-        }
-        Ranks::Threads(devices) => {
-            let ended = thalweg_collective::ranks(&devices, Options::from_env().map_err(text)?, |rank, world| {
-                let comm = world.comm(rank.stream::<Reduce>()?)?;
-                learn(args, &rank.stream::<Train>()?, Team { comm })
-            });
-            ranks::outcome(ended)
-        }
-    }
-}
-
-/// Runs the only rank of this process.
-fn process(args: &TrainArgs, device: Device, world: World) -> Result<ExitCode, Problem> {
-    let comm = world.comm(device.stream::<Reduce>()?)?;
-    learn(args, &device.stream::<Train>()?, Team { comm })
+    let join = || {
+        let world = match &place {
+            None => World::single(),
+            Some(place) => World::join(place, Options::from_env()?)?,
+        };
+        let comm = world.comm(device.stream::<Reduce>()?)?;
+        learn(args, &device.stream::<Train>()?, Team { comm })
+    };
+    join().map_err(|problem: Problem| problem.0)
 }
 
 /// Runs a rank.
@@ -215,7 +210,8 @@ fn learn<S: LiveBrand, C: LiveBrand>(
             run.files.model.display()
         )
     })?;
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // A launcher ends all ranks when one fails, so only the one that writes says that images are broken.
+    Ok(if failed == 0 || !leads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Finds out how a run begins: anew, or at the checkpoint.
@@ -243,7 +239,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let listing = Listing::read(&args.data)?;
     let classes = listing.classes();
     if classes.len() < 2 {
-        return Err(Problem::Own(format!(
+        return Err(Problem(format!(
             "{}: there is one class, {:?}; a model needs two to choose from",
             args.data.display(),
             classes[0]
@@ -295,7 +291,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let mut failed = [f64::from(failed)];
     sum(&mut team.comm, &mut failed)?;
     if learn.len() == 0 || test.len() == 0 {
-        return Err(Problem::Own(format!(
+        return Err(Problem(format!(
             "{}: too few images: {} to learn from, {} to test",
             args.data.display(),
             learn.len(),
@@ -319,7 +315,7 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
     let (files, settings) = (&run.files, &run.begin.settings);
     let &Settings { epochs, batch, width, heads, depth, seed, .. } = settings;
     if run.begin.fingerprint.is_some_and(|fingerprint| fingerprint != set.fingerprint) {
-        return Err(Problem::Own(format!(
+        return Err(Problem(format!(
             "--resume: the images are not those of {}, or tokens are computed differently",
             files.checkpoint.display()
         )));
@@ -372,7 +368,7 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         }
         let loss = sum / f64::from(seen);
         if !loss.is_finite() {
-            return Err(Problem::Own(format!(
+            return Err(Problem(format!(
                 "epoch {epoch}: the loss is {loss}; try a smaller --lr. The last checkpoint is from before this epoch"
             )));
         }

@@ -1,9 +1,11 @@
-//! The ranks of a run: one alone, threads of this process, or processes that a launcher started.
+//! The ranks of a run: one alone, or processes that a launcher or `--gpus` started.
 //!
 //! All ranks have the same list of images, the same settings and the same history: those of rank 0. So
 //! they take every decision alike, and only rank 0 prints and writes.
-
-use std::process::ExitCode;
+//!
+//! A rank is a process, also on one machine: what one rank asks CUDA for on the host, such as page-locked
+//! memory, may wait for the work of all GPUs of its process, and with it for an operation of NCCL that waits
+//! for this very rank.
 
 use thalweg::{Device, DeviceKind, LiveBrand};
 use thalweg_collective::{Comm, Element, Place, Sum};
@@ -15,110 +17,55 @@ const CHUNK: usize = 1 << 22;
 
 /// Why a rank ends without a model.
 #[derive(Debug)]
-pub(crate) enum Problem {
-    /// What this rank itself has found.
-    Own(String),
-    /// What the ranks have found: another one has failed, or they differ.
-    Ranks(String),
-}
+pub(crate) struct Problem(pub(crate) String);
 
 pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl From<String> for Problem {
     fn from(text: String) -> Self {
-        Self::Own(text)
+        Self(text)
     }
 }
 
-impl From<thalweg::Error> for Problem {
-    fn from(error: thalweg::Error) -> Self {
-        match error {
-            // The devices of the ranks fail with the ranks, and say why.
-            thalweg::Error::Poisoned { .. } => Self::Ranks(error.to_string()),
-            _ => Self::Own(error.to_string()),
-        }
-    }
-}
-
-impl From<thalweg_collective::Error> for Problem {
-    fn from(error: thalweg_collective::Error) -> Self {
-        match error {
-            thalweg_collective::Error::Device(error) => error.into(),
-            error => Self::Ranks(error.to_string()),
-        }
-    }
-}
-
-impl From<thalweg_train::Error> for Problem {
-    fn from(error: thalweg_train::Error) -> Self {
-        match error {
-            thalweg_train::Error::Device(error) => error.into(),
-            thalweg_train::Error::Ranks(error) => error.into(),
-            error => Self::Own(error.to_string()),
-        }
-    }
-}
-
-impl Problem {
-    pub(crate) fn text(self) -> String {
-        let (Self::Own(text) | Self::Ranks(text)) = self;
-        text
-    }
-}
-
-/// Where the ranks of a run are.
-#[derive(Debug)]
-pub(super) enum Ranks {
-    /// There is one.
-    Alone(Device),
-    /// Threads of this process, with a device each.
-    Threads(Vec<Device>),
-    /// Processes, of which this is one, with this device.
-    Processes(Box<Place>, Device),
-}
-
-impl Ranks {
-    /// Finds out who the ranks are and opens their devices. Also returns a line that says why a device is
-    /// the CPU, if nobody asked for it.
-    pub(super) fn of(args: &TrainArgs) -> Result<(Self, Option<String>), String> {
-        let place = Place::from_env().map_err(|e| e.to_string())?.filter(|place| place.size > 1);
-        let several = args.gpus.is_some_and(|n| n > 1);
-        if let (Some(place), true) = (&place, several) {
-            return Err(format!(
-                "--gpus starts ranks in this process, but a launcher has started this one as rank {} of {}: leave \
-                 --gpus out",
-                place.rank, place.size
-            ));
-        }
-        if !several && place.is_none() {
-            let (device, note) = args.device.open()?;
-            return Ok((Self::Alone(device), note));
-        }
-        // The device of one rank says of what kind all of them are.
-        let (first, note) = args.device.open()?;
-        if args.device.name.starts_with("cuda:") {
-            return Err(format!(
-                "--device {}: with several ranks each takes the GPU of its own number; use auto or cpu",
-                args.device.name
-            ));
-        }
-        let device = |rank: usize| match first.kind() {
-            DeviceKind::Cpu => Device::new_cpu().map_err(|e| e.to_string()),
-            _ => Device::cuda(rank).map_err(|e| format!("rank {rank} needs a GPU of its own: {e}")),
-        };
-        let ranks = match place {
-            // A scheduler may show each process its own GPU only, as number 0.
-            Some(place) if first.kind() == DeviceKind::Cpu || Device::cuda(1).is_err() => {
-                Self::Processes(Box::new(place), first)
+macro_rules! texts {
+    ($($error:ty)*) => {$(
+        impl From<$error> for Problem {
+            fn from(error: $error) -> Self {
+                Self(error.to_string())
             }
-            Some(place) => {
-                let device = device(place.local_rank)?;
-                Self::Processes(Box::new(place), device)
-            }
-            None => Self::Threads((0..args.gpus.unwrap_or(1)).map(device).collect::<Result<_, _>>()?),
-        };
-        Ok((ranks, note))
+        }
+    )*};
+}
+texts! { thalweg::Error thalweg_collective::Error thalweg_train::Error }
+
+/// Finds out whether this process is one of several ranks.
+pub(super) fn place(args: &TrainArgs) -> Result<Option<Place>, String> {
+    let place = Place::from_env().map_err(|e| e.to_string())?.filter(|place| place.size > 1);
+    match (&place, args.gpus) {
+        (Some(place), Some(gpus)) if gpus != place.size => Err(format!(
+            "--gpus {gpus}: a launcher has started this process as rank {} of {}; leave --gpus out",
+            place.rank, place.size
+        )),
+        _ => Ok(place),
     }
+}
+
+/// Opens the device of this rank. Also returns a line that says why it is the CPU, if nobody asked for that.
+pub(super) fn device(args: &TrainArgs, place: Option<&Place>) -> Result<(Device, Option<String>), String> {
+    let Some(place) = place else { return args.device.open() };
+    if args.device.name.starts_with("cuda:") {
+        return Err(format!(
+            "--device {}: each of several ranks takes the GPU of its own number; use auto or cpu",
+            args.device.name
+        ));
+    }
+    let (first, note) = args.device.open()?;
+    // A scheduler may show each process its own GPU only, as number 0.
+    if place.local_rank == 0 || first.kind() == DeviceKind::Cpu || Device::cuda(1).is_err() {
+        return Ok((first, note.filter(|_| place.rank == 0)));
+    }
+    let own = Device::cuda(place.local_rank);
+    own.map(|device| (device, None)).map_err(|e| format!("rank {} needs a GPU of its own: {e}", place.rank))
 }
 
 /// This rank among the others, as long as they prepare the images.
@@ -181,23 +128,4 @@ pub(super) fn sum<C: LiveBrand>(comm: &mut Comm<C>, numbers: &mut [f64]) -> Resu
         numbers.copy_from_slice(&s.read_blocking(&x)?);
     }
     Ok(())
-}
-
-/// What a run of threads came to. What a rank itself has found says why the others ended.
-pub(super) fn outcome(ended: Vec<Result<ExitCode>>) -> Result<ExitCode, String> {
-    let (mut own, mut ranks) = (Vec::new(), Vec::new());
-    let (size, mut code) = (ended.len(), ExitCode::SUCCESS);
-    for (rank, ended) in ended.into_iter().enumerate() {
-        match ended {
-            Ok(done) => code = done,
-            Err(Problem::Own(text)) => own.push((rank, text)),
-            Err(Problem::Ranks(text)) => ranks.push(text),
-        }
-    }
-    match (own.first(), ranks.into_iter().next()) {
-        (None, None) => Ok(code),
-        (Some((_, text)), _) if own.len() == size && own.iter().all(|(_, other)| other == text) => Err(text.clone()),
-        (Some((rank, text)), _) => Err(format!("rank {rank}: {text}")),
-        (None, Some(text)) => Err(text),
-    }
 }
