@@ -3,6 +3,9 @@
 use thalweg_simt::Element;
 use thalweg_simt::host::DeviceSlice;
 
+use super::epilogue::RESIDUAL;
+use super::kernels::{distinct, holds, width};
+
 /// Which operands are transposed. The letters are those of BLAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -37,6 +40,35 @@ pub struct Arguments<'a, S, T> {
 }
 
 impl<S, T: Element> Arguments<'_, S, T> {
+    /// Returns which requirement of the kernels is not met: that all matrices are inside their buffers, and
+    /// that no two elements of C are at the same place.
+    pub(super) fn violated(&self) -> Option<&'static str> {
+        let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(u128::from);
+        let ([ar, ac], [br, bc]) = match self.form {
+            Form::Nt => ([m, k], [n, k]),
+            Form::Nn => ([m, k], [k, n]),
+            Form::Tn => ([k, m], [k, n]),
+            Form::Tt => ([k, m], [n, k]),
+        };
+        let width = width(self.flags.into(), size_of::<T>());
+        let inside = |len: usize, rows, columns, ld: u32, distance: u64| {
+            holds(len as u128, rows, columns, ld.into(), batch, distance.into())
+        };
+        let narrow = |len: usize| (len as u128 / width) as usize;
+        [
+            (inside(self.a.len(), ar, ac, self.lda, self.sa), "holds(a)"),
+            (inside(self.b.len(), br, bc, self.ldb, self.sb), "holds(b)"),
+            (inside(narrow(self.c.len()), m, n, self.ldc, self.sc), "holds(c)"),
+            (
+                self.flags & RESIDUAL == 0 || inside(narrow(self.residual.len()), m, n, self.ldr, self.sr),
+                "holds(residual)",
+            ),
+            (distinct(m, n, self.ldc.into(), batch, self.sc.into()), "distinct(c)"),
+        ]
+        .into_iter()
+        .find_map(|(met, requirement)| (!met).then_some(requirement))
+    }
+
     /// Returns whether both operands consist of aligned pieces of 16 bytes, which the fast kernels
     /// copy.
     pub(super) fn in_pieces(&self) -> bool {

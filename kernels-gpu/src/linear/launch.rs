@@ -228,9 +228,84 @@ pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
     epilogue: &Epilogue<'_, S, C>,
     c: MatrixMut<'_, S, C>,
 ) -> Result<(), L::Error> {
+    let arguments = arguments(batch, a, b, epilogue, c)?;
+    T::launch(on, arguments)
+}
+
+/// A product that was checked as [`matmul`] checks it, in the numbers that a library for products takes.
+/// Matrices are stored by rows, and distances count elements.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Checked {
+    /// M, N and K.
+    pub extents: [u32; 3],
+    /// The number of matrices.
+    pub batch: u32,
+    /// Whether A and B are stored transposed: A as [K, M], B as [N, K].
+    pub transposed: [bool; 2],
+    /// The distances of two rows of A, B, C and the residual, as they are stored.
+    pub strides: [u32; 4],
+    /// The distances of two matrices of a batch of A, B, C and residuals.
+    pub batch_strides: [u64; 4],
+    /// The addresses of A, B and C.
+    pub addresses: [u64; 3],
+    /// The addresses of the bias and of the residual.
+    pub added: [Option<u64>; 2],
+    /// The function that is applied behind the bias.
+    pub activation: Activation,
+    /// Whether the old elements of C are added.
+    pub accumulate: bool,
+}
+
+/// Checks a product as [`matmul`] does, and launches nothing. So another library can compute it: each
+/// matrix is inside its buffer, no two elements of C are at the same place, and C overlaps nothing that is
+/// read.
+///
+/// # Errors
+/// What is wrong with the arguments, as for [`matmul`].
+pub fn check<S, T: Operand, C: Product<T>>(
+    batch: usize,
+    a: Matrix<'_, S, T>,
+    b: Matrix<'_, S, T>,
+    epilogue: &Epilogue<'_, S, C>,
+    c: &mut MatrixMut<'_, S, C>,
+) -> Result<Checked, LaunchError> {
+    let &mut MatrixMut { ref mut data, rows, columns, stride, batch_stride } = c;
+    let c = MatrixMut { data: &mut **data, rows, columns, stride, batch_stride };
+    let bias = epilogue.bias.map(DeviceSlice::device_ptr);
+    let residual = epilogue.residual.map(|r| r.data.device_ptr());
+    let transposed = [a.transposed, b.transposed];
+    let arguments = arguments(batch, a, b, epilogue, c)?;
+    if let Some(requirement) = arguments.violated() {
+        let c = format!("[{rows}, {columns}] with stride {stride} and batch_stride {batch_stride}");
+        let arguments = format!("batch = {batch}, a = {a:?}, b = {b:?}, epilogue = {epilogue:?}, c = {c}");
+        return Err(LaunchError::Requirement { kernel: "matmul", requirement, arguments });
+    }
+    let Arguments { m, n, k, batch, lda, ldb, ldc, ldr, sa, sb, sc, sr, a, b, c, .. } = arguments;
+    Ok(Checked {
+        extents: [m, n, k],
+        batch,
+        transposed,
+        strides: [lda, ldb, ldc, ldr],
+        batch_strides: [sa, sb, sc, sr],
+        addresses: [a.device_ptr(), b.device_ptr(), c.device_ptr()],
+        added: [bias, residual],
+        activation: epilogue.activation,
+        accumulate: epilogue.accumulate,
+    })
+}
+
+/// Makes the arguments of the kernels. They check by themselves that the matrices are inside their buffers.
+fn arguments<'a, S, T: Operand, C: Product<T>>(
+    batch: usize,
+    a: Matrix<'a, S, T>,
+    b: Matrix<'a, S, T>,
+    epilogue: &Epilogue<'a, S, C>,
+    c: MatrixMut<'a, S, C>,
+) -> Result<Arguments<'a, S, T>, LaunchError> {
     let refuse = |requirement| {
         let arguments = format!("batch = {batch}, a = {a:?}, b = {b:?}, epilogue = {epilogue:?}, c = {c:?}");
-        Err(L::Error::from(LaunchError::Requirement { kernel: "matmul", requirement, arguments }))
+        Err(LaunchError::Requirement { kernel: "matmul", requirement, arguments })
     };
     if a.columns != b.rows {
         return refuse("a.columns == b.rows");
@@ -271,7 +346,7 @@ pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
     ] {
         flags |= if set { flag } else { 0 };
     }
-    let arguments = Arguments {
+    Ok(Arguments {
         form: match (a.transposed, b.transposed) {
             (false, true) => Form::Nt,
             (false, false) => Form::Nn,
@@ -296,6 +371,5 @@ pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
         bias: epilogue.bias.map_or_else(none, DeviceSlice::cast),
         residual: epilogue.residual.map_or_else(none, |r| r.data.cast()),
         c: c.data.cast_mut(),
-    };
-    T::launch(on, arguments)
+    })
 }

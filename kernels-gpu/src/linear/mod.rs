@@ -50,4 +50,4 @@ mod whole;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use arguments::Arguments;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+pub use launch::{Activation, Checked, Epilogue, Matrix, MatrixMut, Operand, Product, check, matmul};
