@@ -6,14 +6,17 @@
 
 mod support;
 
+use std::sync::Once;
+
 use oracle::SplitMix;
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::cases;
 use support::devices::{on_each_device, report};
 use support::fence::{Fence, Fenced, same};
-use thalweg::{Device, Error, LaunchError, LiveBrand, Stream};
-use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg::{Device, Error, LaunchError, LiveBrand, PerThread, Stream};
+use thalweg_cublaslt::{Computed, CublasLt, WORKSPACE_BYTES};
+use thalweg_kernels::linear::{self, Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_simt::{bf16, f16};
 
 /// The type of an element, as the reference sees it.
@@ -156,7 +159,13 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S>, case: &Case) {
+/// Computes a product by the library if there is one, and compares it with the reference. Returns who
+/// computed it.
+fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
+    s: &Stream<S>,
+    library: Option<CublasLt>,
+    case: &Case,
+) -> Computed {
     let &Case { batch, extents: [m, n, k], transposed: [ta, tb], gaps, shift, .. } = case;
     let mut random = SplitMix(case.seed);
     let stored = |transposed, [rows, columns]: [usize; 2]| if transposed { [columns, rows] } else { [rows, columns] };
@@ -181,7 +190,17 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S
     let (x, y) = (a.matrix(&da), b.matrix(&db));
     let (x, y) = (if ta { x.transposed() } else { x }, if tb { y.transposed() } else { y });
     let c = MatrixMut::new(dc.slice_mut(), m, n).with_stride(old.stride).with_batch_stride(old.distance);
-    matmul(s, batch, x, y, &epilogue, c).unwrap();
+    let computed = match library {
+        None => {
+            matmul(s, batch, x, y, &epilogue, c).unwrap();
+            Computed::ByThalweg
+        }
+        Some(library) => {
+            let bytes = [0, 100_000, WORKSPACE_BYTES][(case.seed % 3) as usize];
+            let mut workspace = s.alloc::<u8>(bytes).unwrap();
+            library.matmul(s, &mut workspace, batch, x, y, &epilogue, c).unwrap()
+        }
+    };
 
     let got = dc.read();
     let mut inside = vec![false; got.len()];
@@ -199,9 +218,11 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S
                 v = activate(case.activation, v);
                 v += if case.residual { residual.get(z, row, column) } else { 0.0 };
                 v += if case.accumulate { old.get(z, row, column) } else { 0.0 };
+                // The library may round the product to the type of C before it adds something to it.
+                let rounded = v.abs() + if computed == Computed::ByLibrary { linear } else { 0.0 };
                 // Tensor cores cut digits off where they add. The activations are approximations.
                 let allowed =
-                    (k + 16) as f64 * size / (1 << 22) as f64 + 4e-6 * (1.0 + linear) + 1.01 * C::ROUNDING * v.abs();
+                    (k + 16) as f64 * size / (1 << 22) as f64 + 4e-6 * (1.0 + linear) + 1.01 * C::ROUNDING * rounded;
                 let at = old.at(z, row, column);
                 inside[at] = true;
                 let got = got[at].value();
@@ -219,18 +240,24 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(s: &Stream<S
     for (device, host) in [(&da, &a), (&db, &b)] {
         assert!(device.read().iter().zip(&host.elements).all(|(x, y)| same(x, y)), "an operand was written");
     }
+    computed
 }
 
 fn check_types<S: LiveBrand>(s: &Stream<S>, case: &Case) {
+    check_types_by(s, None, case);
+}
+
+fn check_types_by<S: LiveBrand>(s: &Stream<S>, library: Option<CublasLt>, case: &Case) -> Computed {
     if case.types > 0 && s.device().compute_capability().is_some_and(|(major, _)| major < 8) {
-        return report(&format!("NOT COVERED: products of 16 bits on {}", s.device()));
+        report(&format!("NOT COVERED: products of 16 bits on {}", s.device()));
+        return Computed::ByThalweg;
     }
     match case.types {
-        0 => check::<S, f32, f32>(s, case),
-        1 => check::<S, f16, f16>(s, case),
-        2 => check::<S, f16, f32>(s, case),
-        3 => check::<S, bf16, bf16>(s, case),
-        _ => check::<S, bf16, f32>(s, case),
+        0 => check::<S, f32, f32>(s, library, case),
+        1 => check::<S, f16, f16>(s, library, case),
+        2 => check::<S, f16, f32>(s, library, case),
+        3 => check::<S, bf16, bf16>(s, library, case),
+        _ => check::<S, bf16, f32>(s, library, case),
     }
 }
 
@@ -355,33 +382,105 @@ fn the_number_of_threads_does_not_change_the_bits_on_the_cpu_device() {
     }
 }
 
+/// `matmul` and `check`, which other libraries rely on, refuse the same products.
 #[test]
 fn products_that_do_not_fit_are_refused() {
     on_each_device(|s| {
         let x = s.alloc_zeroed::<f32>(64).unwrap();
         let mut c = s.alloc_zeroed::<f32>(64).unwrap();
-        let refused = |result: Result<(), Error>, with: &str| match result {
-            Err(Error::Launch(LaunchError::Requirement { requirement, .. })) => {
+        let is = |result: Result<(), LaunchError>, with: &str| match result {
+            Err(LaunchError::Requirement { requirement, .. }) => {
                 assert!(requirement.contains(with), "{requirement} and not {with}");
             }
-            other => panic!("{other:?}"),
+            other => panic!("{other:?} and not {with}"),
         };
-        let a = Matrix::new(&x, 8, 8);
-        let plain = Epilogue::default();
-        refused(matmul(s, 1, Matrix::new(&x, 8, 4), a, &plain, MatrixMut::new(&mut c, 8, 8)), "a.columns == b.rows");
-        refused(matmul(s, 1, a, a, &plain, MatrixMut::new(&mut c, 8, 4)), "[c.rows, c.columns]");
-        refused(matmul(s, 1, a.with_stride(9), a, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(a");
-        refused(matmul(s, 2, a, a, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(a");
+        let mut refused =
+            |batch, a, b, epilogue: &Epilogue<'_, _, f32>, [m, n, stride, distance]: [usize; 4], with: &str| {
+                let mut to = MatrixMut::new(&mut c, m, n).with_stride(stride).with_batch_stride(distance);
+                is(linear::check(batch, a, b, epilogue, &mut to).map(drop), with);
+                let Err(Error::Launch(error)) = matmul(s, batch, a, b, epilogue, to) else { panic!("{with}") };
+                is(Err(error), with);
+            };
+        let (a, plain, whole) = (Matrix::new(&x, 8, 8), Epilogue::default(), [8, 8, 8, 64]);
+        refused(1, Matrix::new(&x, 8, 4), a, &plain, whole, "a.columns == b.rows");
+        refused(1, a, a, &plain, [8, 4, 4, 32], "[c.rows, c.columns]");
+        refused(1, a.with_stride(9), a, &plain, whole, "holds(a");
+        refused(1, a.with_stride(9).transposed(), a, &plain, whole, "holds(a");
+        refused(1, a, a.with_stride(9), &plain, whole, "holds(b");
+        refused(2, a, a, &plain, whole, "holds(a");
         let same = a.with_batch_stride(0);
-        refused(matmul(s, 2, same, same, &plain, MatrixMut::new(&mut c, 8, 8)), "holds(c");
-        refused(matmul(s, 2, same, same, &plain, MatrixMut::new(&mut c, 8, 8).with_batch_stride(0)), "distinct");
-        refused(matmul(s, 1, a, a, &plain, MatrixMut::new(&mut c, 8, 8).with_stride(4)), "distinct");
+        refused(2, same, a, &plain, whole, "holds(b");
+        refused(2, same, same, &plain, whole, "holds(c");
+        refused(2, same, same, &plain, [8, 8, 8, 0], "distinct");
+        refused(1, a, a, &plain, [8, 8, 4, 64], "distinct");
         let short = Epilogue { bias: Some(x.slice(..7).unwrap()), ..Epilogue::default() };
-        refused(matmul(s, 1, a, a, &short, MatrixMut::new(&mut c, 8, 8)), "bias.len()");
+        refused(1, a, a, &short, whole, "bias.len()");
         let wrong = Epilogue { residual: Some(a.transposed()), ..Epilogue::default() };
-        refused(matmul(s, 1, a, a, &wrong, MatrixMut::new(&mut c, 8, 8)), "residual");
+        refused(1, a, a, &wrong, whole, "residual");
+        let outside = Epilogue { residual: Some(a.with_stride(9)), ..Epilogue::default() };
+        refused(1, a, a, &outside, whole, "residual");
         // Nothing to do is no error.
         matmul(s, 0, a, a, &plain, MatrixMut::new(&mut c, 8, 8)).unwrap();
         matmul(s, 1, Matrix::new(&x, 0, 8), a, &plain, MatrixMut::new(&mut c, 0, 8)).unwrap();
     });
+}
+
+/// Runs `test` on each GPU that cuBLASLt can use, and reports the other devices.
+fn on_each_device_with_cublaslt(mut test: impl for<'l> FnMut(&Stream<PerThread<'l>>, CublasLt)) {
+    on_each_device(|s| match CublasLt::new(s.device()) {
+        Ok(library) => test(s, library),
+        Err(why) => {
+            static SAID: Once = Once::new(); // a property calls this for each case
+            SAID.call_once(|| report(&format!("NOT COVERED: products of cuBLASLt on {}: {why}", s.device())));
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    #[test]
+    fn products_of_cublaslt_are_those_of_the_reference(case in any_case()) {
+        on_each_device_with_cublaslt(|s, library| _ = check_types_by(s, Some(library), &case));
+    }
+}
+
+/// It does not leave everything to `matmul`, of which the test above would not tell.
+#[test]
+fn cublaslt_computes_what_it_can() {
+    let case = Case {
+        types: 0,
+        batch: 2,
+        extents: [136, 264, 104],
+        transposed: [false; 2],
+        gaps: [8, 0, 8, 0],
+        shift: 0,
+        shared: false,
+        bias: false,
+        activation: Activation::None,
+        residual: false,
+        accumulate: false,
+        seed: 2, // with a workspace
+    };
+    let by = [Computed::ByLibrary, Computed::ByThalweg];
+    for types in 0..5 {
+        for transposed in [[false, true], [false, false], [true, false], [true, true]] {
+            let case = Case { types, transposed, ..case.clone() };
+            let (tanh, erf) = (Activation::GeluTanh, Activation::GeluErf);
+            for (case, computed) in [
+                (Case { ..case.clone() }, by[0]),
+                (Case { bias: true, ..case.clone() }, by[0]),
+                (Case { bias: true, residual: true, ..case.clone() }, by[0]),
+                (Case { accumulate: true, ..case.clone() }, by[0]),
+                (Case { bias: true, activation: tanh, ..case.clone() }, by[0]),
+                (Case { residual: true, accumulate: true, ..case.clone() }, by[1]),
+                (Case { activation: tanh, residual: true, ..case.clone() }, by[1]),
+                (Case { activation: erf, ..case.clone() }, by[1]),
+            ] {
+                on_each_device_with_cublaslt(|s, library| {
+                    assert_eq!(check_types_by(s, Some(library), &case), computed, "{case:?}");
+                });
+            }
+        }
+    }
 }
