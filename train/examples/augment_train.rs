@@ -43,6 +43,7 @@ fn main() -> Result<()> {
     let (upload, augment, train) = (gpu.stream::<Upload>()?, gpu.stream::<Augment>()?, gpu.stream::<Train>()?);
     let (images, side, size, patch, items, width, depth) =
         support::sized(gpu, (64, 768, 224, 16, 60, 256, 2), (3, 40, 16, 4, 6, 16, 1));
+    let (images, items) = (args.batch(images), args.steps(items));
     let heads = if width % 64 == 0 { width / 64 } else { 2 };
     let config = Config { inputs: 3 * (patch * patch) as usize, width, heads, depth, ..Config::default() };
     let shape = Shape { images, side, size, patch, items, config };

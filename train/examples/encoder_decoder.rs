@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, encoder_decoder};
-use thalweg_train::{Config, EncoderConfig, Gelu, ImageEncoder, Pool, Result, Tensors, TokenTransformer};
+use thalweg_train::{Config, EncoderConfig, Gelu, ImageEncoder, Pool, Products, Result, Tensors, TokenTransformer};
 
 stream_tags!(Encode, Train);
 
@@ -28,6 +28,7 @@ fn main() -> Result<()> {
     let (encode, train) = (gpu.stream::<Encode>()?, gpu.stream::<Train>()?);
     let ([size, patch, width, heads, depth], images, items) =
         support::sized(gpu, ([224, 16, 768, 12, 12], 32, 100), ([32, 8, 16, 2, 2], 2, 6));
+    let (images, items, products) = (args.batch(images), args.steps(items), args.products(gpu)?);
     let shape = EncoderConfig {
         size,
         patch,
@@ -48,8 +49,8 @@ fn main() -> Result<()> {
 
     let run = |count: usize, timeline: &Timeline| -> Result<_> {
         match count {
-            1 => learn(&train, &train, shape, config, (&sets, &labels), count, items, timeline),
-            _ => learn(&encode, &train, shape, config, (&sets, &labels), count, items, timeline),
+            1 => learn(&train, &train, (shape, config, products), (&sets, &labels), count, items, timeline),
+            _ => learn(&encode, &train, (shape, config, products), (&sets, &labels), count, items, timeline),
         }
     };
     let timeline = args.timeline(gpu)?;
@@ -60,12 +61,10 @@ fn main() -> Result<()> {
 }
 
 /// Trains a new model, and returns how long it took and the weights.
-#[expect(clippy::too_many_arguments, reason = "the closure above names them once")]
 fn learn<A: LiveBrand, B: LiveBrand>(
     encode: &Stream<A>,
     train: &Stream<B>,
-    shape: EncoderConfig,
-    config: Config,
+    (shape, config, products): (EncoderConfig, Config, Products),
     (sets, labels): (&[Vec<f32>], &[i32]),
     slots: usize,
     items: usize,
@@ -73,6 +72,8 @@ fn learn<A: LiveBrand, B: LiveBrand>(
 ) -> Result<(std::time::Duration, Tensors)> {
     let mut encoder = ImageEncoder::<_, bf16>::new(encode, shape, 1)?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 2)?;
+    encoder.set_products(products);
+    model.set_products(products);
     let mut slots = (0..slots).map(|_| Encoded::new(&encoder, labels.len())).collect::<Result<VecDeque<_>>>()?;
     let sets = sets.iter().map(|set| encode.upload_blocking(set)).collect::<thalweg::Result<Vec<_>>>()?;
     let labels = encode.upload_blocking(labels)?;

@@ -26,6 +26,7 @@ fn main() -> Result<()> {
     let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(gpu, ([16, 256, 512, 8, 6], 50), ([2, 16, 16, 2, 2], 3));
+    let (sequences, steps) = (args.batch(sequences * PARTS).div_ceil(PARTS), args.steps(steps));
     let config = Config { width, heads, depth, ..Config::default() };
 
     let rows = sequences * tokens;
@@ -55,11 +56,13 @@ fn main() -> Result<()> {
     }
     let work = (&batches[..], steps);
     let mut model = TokenTransformer::new(&train, config, 1)?;
+    model.set_products(args.products(gpu)?);
     run(&train, &mut model, 1, (&batches, 1), &Timeline::off())?; // the first step makes the memory
     let serial = support::timed(|| run(&train, &mut model, 1, work, &Timeline::off()))?;
 
     let timeline = args.timeline(gpu)?;
     let mut model = TokenTransformer::new(&train, config, 1)?;
+    model.set_products(args.products(gpu)?);
     run(&forward, &mut model, 3, (&batches, 1), &Timeline::off())?;
     let overlapped = support::timed(|| run(&forward, &mut model, 3, work, &timeline))?;
     println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");

@@ -43,6 +43,7 @@ fn main() -> Result<()> {
     let (upload, textures, train) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?, gpu.stream::<Train>()?);
     let (images, size, items, width, depth) =
         support::sized(gpu, (16, [1080, 1920], 60, 128, 2), (2, [64, 96], 6, 16, 1));
+    let (images, items) = (args.batch(images), args.steps(items));
     let config = Config { inputs: PLANES, width, heads: 2, depth, ..Config::default() };
     let shape = Shape { images, size, items, config };
     let params = support::sized(

@@ -43,6 +43,7 @@ fn main() -> Result<()> {
     let gpu = support::device()?;
     let ([size, patch, width, heads, depth, text_depth], [vocabulary, count, requests]) =
         support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 16, 40]), ([32, 8, 16, 2, 2, 1], [50, 5, 8]));
+    let (count, requests) = (args.batch(count), args.steps(requests));
     let config = VisionLanguageConfig {
         inputs: 3 * patch * patch,
         width,
@@ -52,7 +53,7 @@ fn main() -> Result<()> {
         text_heads: heads,
         text_depth,
         vocabulary,
-        places: 64,
+        places: 64.max(count + 2),
         eps: 1e-5,
         gelu: Gelu::Tanh,
     };

@@ -12,6 +12,7 @@ use thalweg_kernels::train::{
 use crate::layers::{Gradients, Target, Weights};
 use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
+use crate::products::{Multiplier, MultiplierOn, Products};
 
 /// The form of GELU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +73,7 @@ pub(crate) struct Activations<E: Precision> {
     activated: Vec<DeviceBuffer<E>>,
     /// The norm of the last residual stream.
     features: DeviceBuffer<f32>,
+    by: Multiplier,
 }
 
 /// Room for the gradients of activations.
@@ -86,11 +88,18 @@ pub(crate) struct Scratch<E: Precision> {
     attended: DeviceBuffer<E>,
     deltas: DeviceBuffer<f32>,
     pub(crate) parts: DeviceBuffer<f32>,
+    pub(crate) by: Multiplier,
 }
 
 impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
     /// Makes room for `rows` rows. `learns` says whether a gradient is needed.
-    pub(crate) fn new(s: &Stream<S>, shape: Shape, rows: usize, learns: bool) -> thalweg::Result<Self> {
+    pub(crate) fn new(
+        s: &Stream<S>,
+        products: Products,
+        shape: Shape,
+        rows: usize,
+        learns: bool,
+    ) -> thalweg::Result<Self> {
         let Shape { width, heads, .. } = shape;
         let depth = if learns { shape.depth } else { shape.depth.min(1) };
         macro_rules! each {
@@ -110,21 +119,49 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
             hidden: each!(depth, 4 * width),
             activated: each!(depth, 4 * width),
             features: s.alloc(rows * width)?,
+            by: MultiplierOn::new(s, products)?,
         })
     }
 
     /// Makes room for `rows` new rows, of which no gradient is needed: the blocks use the same buffers in
     /// turn. Each block keeps queries, keys and values of `all` rows, which are those that the new ones see
     /// and themselves.
-    pub(crate) fn cached(s: &Stream<S>, shape: Shape, rows: usize, all: usize) -> thalweg::Result<Self> {
+    pub(crate) fn cached(
+        s: &Stream<S>,
+        products: Products,
+        shape: Shape,
+        rows: usize,
+        all: usize,
+    ) -> thalweg::Result<Self> {
         let depth = shape.depth;
-        let mut room = Self::new(s, shape, rows, false)?;
+        let mut room = Self::new(s, products, shape, rows, false)?;
         room.qkv = (0..depth).map(|_| s.alloc(3 * all * shape.width)).collect::<Result<_, _>>()?;
         Ok(room)
     }
 }
 
 impl<S: Brand, E: Precision> ActivationsOn<S, E> {
+    /// Returns what multiplies on the way forward.
+    pub(crate) fn by(&mut self) -> &mut MultiplierOn<S> {
+        &mut self.by
+    }
+
+    /// Returns where the rows that enter the blocks go, and what multiplies.
+    pub(crate) fn input_by(
+        &mut self,
+        elements: usize,
+    ) -> thalweg::Result<(&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>)> {
+        Ok((self.x[0].slice_mut(..elements)?, &mut self.by))
+    }
+
+    /// Returns the rows behind the last norm, and what multiplies.
+    pub(crate) fn features_by(
+        &mut self,
+        elements: usize,
+    ) -> thalweg::Result<(&DeviceSlice<S, f32>, &mut MultiplierOn<S>)> {
+        Ok((self.features.slice(..elements)?, &mut self.by))
+    }
+
     /// Returns where the rows that enter the blocks go.
     pub(crate) fn input(&mut self, elements: usize) -> thalweg::Result<&mut DeviceSlice<S, f32>> {
         Ok(self.x[0].slice_mut(..elements)?)
@@ -138,7 +175,13 @@ impl<S: Brand, E: Precision> ActivationsOn<S, E> {
 
 impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
     /// Makes room for `rows` rows. The widest matrix whose columns are summed has `widest` columns.
-    pub(crate) fn new(s: &Stream<S>, shape: Shape, rows: usize, widest: usize) -> thalweg::Result<Self> {
+    pub(crate) fn new(
+        s: &Stream<S>,
+        products: Products,
+        shape: Shape,
+        rows: usize,
+        widest: usize,
+    ) -> thalweg::Result<Self> {
         let Shape { width, heads, .. } = shape;
         Ok(Self {
             dx: s.alloc(rows * width)?,
@@ -149,6 +192,7 @@ impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
             attended: s.alloc(rows * width)?,
             deltas: s.alloc(rows * heads)?,
             parts: s.alloc(2 * GROUPS * widest.max(4 * width))?,
+            by: MultiplierOn::new(s, products)?,
         })
     }
 }
@@ -216,7 +260,7 @@ impl Blocks {
             block.norm1.forward(s, w, (rows, eps), x, a.stats[2 * k].slice_mut(..2 * rows)?, normed)?;
             let kv = place % a.qkv.len();
             let qkv = a.qkv[kv].slice_mut(..3 * all)?;
-            block.qkv.forward(s, w, rows, normed, qkv.slice_mut(3 * (all - n)..)?)?;
+            block.qkv.forward(s, w, rows, normed, (qkv.slice_mut(3 * (all - n)..)?, &mut a.by))?;
             let out = a.attended[k].slice_mut(..n)?;
             attention(
                 s,
@@ -235,14 +279,14 @@ impl Blocks {
                 },
             )?;
             let mid = a.mid[k].slice_mut(..n)?;
-            block.proj.wide(s, w, rows, out, Some(x), mid)?;
+            block.proj.wide(s, w, rows, out, Some(x), (mid, &mut a.by))?;
             let normed = a.normed2[k].slice_mut(..n)?;
             block.norm2.forward(s, w, (rows, eps), mid, a.stats[2 * k + 1].slice_mut(..2 * rows)?, normed)?;
             let hidden = a.hidden[k].slice_mut(..4 * n)?;
-            block.fc1.forward(s, w, rows, normed, hidden)?;
+            block.fc1.forward(s, w, rows, normed, (hidden, &mut a.by))?;
             let activated = a.activated[k].slice_mut(..4 * n)?;
             gelu(s, form == Gelu::Erf, hidden, activated)?;
-            block.fc2.wide(s, w, rows, activated, Some(mid), next)?;
+            block.fc2.wide(s, w, rows, activated, Some(mid), (next, &mut a.by))?;
         }
         let last = if kept < depth { depth % 2 } else { depth };
         let stats = a.stats[2 * kept].slice_mut(..2 * rows)?;
@@ -263,7 +307,7 @@ impl Blocks {
         let &Shape { width, heads, depth, gelu: form, .. } = &self.shape;
         let &Sequences { rows, prefix, cu_seqlens } = batch;
         let n = rows * width;
-        let mut g = Gradients { to, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to, parts: &mut scratch.parts, by: &mut scratch.by, add };
         let (dx, dn) = (scratch.dx.slice_mut(..n)?, scratch.dn.slice_mut(..n)?);
         let stats = |k: usize| a.stats[k].slice(..2 * rows);
         self.norm.backward(s, w, rows, [dn, a.x[depth].slice(..n)?, stats(2 * depth)?], &mut g, (false, dx))?;
@@ -271,17 +315,17 @@ impl Blocks {
             let dy = E::rounded(s, dx, &mut scratch.operand)?;
             block.fc2.weight_gradient(s, rows, a.activated[k].slice(..4 * n)?, dy, &mut g)?;
             let hidden = scratch.hidden.slice_mut(..4 * n)?;
-            block.fc2.input_gradient(s, w, rows, dy, hidden)?;
+            block.fc2.input_gradient(s, w, rows, dy, (hidden, &mut *g.by))?;
             gelu_backward(s, form == Gelu::Erf, a.hidden[k].slice(..4 * n)?, hidden)?;
             block.fc1.weight_gradient(s, rows, a.normed2[k].slice(..n)?, hidden, &mut g)?;
-            block.fc1.wide_input_gradient(s, w, rows, hidden, dn)?;
+            block.fc1.wide_input_gradient(s, w, rows, hidden, (dn, &mut *g.by))?;
             block.norm2.backward(s, w, rows, [dn, a.mid[k].slice(..n)?, stats(2 * k + 1)?], &mut g, (true, dx))?;
 
             let dy = E::rounded(s, dx, &mut scratch.operand)?;
             let out = a.attended[k].slice(..n)?;
             block.proj.weight_gradient(s, rows, out, dy, &mut g)?;
             let dout = scratch.attended.slice_mut(..n)?;
-            block.proj.input_gradient(s, w, rows, dy, dout)?;
+            block.proj.input_gradient(s, w, rows, dy, (dout, &mut *g.by))?;
             let dqkv = scratch.dqkv.slice_mut(..3 * n)?;
             attention_backward(
                 s,
@@ -299,7 +343,7 @@ impl Blocks {
                 },
             )?;
             block.qkv.weight_gradient(s, rows, a.normed1[k].slice(..n)?, dqkv, &mut g)?;
-            block.qkv.wide_input_gradient(s, w, rows, dqkv, dn)?;
+            block.qkv.wide_input_gradient(s, w, rows, dqkv, (dn, &mut *g.by))?;
             block.norm1.backward(s, w, rows, [dn, a.x[k].slice(..n)?, stats(2 * k)?], &mut g, (true, dx))?;
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::layers::{Parameters, ParametersOn, Weights};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
 use crate::precision::Precision;
+use crate::products::Products;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
@@ -143,7 +144,7 @@ struct Pass<E: Precision> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    fn new(s: &Stream<S>, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
+    fn new(s: &Stream<S>, products: Products, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
         let &EncoderConfig { width, classes, .. } = config;
         let rows = images * config.rows();
         let mut cu_seqlens = s.alloc(images + 1)?;
@@ -153,7 +154,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             patches: s.alloc(images * config.pixels())?,
             embedded: s.alloc(images * config.patches() * width)?,
             cu_seqlens,
-            activations: ActivationsOn::new(s, config.shape(), rows, false)?,
+            activations: ActivationsOn::new(s, products, config.shape(), rows, false)?,
             pooled: s.alloc(images * width)?,
             operand: s.alloc(images * width * E::ROOM)?,
             logits: s.alloc(images * classes)?,
@@ -184,6 +185,7 @@ pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     pixels: On<S, DeviceBuffer<f32>>,
     /// The work on as many images.
     graphs: Repeated<usize, Whole<E>>,
+    products: Products,
 }
 
 /// All memory of a batch.
@@ -246,6 +248,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
             pass: None,
             pixels: stream.alloc(0)?,
             graphs: Repeated::default(),
+            products: Products::default(),
         })
     }
 
@@ -267,11 +270,18 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         self.graphs.enable(enabled);
     }
 
+    /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.
+    pub fn set_products(&mut self, products: Products) {
+        self.products = products;
+        self.graphs.clear();
+        self.pass = None; // it has the workspace
+    }
+
     fn room(&mut self, images: usize) -> Result<()> {
         if self.pass.as_ref().is_none_or(|pass| pass.room < images) {
             self.graphs.clear();
             self.pass = None; // its memory is free before the new one is allocated
-            self.pass = Some(PassOn::new(&self.stream, &self.model.config, images)?);
+            self.pass = Some(PassOn::new(&self.stream, self.products, &self.model.config, images)?);
         }
         Ok(())
     }
@@ -359,7 +369,7 @@ impl Model {
         let (rows, count) = (images * config.rows(), images * config.patches());
         let cut = pass.patches.slice(..images * config.pixels())?;
         let embedded = pass.embedded.slice_mut(..count * width)?;
-        self.proj.wide(s, w, count, cut, None, embedded)?;
+        self.proj.wide(s, w, count, cut, None, (embedded, pass.activations.by()))?;
         let (class, position) = (w.wide.slice(self.class.clone())?, w.wide.slice(self.position.clone())?);
         let [n, p, k, c] = [images, config.patches(), usize::from(class_token), width].map(|extent| extent as u32);
         positions(s, n, p, k, c, embedded, class, position, pass.activations.input(rows * width)?)?;
@@ -383,6 +393,7 @@ impl Model {
         let first = self.config.pool == Pool::Class;
         pool(s, rows as u32, width as u32, images as u32, first, cu_seqlens, features, pooled)?;
         let pooled = E::rounded(s, pooled, &mut pass.operand)?;
-        head.wide(s, w, images, pooled, None, pass.logits.slice_mut(..images * head.outputs)?)
+        let logits = pass.logits.slice_mut(..images * head.outputs)?;
+        head.wide(s, w, images, pooled, None, (logits, pass.activations.by()))
     }
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
 use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
+use crate::products::MultiplierOn;
 
 /// The memory of a model's flat weights, and of the operands that they are rounded to.
 #[derive(Debug, Resource)]
@@ -83,9 +84,10 @@ impl<S: Brand> Target<S> for On<S, DeviceBuffer<f32>> {
 }
 
 /// The gradients of a model, and room for partial sums.
-pub(crate) struct Gradients<'a, S> {
+pub(crate) struct Gradients<'a, S: Brand> {
     pub(crate) to: &'a mut dyn Target<S>,
     pub(crate) parts: &'a mut DeviceSlice<S, f32>,
+    pub(crate) by: &'a mut MultiplierOn<S>,
     /// Whether new gradients are added to the old ones.
     pub(crate) add: bool,
 }
@@ -112,14 +114,14 @@ impl Embedding {
         rows: usize,
         [tokens, position]: [&DeviceSlice<S, f32>; 2],
         operands: &mut DeviceSlice<S, E>,
-        x: &mut DeviceSlice<S, f32>,
+        (x, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
         let width = self.embed.outputs;
         let tokens = E::rounded(s, tokens, operands)?;
-        self.embed.wide(s, w, rows, tokens, None, x)?;
+        self.embed.wide(s, w, rows, tokens, None, (x, by))?;
         let weight = Matrix::new(w.wide.slice(self.position.clone())?, width, 2).transposed();
         let epilogue = Epilogue { accumulate: true, ..Default::default() };
-        matmul(s, 1, Matrix::new(position, rows, 2), weight, &epilogue, MatrixMut::new(x, rows, width))
+        by.matmul(s, Matrix::new(position, rows, 2), weight, &epilogue, MatrixMut::new(x, rows, width))
     }
 }
 
@@ -136,7 +138,7 @@ impl Linear {
         rows: usize,
         x: &DeviceSlice<S, E>,
         residual: Option<&DeviceSlice<S, f32>>,
-        y: &mut DeviceSlice<S, f32>,
+        (y, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
         let epilogue = Epilogue {
             bias: Some(w.wide.slice(self.bias.clone())?),
@@ -144,7 +146,7 @@ impl Linear {
             ..Default::default()
         };
         let x = Matrix::new(x, rows, self.inputs);
-        E::wide(s, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
+        E::wide(s, by, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
     }
 
     /// Computes `y = x W^T + b`, where `y` is an operand.
@@ -154,11 +156,11 @@ impl Linear {
         w: Weights<'_, S, E>,
         rows: usize,
         x: &DeviceSlice<S, E>,
-        y: &mut DeviceSlice<S, E>,
+        (y, by): (&mut DeviceSlice<S, E>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
         let epilogue = Epilogue { bias: Some(w.operands.slice(self.bias.clone())?), ..Default::default() };
         let x = Matrix::new(x, rows, self.inputs);
-        matmul(s, 1, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
+        by.matmul(s, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
     }
 
     /// Computes the gradients of W and b from that of the result, `dy`.
@@ -172,7 +174,8 @@ impl Linear {
     ) -> thalweg::Result<()> {
         let dw = MatrixMut::new(g.to.at(&self.weight)?, self.outputs, self.inputs);
         let epilogue = Epilogue { accumulate: g.add, ..Default::default() };
-        E::wide(s, Matrix::new(dy, rows, self.outputs).transposed(), Matrix::new(x, rows, self.inputs), &epilogue, dw)?;
+        let (dy_t, x) = (Matrix::new(dy, rows, self.outputs).transposed(), Matrix::new(x, rows, self.inputs));
+        E::wide(s, g.by, dy_t, x, &epilogue, dw)?;
         columns(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.to.at(&self.bias)?)?;
         g.to.done(&self.bias)?;
         g.to.done(&self.weight)
@@ -185,10 +188,10 @@ impl Linear {
         w: Weights<'_, S, E>,
         rows: usize,
         dy: &DeviceSlice<S, E>,
-        dx: &mut DeviceSlice<S, E>,
+        (dx, by): (&mut DeviceSlice<S, E>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
         let dy = Matrix::new(dy, rows, self.outputs);
-        matmul(s, 1, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
+        by.matmul(s, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
     }
 
     /// Computes the gradient of `x` in `f32`.
@@ -198,10 +201,10 @@ impl Linear {
         w: Weights<'_, S, E>,
         rows: usize,
         dy: &DeviceSlice<S, E>,
-        dx: &mut DeviceSlice<S, f32>,
+        (dx, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
         let dy = Matrix::new(dy, rows, self.outputs);
-        E::wide(s, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
+        E::wide(s, by, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
     }
 }
 

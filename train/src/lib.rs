@@ -20,6 +20,7 @@
 //! | `optimiser` | [`AdamW`], [`Schedule`] |
 //! | `layout` | [`Layout`]: where the weights lie in a flat buffer |
 //! | `precision` | [`Precision`]: `f32` or `bf16` |
+//! | `products` | [`Products`]: what multiplies matrices, thalweg's kernels or cuBLASLt |
 //! | `repeated` | work whose shapes repeat, as captured graphs |
 //! | `tensors` | [`Tensors`]: safetensors files |
 //! | `error` | [`Error`] |
@@ -35,6 +36,7 @@ mod model;
 mod optimiser;
 pub mod overlap;
 mod precision;
+mod products;
 mod repeated;
 mod tensors;
 mod transformer;
@@ -47,6 +49,7 @@ pub use layout::{Layout, Place};
 pub use model::{Batch, Config, DeviceBatch, Pool};
 pub use optimiser::{AdamW, Schedule};
 pub use precision::Precision;
+pub use products::Products;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
 pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};

@@ -1,7 +1,7 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Plain, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::layers::{Embedding, Gradients, Target, Weights};
 use crate::layout::{Layout, Linear};
 use crate::precision::Precision;
+use crate::products::Products;
 use crate::tensors::Tensors;
 
 /// How the rows of a sequence become one.
@@ -277,7 +278,7 @@ impl<S> DeviceBatch<'_, S> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    pub(crate) fn new(s: &Stream<S>, config: &Config, extent: Extent) -> thalweg::Result<Self> {
+    pub(crate) fn new(s: &Stream<S>, products: Products, config: &Config, extent: Extent) -> thalweg::Result<Self> {
         let Extent { rows, sequences, .. } = extent;
         let &Config { inputs, width, classes, .. } = config;
         Ok(Self {
@@ -286,7 +287,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             position: s.alloc(2 * rows)?,
             cu_seqlens: s.alloc(sequences + 1)?,
             labels: s.alloc(sequences)?,
-            activations: ActivationsOn::new(s, config.shape(), rows, true)?,
+            activations: ActivationsOn::new(s, products, config.shape(), rows, true)?,
             pooled: s.alloc(sequences * width)?,
             pooled_operand: s.alloc(sequences * width * E::ROOM)?,
             logits: s.alloc(sequences * classes)?,
@@ -371,9 +372,10 @@ impl Model {
     pub(crate) fn scratch<S: LiveBrand, E: Precision>(
         &self,
         s: &Stream<S>,
+        products: Products,
         rows: usize,
     ) -> thalweg::Result<ScratchOn<S, E>> {
-        ScratchOn::new(s, self.config.shape(), rows, self.config.classes)
+        ScratchOn::new(s, products, self.config.shape(), rows, self.config.classes)
     }
 
     fn first(&self) -> bool {
@@ -391,7 +393,7 @@ impl Model {
         let Extent { rows, sequences, .. } = pass.extent;
         let n = rows * width;
         let inputs = [pass.tokens.slice(..rows * inputs)?, pass.position.slice(..2 * rows)?];
-        self.embedding.forward(s, w, rows, inputs, &mut pass.operands, pass.activations.input(n)?)?;
+        self.embedding.forward(s, w, rows, inputs, &mut pass.operands, pass.activations.input_by(n)?)?;
 
         let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
         let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
@@ -400,7 +402,8 @@ impl Model {
         let features = pass.activations.features(n)?;
         pool(s, rows as u32, width as u32, sequences as u32, self.first(), cu_seqlens, features, pooled)?;
         let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
-        self.head.wide(s, w, sequences, pooled, None, pass.logits.slice_mut(..sequences * classes)?)
+        let logits = pass.logits.slice_mut(..sequences * classes)?;
+        self.head.wide(s, w, sequences, pooled, None, (logits, pass.activations.by()))
     }
 
     /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences is
@@ -441,10 +444,10 @@ impl Model {
         let dlogits = pass.dlogits.slice(..sequences * classes)?;
         let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;
         let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
-        let mut g = Gradients { to: &mut *to, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to: &mut *to, parts: &mut scratch.parts, by: &mut scratch.by, add };
         self.head.weight_gradient(s, sequences, pooled, dlogits, &mut g)?;
         let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
-        self.head.wide_input_gradient(s, w, sequences, dlogits, dpooled)?;
+        self.head.wide_input_gradient(s, w, sequences, dlogits, (dpooled, &mut *g.by))?;
         let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
         let [r, c, b] = [rows, width, sequences].map(|extent| extent as u32);
         pool_backward(s, r, c, b, self.first(), cu_seqlens, dpooled, scratch.features(n)?)?;
@@ -454,12 +457,12 @@ impl Model {
         let dx = scratch.dx.slice(..n)?;
         let dy = E::rounded(s, dx, &mut scratch.operand)?;
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
-        let mut g = Gradients { to, parts: &mut scratch.parts, add };
+        let mut g = Gradients { to, parts: &mut scratch.parts, by: &mut scratch.by, add };
         self.embedding.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
         let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
         let epilogue = Epilogue { accumulate: add, ..Default::default() };
         let dw = MatrixMut::new(g.to.at(&self.embedding.position)?, width, 2);
-        matmul(s, 1, Matrix::new(dx, rows, width).transposed(), place, &epilogue, dw)?;
+        g.by.matmul(s, Matrix::new(dx, rows, width).transposed(), place, &epilogue, dw)?;
         g.to.done(&self.embedding.position)
     }
 }

@@ -2,8 +2,10 @@
 
 use thalweg::simt::bf16;
 use thalweg::{Brand, DeviceSlice, Plain, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, matmul};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand};
 use thalweg_kernels::train::{Number, round};
+
+use crate::products::MultiplierOn;
 
 /// The type of the operands of matrix products and attention, and of activations: `f32`, or [`bf16`].
 ///
@@ -18,6 +20,7 @@ pub trait Precision: Operand + Number + Plain + std::fmt::Debug {
     #[doc(hidden)]
     fn wide<S: Brand>(
         s: &Stream<S>,
+        by: &mut MultiplierOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,
@@ -42,12 +45,13 @@ impl Precision for f32 {
 
     fn wide<S: Brand>(
         s: &Stream<S>,
+        by: &mut MultiplierOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,
         c: MatrixMut<'_, S, f32>,
     ) -> thalweg::Result<()> {
-        matmul(s, 1, a, b, epilogue, c)
+        by.matmul(s, a, b, epilogue, c)
     }
     fn rounded<'a, S: Brand>(
         _: &Stream<S>,
@@ -66,12 +70,13 @@ impl Precision for bf16 {
 
     fn wide<S: Brand>(
         s: &Stream<S>,
+        by: &mut MultiplierOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,
         c: MatrixMut<'_, S, f32>,
     ) -> thalweg::Result<()> {
-        matmul(s, 1, a, b, epilogue, c)
+        by.matmul(s, a, b, epilogue, c)
     }
     fn rounded<'a, S: Brand>(
         s: &Stream<S>,

@@ -12,6 +12,7 @@ use crate::layout::Layout;
 use crate::model::{Batch, Config, DeviceBatch, Extent, Model, Pass, PassOn};
 use crate::optimiser::{AdamW, Moments, MomentsOn};
 use crate::precision::Precision;
+use crate::products::Products;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
@@ -59,6 +60,7 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     pub(crate) pass: Option<PassOn<S, E>>,
     pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
     graphs: Repeated<Shape, Whole<E>>,
+    pub(crate) products: Products,
     /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their room.
     pub(crate) passes: (Extent, VecDeque<Event<Pass<E>>>),
 }
@@ -183,6 +185,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             pass: None,
             scratch: None,
             graphs: Repeated::default(),
+            products: Products::default(),
             passes: (Extent::default(), VecDeque::new()),
             model,
         })
@@ -198,6 +201,14 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// same, bit for bit.
     pub fn enable_graphs(&mut self, enabled: bool) {
         self.graphs.enable(enabled);
+    }
+
+    /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.
+    pub fn set_products(&mut self, products: Products) {
+        self.products = products;
+        self.graphs.clear();
+        (self.pass, self.scratch) = (None, None); // they have the workspace
+        self.passes.1.clear();
     }
 
     /// Returns the number of shapes whose step is a graph. The eight that were used last are kept.
@@ -298,13 +309,13 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
 
     /// Makes room for a batch, and if it `learns` for gradients.
     pub(crate) fn make_room(&mut self, extent: Extent, learns: bool) -> Result<()> {
-        let Self { stream: s, model, pass, .. } = self;
+        let Self { stream: s, model, pass, products, .. } = self;
         let before = pass.as_ref().map(PassOn::room);
         if before.is_none_or(|room| !extent.fits(room)) {
             self.graphs.clear();
             // As much as before at least: batches of many rows and batches of many sequences may take turns.
             *pass = None; // its memory is free before the new one is allocated
-            *pass = Some(PassOn::new(s, &model.config, before.map_or(extent, |room| extent.or(room)))?);
+            *pass = Some(PassOn::new(s, *products, &model.config, before.map_or(extent, |room| extent.or(room)))?);
         }
         if learns { self.make_scratch(extent.rows) } else { Ok(()) }
     }
@@ -314,7 +325,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         if self.scratch.as_ref().is_none_or(|(room, _)| *room < rows) {
             self.graphs.clear();
             self.scratch = None;
-            self.scratch = Some((rows, self.model.scratch(&self.stream, rows)?));
+            self.scratch = Some((rows, self.model.scratch(&self.stream, self.products, rows)?));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::layers::{Embedding, ParametersOn, Weights};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
 use crate::precision::Precision;
+use crate::products::Products;
 use crate::tensors::Tensors;
 
 /// How many tokens [`VisionLanguage::generate`] enqueues before it looks for the end of the text.
@@ -233,7 +234,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
                 EncodingOn {
                     operands: s.alloc(rows * inputs * E::ROOM)?,
                     cu_seqlens: s.alloc(2)?,
-                    activations: ActivationsOn::cached(s, self.config.encoder(), rows, rows)?,
+                    activations: ActivationsOn::cached(s, Products::default(), self.config.encoder(), rows, rows)?,
                     features: s.alloc(rows * width * E::ROOM)?,
                     room: rows,
                 }
@@ -241,13 +242,13 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         };
         let (encoding, w) = (self.encoding.insert(encoding), self.weights.weights());
         upload(s, &[0, rows as i32], &mut encoding.cu_seqlens)?;
-        let x = encoding.activations.input(rows * width)?;
+        let x = encoding.activations.input_by(rows * width)?;
         self.model.embedding.forward(s, w, rows, [tokens, position], &mut encoding.operands, x)?;
         let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens: &encoding.cu_seqlens };
         self.model.blocks.forward(s, w, &batch, &mut encoding.activations)?;
-        let features = encoding.activations.features(rows * width)?;
+        let (features, by) = encoding.activations.features_by(rows * width)?;
         let features = E::rounded(s, features, &mut encoding.features)?;
-        Ok(self.model.projector.wide(s, w, rows, features, None, image)?)
+        Ok(self.model.projector.wide(s, w, rows, features, None, (image, by))?)
     }
 }
 
@@ -371,7 +372,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
                 let mut ends = s.alloc(2 * (all + 1))?;
                 upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
                 DecodingOn {
-                    activations: ActivationsOn::cached(s, self.config.decoder(), all, all)?,
+                    activations: ActivationsOn::cached(s, Products::default(), self.config.decoder(), all, all)?,
                     prompt: s.alloc(places)?,
                     ends,
                     rows: s.alloc(places * width * E::ROOM)?,
@@ -418,11 +419,12 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         let VisionLanguageConfig { text_width: width, vocabulary, .. } = self.config;
         let (s, w) = (&self.stream, self.weights.weights());
         let decoding = self.decoding.as_mut().expect("`begin` has made it");
-        let features = decoding.activations.features((first + count) * width)?.slice(first * width..)?;
+        let (features, by) = decoding.activations.features_by((first + count) * width)?;
+        let features = features.slice(first * width..)?;
         let features = Matrix::new(E::rounded(s, features, &mut decoding.rows)?, count, width);
         let table = Matrix::new(w.operands.slice(self.model.token.clone())?, vocabulary, width).transposed();
         let logits = MatrixMut::new(decoding.logits.slice_mut(..count * vocabulary)?, count, vocabulary);
-        Ok(E::wide(s, features, table, &Epilogue::default(), logits)?)
+        Ok(E::wide(s, by, features, table, &Epilogue::default(), logits)?)
     }
 }
 

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use support::{Sample, bits, devices, distance, numbers};
+use support::{Sample, bits, devices, distance, numbers, products};
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device, PerThread, Stream, stream_tags};
-use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Precision, Schedule, Tensors, TokenTransformer};
+use thalweg_train::{
+    AdamW, Batch, Config, DeviceBatch, Error, Precision, Products, Schedule, Tensors, TokenTransformer,
+};
 
 stream_tags!(Train);
 
@@ -145,10 +147,11 @@ fn a_broken_file_is_an_error_that_names_it() {
 /// in turn.
 #[test]
 fn steps_as_graphs_have_the_same_bits() {
-    fn run<E: Precision>(device: Device, graphs: bool) -> Vec<(String, Vec<u32>)> {
+    fn run<E: Precision>(device: Device, by: Products, graphs: bool) -> Vec<(String, Vec<u32>)> {
         AnyStream::new(device).unwrap().enter(|s| {
             let mut model = TokenTransformer::<_, E>::new(s, CONFIG, 9).unwrap();
             *model.optimiser_mut() = optimiser();
+            model.set_products(by);
             model.enable_graphs(graphs);
             let samples =
                 [Sample::new(CONFIG.inputs, CONFIG.classes, 6, 1), Sample::new(CONFIG.inputs, CONFIG.classes, 3, 2)];
@@ -164,8 +167,10 @@ fn steps_as_graphs_have_the_same_bits() {
         })
     }
     for &device in devices() {
-        assert!(run::<f32>(device, true) == run::<f32>(device, false), "{device}");
-        assert!(run::<bf16>(device, true) == run::<bf16>(device, false), "{device}");
+        for by in products(device) {
+            assert!(run::<f32>(device, by, true) == run::<f32>(device, by, false), "{device}");
+            assert!(run::<bf16>(device, by, true) == run::<bf16>(device, by, false), "{device}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Times the overlap patterns of training beside their serial forms.
 //!
 //! ```text
-//! cargo bench -p thalweg-train --bench overlap [-- NAME...] [--batch 8,32,128]
+//! cargo bench -p thalweg-train --bench overlap [-- NAME...] [--batch 8,32,128] [--cublaslt]
 //! ```
 //!
 //! - `encoder_decoder`: a frozen encoder of the shape of ViT-B (bf16, 224 x 224) and a model of 4 blocks.
@@ -26,7 +26,7 @@ use std::time::Instant;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder, micro_batches};
-use thalweg_train::{Batch, Config, EncoderConfig, Gelu, ImageEncoder, Pool, Result, TokenTransformer};
+use thalweg_train::{Batch, Config, EncoderConfig, Gelu, ImageEncoder, Pool, Products, Result, TokenTransformer};
 
 stream_tags!(First, Second, Third);
 
@@ -48,6 +48,7 @@ fn rate(steps: usize, mut run: impl FnMut(usize) -> Result<()>) -> Result<f64> {
 
 /// The shapes of a benchmark.
 struct Shapes {
+    products: Products,
     encoder: EncoderConfig,
     head: Config,
     deep: Config,
@@ -66,6 +67,8 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand>(
 ) -> Result<Vec<Vec<f64>>> {
     let mut encoder = ImageEncoder::<_, bf16>::new(first, shapes.encoder, 1)?;
     let mut model = TokenTransformer::<_, bf16>::new(second, shapes.head, 2)?;
+    encoder.set_products(shapes.products);
+    model.set_products(shapes.products);
     let size = shapes.encoder.size;
     let mut measure = |images: usize, graphs| {
         encoder.enable_graphs(graphs);
@@ -97,6 +100,7 @@ fn accumulate<A: LiveBrand, B: LiveBrand>(
     slots: usize,
 ) -> Result<Vec<f64>> {
     let mut model = TokenTransformer::<_, bf16>::new(second, shapes.deep, 2)?;
+    model.set_products(shapes.products);
     let mut measure = |sequences: usize| {
         let part = sequences.div_ceil(4);
         let rows = part * shapes.tokens;
@@ -129,7 +133,9 @@ fn main() -> Result<()> {
     let (first, second) = (device.stream::<First>()?, device.stream::<Second>()?);
     let ([size, patch, width, heads, depth], steps) =
         support::sized(device, ([224, 16, 768, 12, 12], 24), ([32, 8, 16, 2, 2], 3));
+    let cublaslt = given.iter().any(|word| word == "--cublaslt");
     let shapes = Shapes {
+        products: if cublaslt { Products::cublaslt(device)? } else { Products::default() },
         encoder: EncoderConfig {
             size,
             patch,

@@ -6,28 +6,68 @@ use std::process::exit;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, DeviceKind, Timeline};
-use thalweg_train::{Result, Tensors};
+use thalweg_train::{Products, Result, Tensors};
 
 /// The command line of an example.
 pub struct Arguments {
     timeline: Option<PathBuf>,
+    batch: Option<usize>,
+    steps: Option<usize>,
+    cublaslt: bool,
 }
+
+/// The options that all examples of overlap have.
+const OPTIONS: &str = "\
+  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt
+  --batch N        the images or sequences of a step; of vlm_pipeline the tokens of a text
+  --steps N        the steps, or the requests
+  --cublaslt       have cuBLASLt compute the products (with the feature `cublaslt`)";
 
 impl Arguments {
     /// Reads the command line. `--help` prints `purpose` and ends the program.
     pub fn parse(purpose: &str) -> Self {
-        let mut timeline = None;
+        let mut given = Self { timeline: None, batch: None, steps: None, cublaslt: false };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
+            let mut value = || {
+                arguments.next().unwrap_or_else(|| {
+                    println!("{argument} needs a value");
+                    exit(2)
+                })
+            };
+            let number = |text: String| {
+                text.parse().ok().filter(|&n: &usize| n > 0).unwrap_or_else(|| {
+                    println!("{text} is no number above 0");
+                    exit(2)
+                })
+            };
             match argument.as_str() {
-                "--timeline" => timeline = arguments.next().map(PathBuf::from),
+                "--timeline" => given.timeline = Some(value().into()),
+                "--batch" => given.batch = Some(number(value())),
+                "--steps" => given.steps = Some(number(value())),
+                "--cublaslt" => given.cublaslt = true,
                 other => {
-                    println!("{purpose}\n\n  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt");
+                    println!("{purpose}\n\n{OPTIONS}");
                     exit(if other == "--help" || other == "-h" { 0 } else { 2 })
                 }
             }
         }
-        Self { timeline }
+        given
+    }
+
+    /// Returns the size of a batch: that of `--batch`, or else `default`.
+    pub fn batch(&self, default: usize) -> usize {
+        self.batch.unwrap_or(default)
+    }
+
+    /// Returns the number of steps: that of `--steps`, or else `default`.
+    pub fn steps(&self, default: usize) -> usize {
+        self.steps.unwrap_or(default)
+    }
+
+    /// Returns what computes the products of the models.
+    pub fn products(&self, device: Device) -> Result<Products> {
+        if self.cublaslt { Products::cublaslt(device) } else { Ok(Products::default()) }
     }
 
     /// Makes a timeline, which records only if `--timeline` was given.

@@ -148,7 +148,7 @@ fn make_slots<F: LiveBrand, S: LiveBrand, E: Precision>(
     }
     passes.truncate(slots);
     while passes.len() < slots {
-        let pass = PassOn::new(forward, &model.model.config, *room)?;
+        let pass = PassOn::new(forward, model.products, &model.model.config, *room)?;
         passes.push_back(forward.record(pass)?);
     }
     Ok(())

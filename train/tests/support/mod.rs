@@ -5,11 +5,22 @@
 pub mod all_devices;
 
 pub use all_devices::{devices, on_each_device};
-use thalweg_train::{Batch, Config, Data, Gelu, Pool, Tensors};
+use thalweg::Device;
+use thalweg_train::{Batch, Config, Data, Gelu, Pool, Products, Tensors};
 
 /// A small model.
 pub const CONFIG: Config =
     Config { inputs: 5, width: 16, heads: 2, depth: 2, classes: 4, eps: 1e-5, gelu: Gelu::Tanh, pool: Pool::Mean };
+
+/// Returns what can compute the products of models on a device: thalweg's kernels, and cuBLASLt if it is there.
+pub fn products(device: Device) -> Vec<Products> {
+    let library = Products::cublaslt(device);
+    match &library {
+        Ok(library) => all_devices::report(&format!("covered: {library:?} on {device}")),
+        Err(why) => all_devices::report(&format!("NOT COVERED: cuBLASLt on {device}: {why}")),
+    }
+    [Products::default()].into_iter().chain(library).collect()
+}
 
 /// Reads a golden file.
 pub fn golden(name: &str) -> Tensors {

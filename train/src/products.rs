@@ -1,0 +1,85 @@
+//! What computes the products of matrices.
+
+use thalweg::{Brand, Device, DeviceBuffer, LiveBrand, Resource, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product};
+
+use crate::error::Result;
+
+/// What computes the products of a model: thalweg's kernels, which is the default, or cuBLASLt.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_train::{Config, Products, TokenTransformer};
+///
+/// stream_tags!(Train);
+/// let gpu = Device::best()?;
+/// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, Config::default(), 7)?;
+/// match Products::cublaslt(gpu) {
+///     Ok(products) => model.set_products(products),
+///     Err(why) => println!("{why}"), // no GPU, no library, or thalweg-train without the feature
+/// }
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Products {
+    #[cfg(feature = "cublaslt")]
+    library: Option<thalweg_cublaslt::CublasLt>,
+}
+
+impl Products {
+    /// Loads cuBLASLt for the products of models on this device (see `thalweg_cublaslt`). What it has no kernel
+    /// for, thalweg's kernels compute. The results are within the bounds that hold for both, and they have
+    /// other bits.
+    ///
+    /// Each pass in flight has a workspace of 32 MiB then, and so have the gradients.
+    ///
+    /// # Errors
+    /// `thalweg-train` was built without the feature `cublaslt`, the device is no GPU, or the library cannot be
+    /// loaded.
+    pub fn cublaslt(device: Device) -> Result<Self> {
+        #[cfg(feature = "cublaslt")]
+        return Ok(Self { library: Some(thalweg_cublaslt::CublasLt::new(device)?) });
+        #[cfg(not(feature = "cublaslt"))]
+        Err(crate::error::Error::Config(format!("cuBLASLt on {device} needs the feature `cublaslt` of thalweg-train")))
+    }
+
+    fn workspace(self) -> usize {
+        #[cfg(feature = "cublaslt")]
+        if self.library.is_some() {
+            return thalweg_cublaslt::WORKSPACE_BYTES;
+        }
+        0
+    }
+}
+
+/// What computes products one after another on a stream, with the workspace that it needs.
+#[derive(Debug, Resource)]
+pub struct Multiplier {
+    #[resource(plain)]
+    products: Products,
+    workspace: DeviceBuffer<u8>,
+}
+
+impl<S: LiveBrand> MultiplierOn<S> {
+    pub(crate) fn new(s: &Stream<S>, products: Products) -> thalweg::Result<Self> {
+        Ok(Self { products, workspace: s.alloc(products.workspace())? })
+    }
+}
+
+impl<S: Brand> MultiplierOn<S> {
+    /// Enqueues `C = A B` with an epilogue.
+    pub(crate) fn matmul<T: Operand, C: Product<T>>(
+        &mut self,
+        s: &Stream<S>,
+        a: Matrix<'_, S, T>,
+        b: Matrix<'_, S, T>,
+        epilogue: &Epilogue<'_, S, C>,
+        c: MatrixMut<'_, S, C>,
+    ) -> thalweg::Result<()> {
+        #[cfg(feature = "cublaslt")]
+        if let Some(library) = self.products.library {
+            return library.matmul(s, &mut self.workspace, 1, a, b, epilogue, c).map(drop);
+        }
+        thalweg_kernels::linear::matmul(s, 1, a, b, epilogue, c)
+    }
+}
