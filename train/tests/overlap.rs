@@ -188,6 +188,38 @@ fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
     }
 }
 
+/// A stream of another device is refused before anything is enqueued, and the slots stay usable.
+#[test]
+fn micro_batches_refuse_a_stream_of_another_device() {
+    let _alone = alone();
+    let other = Device::new_cpu().unwrap();
+    for &device in devices() {
+        let [a, b] = lanes(device);
+        let [elsewhere] = lanes(other);
+        let steps = micro_samples();
+        let run = |refused: bool| {
+            a.enter(|forward| {
+                b.enter(|train| {
+                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
+                    let mut losses = Vec::new();
+                    for step in &steps {
+                        let batches: Vec<_> = step.iter().map(Sample::batch).collect();
+                        if refused {
+                            let error =
+                                elsewhere.enter(|s| micro_batches(s, &mut model, 2, &batches, &off)).unwrap_err();
+                            let mismatch = matches!(error, thalweg_train::Error::Device(Error::DeviceMismatch { .. }));
+                            assert!(mismatch, "{device}: {error}");
+                        }
+                        losses.push(micro_batches(forward, &mut model, 2, &batches, &off).unwrap());
+                    }
+                    results(losses, &model)
+                })
+            })
+        };
+        assert!(run(true) == run(false), "{device}");
+    }
+}
+
 // --- encoder and decoder -------------------------------------------------------------------------
 
 const IMAGES: usize = 2;
@@ -388,6 +420,65 @@ fn augmentation_beside_training_has_the_bits_of_one_after_the_other() {
             assert!(overlapped == serial, "{device}: {count} slots");
         }
     });
+}
+
+/// While one stream stands at a gate, the two others complete what they are given: the upload of an item beside
+/// augmentation and training of those before, augmentation of the next items beside training.
+#[test]
+fn uploads_augmentation_and_training_go_on_without_one_another() {
+    let _alone = alone();
+    for &device in devices() {
+        let lanes: [_; 3] = lanes(device);
+        for held in 0..3 {
+            lanes[0].enter(|upload| {
+                lanes[1].enter(|change| {
+                    lanes[2].enter(|train| {
+                        let (mut slots, mut learner) = (augmented_slots(upload, 4), OnPatches::new(train));
+                        let (streams, off) = ((upload, change, train), Timeline::off());
+                        let mut first =
+                            |s: &Stream<_>, _, images: &DeviceSlice<_, f32>, labels: &DeviceSlice<_, i32>| {
+                                learner.learn(s, images, labels)?.get().map(drop)
+                            };
+                        augment_train(streams, &mut slots, 0..4, prepare, &mut first, &off).unwrap();
+                        let gate = Gate::closed(device);
+                        guarded(&[&gate], || {
+                            let others_are_done = || {
+                                (0..3).filter(|&k| k != held).for_each(|k| synchronize(&lanes[k]));
+                                let want: Vec<_> = (0..3).map(|k| k != held).collect();
+                                assert_eq!(done(&lanes), want, "{device}: {held} is held");
+                                gate.open();
+                            };
+                            let input = |s: &Stream<_>, n: usize, batch: &mut AugmentedOn<_, f32>| {
+                                match (n, held) {
+                                    (2, 0) => gate.hold(s),
+                                    (2, 1) => gate.hold(change),
+                                    _ => {}
+                                }
+                                prepare(s, n, batch)?;
+                                if n == 2 && held < 2 {
+                                    others_are_done(); // items 0 and 1, and for augmentation the upload of item 2
+                                }
+                                Ok(())
+                            };
+                            let learn =
+                                |s: &Stream<_>, n, images: &DeviceSlice<_, f32>, labels: &DeviceSlice<_, i32>| {
+                                    if (n, held) == (0, 2) {
+                                        gate.hold(s);
+                                    }
+                                    learner.learn(s, images, labels)?;
+                                    if (n, held) == (2, 2) {
+                                        others_are_done(); // items 0 to 2 are augmented, and training on item 0 is held
+                                    }
+                                    Ok(())
+                                };
+                            augment_train(streams, &mut slots, 0..4, input, learn, &off).unwrap();
+                        });
+                        train.synchronize().unwrap();
+                    });
+                });
+            });
+        }
+    }
 }
 
 // --- textures ------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ use crate::transformer::{Loss, TokenTransformer};
 /// those before.
 ///
 /// # Errors
-/// There are no batches or no slots, a batch does not fit the model, there is no memory, or the device
-/// failed. The weights and the optimiser are then those of the step before.
+/// There are no batches or no slots, `forward` is a stream of another device, a batch does not fit the model,
+/// there is no memory, or the device failed. The weights and the optimiser are then those of the step before.
 ///
 /// ```
 /// use thalweg::{Device, Timeline, stream_tags};
@@ -88,6 +88,11 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     };
     let sequences = batches.iter().map(Batch::sequences).sum();
     let s = model.stream;
+    if forward.device() != s.device() {
+        // Slots of another device would never come to the model's stream.
+        let (resource, stream) = (s.device().to_string(), forward.device().to_string());
+        return Err(thalweg::Error::DeviceMismatch { resource, stream }.into());
+    }
     let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
     model.make_scratch(most.rows)?;
     make_slots(forward, model, slots, most)?;
