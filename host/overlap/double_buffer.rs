@@ -92,7 +92,7 @@ pub fn double_buffer<A: LiveBrand, B: LiveBrand, C: LiveBrand, T: Plain, U: Plai
     timeline: &Timeline,
 ) -> Result<Vec<Frame<T, U>>> {
     let enqueue = |n: usize, slot: Frame<T, U>| {
-        let label = format!("frame {n}");
+        let label = timeline.label("frame", n);
         let mut slot = up.bind(slot)?;
         timeline.span(up, Activity::Upload, &label, || up.copy_to_device(&slot.input, &mut slot.on_device.0))?;
         let mut slot = up.hand(slot, compute)?;

@@ -200,8 +200,8 @@ fn frames<R: Resource>(
     let mut idle = slots;
     let mut taken = 0;
     let mut finish = |event: Event<R>| -> Result<R> {
-        let mut slot = timeline.wait("host", &format!("frame {taken}"), || event.synchronize())?;
-        timeline.host("host", &format!("take {taken}"), || take(taken, &mut slot))?;
+        let mut slot = timeline.wait("host", &timeline.label("frame", taken), || event.synchronize())?;
+        timeline.host("host", &timeline.label("take", taken), || take(taken, &mut slot))?;
         taken += 1;
         Ok(slot)
     };
@@ -214,7 +214,7 @@ fn frames<R: Resource>(
                 None => unreachable!("every slot is idle or under way"),
             },
         };
-        match timeline.host("host", &format!("load {sent}"), || load(sent, &mut slot)) {
+        match timeline.host("host", &timeline.label("load", sent), || load(sent, &mut slot)) {
             Ok(true) => {}
             Ok(false) => {
                 idle.push(slot);

@@ -93,7 +93,7 @@ pub fn producer_consumer<A: LiveBrand, B: LiveBrand, R: Resource>(
     let mut free: VecDeque<Event<R>> = slots.into_iter().map(Event::ready).collect();
     for n in 0..items {
         let Some(slot) = free.pop_front() else { unreachable!("each item gives its slot back") };
-        let label = format!("item {n}");
+        let label = timeline.label("item", n);
         // Wait here and not when the slot came back, because the items produced in between do not
         // need this slot.
         let mut slot = handoffs.time(0, || producer.wait(slot))?;

@@ -32,7 +32,7 @@ pub fn serial<T: Plain, U: Plain>(
         let chunk = |(i, (input, output)): (usize, (PinnedBuffer<T>, PinnedBuffer<U>))| {
             let (x, y) = (x.slice_mut(..input.len())?, y.slice_mut(..output.len())?);
             let (input, mut output) = s.bind((input, output))?;
-            let label = format!("chunk {i}");
+            let label = timeline.label("chunk", i);
             timeline.span(s, Activity::Upload, &label, || s.copy_to_device(&input, x))?;
             timeline.span(s, Activity::Compute, &label, || stage(s, x, y))?;
             timeline.span(s, Activity::Download, &label, || s.copy_to_host(y, &mut output))?;
@@ -67,7 +67,7 @@ pub fn pageable<T: Plain, U: Plain>(
         for (i, input) in input.chunks((longest * chunks.input).max(1)).enumerate() {
             let x = x.slice_mut(..input.len())?;
             let y = y.slice_mut(..chunks.output(input.len() / chunks.input)?)?;
-            let label = format!("chunk {i}");
+            let label = timeline.label("chunk", i);
             timeline.wait("host", &label, || s.write_blocking(input, x))?;
             timeline.span(s, Activity::Compute, &label, || stage(s, x, y))?;
             output.extend(timeline.wait("host", &label, || s.read_blocking(y))?);

@@ -111,7 +111,7 @@ where
 {
     fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
         let slot = self.before.send(item, slot, timeline)?;
-        let label = format!("item {item}");
+        let label = timeline.label("item", item);
         let mut slot = timeline.wait("host", &label, || slot.synchronize()).map_err(Error::from)?;
         timeline.host("host", &label, || (self.run)(item, &mut slot))?;
         Ok(Event::ready(slot))
@@ -128,7 +128,7 @@ fn enqueue<R: Resource, X: From<Error>, S: LiveBrand>(
     mut run: impl FnMut(&Stream<S>, usize, &mut R::On<S>) -> Result<(), X>,
 ) -> Result<Event<R>, X> {
     let mut slot = stream.wait(slot).map_err(Error::from)?;
-    timeline.span(stream, activity, &format!("item {item}"), || Ok(run(stream, item, &mut slot)))??;
+    timeline.span(stream, activity, &timeline.label("item", item), || Ok(run(stream, item, &mut slot)))??;
     Ok(stream.record(slot).map_err(Error::from)?)
 }
 

@@ -65,7 +65,8 @@ impl<'a, T: Plain, U: Plain> Steps<'a, T, U> {
             };
             let input = s.bind(input)?;
             let to = x.slice_mut(..input.len())?;
-            self.timeline.span(s, Activity::Upload, &label(chunk), || s.copy_to_device(&input, to))?;
+            self.timeline
+                .span(s, Activity::Upload, &self.timeline.label("chunk", chunk), || s.copy_to_device(&input, to))?;
             Ok(s.record((x, input))?)
         })
     }
@@ -86,7 +87,7 @@ impl<'a, T: Plain, U: Plain> Steps<'a, T, U> {
                 None => s.alloc(self.lengths[1])?,
             };
             let (from, to) = (x.slice(..input.len())?, y.slice_mut(..results)?);
-            self.timeline.span(s, Activity::Compute, &label(chunk), || stage(s, from, to))?;
+            self.timeline.span(s, Activity::Compute, &self.timeline.label("chunk", chunk), || stage(s, from, to))?;
             Ok::<_, crate::Error>((s.record(x)?, s.record((y, input))?))
         })?;
         self.inputs[place] = Some(x);
@@ -104,14 +105,12 @@ impl<'a, T: Plain, U: Plain> Steps<'a, T, U> {
             let (y, input) = s.wait(computed)?;
             let mut output = s.bind(output)?;
             let from = y.slice(..output.len())?;
-            self.timeline.span(s, Activity::Download, &label(chunk), || s.copy_to_host(from, &mut output))?;
+            self.timeline.span(s, Activity::Download, &self.timeline.label("chunk", chunk), || {
+                s.copy_to_host(from, &mut output)
+            })?;
             Ok::<_, crate::Error>((s.record(y)?, s.record((input, output))?))
         })?;
         self.results[place] = Some(y);
         Ok(done)
     }
-}
-
-fn label(chunk: usize) -> String {
-    format!("chunk {chunk}")
 }

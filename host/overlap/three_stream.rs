@@ -89,7 +89,7 @@ pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: R
     timeline: &Timeline,
 ) -> Result<Vec<R>> {
     let enqueue = |n: usize, slot: R| {
-        let label = format!("image {n}");
+        let label = timeline.label("image", n);
         let mut slot = up.bind(slot)?;
         timeline.span(up, Activity::Upload, &label, || upload(up, &mut slot))?;
         let mut slot = up.hand(slot, first)?;

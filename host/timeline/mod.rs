@@ -111,6 +111,12 @@ impl Timeline {
         self.0.is_some()
     }
 
+    /// Returns the label of the `n`-th of a row of equal spans, or an empty text, which takes no memory, if
+    /// this timeline does not record.
+    pub(crate) fn label(&self, what: &str, n: usize) -> String {
+        if self.is_on() { format!("{what} {n}") } else { String::new() }
+    }
+
     /// Runs `f`, which enqueues on `stream`, and records what it enqueues as one span on the
     /// stream's lane. Waits for nothing.
     ///
