@@ -58,6 +58,10 @@
 //!   different times calls [`Comm::barrier`] last.
 //! - The timeout is that of up to eight operations in a row, because the stream says only behind every
 //!   eighth how far it has come. Work of other kinds in between counts as well.
+//! - Ranks with a GPU each are better processes than threads. What a rank asks CUDA for on the host, such as
+//!   page-locked memory, may wait for the work of all GPUs of its process, and so for an operation that waits
+//!   for this very rank. The watchdogs then wait for the driver too, and no timeout ends it. It is safe if the
+//!   ranks allocate only where no operation is under way.
 //! - A thread that does not come back from NCCL within ten seconds of a failure ends the process.
 //!
 //! # Training on several ranks

@@ -99,8 +99,9 @@ pub struct Options {
     /// If a device or a thread fails, the loader ends early with an error. If a source without a
     /// length panics, its epoch ends early with an error.
     pub drop_last: bool,
-    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Default
-    /// (0, 1).
+    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Batch k of
+    /// all N ranks together has the samples of batch k of one rank with batches N times as large.
+    /// Default (0, 1).
     pub shard: (u64, u64),
     /// Whether samples that fail are logged and left out, instead of yielded as errors.
     /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count

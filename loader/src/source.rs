@@ -177,6 +177,30 @@ mod tests {
         }
     }
 
+    /// Batch k of all ranks together has the samples of batch k of one rank with batches of all. So the
+    /// number of ranks does not change what a model learns from in a step.
+    #[test]
+    fn the_ranks_divide_the_batches_of_one() {
+        for (len, world, batch) in [(101, 2, 4), (64, 4, 2), (1003, 3, 5), (7, 8, 1)] {
+            for shuffle in [None, Some(9)] {
+                let of = |rank, world| Order::new(Some(len), shuffle, 2, (rank, world), true);
+                let ranks: Vec<Vec<u64>> = (0..world).map(|rank| indices(&of(rank, world))).collect();
+                let one = indices(&of(0, 1));
+                let batches = ranks[0].len() / batch;
+                assert!(ranks.iter().all(|own| own.len() / batch == batches));
+                for k in 0..batches {
+                    let part = |own: &Vec<u64>| own[k * batch..(k + 1) * batch].to_vec();
+                    let mut together: Vec<u64> = ranks.iter().flat_map(part).collect();
+                    let all = batch * world as usize;
+                    let mut expected = one[k * all..(k + 1) * all].to_vec();
+                    together.sort_unstable();
+                    expected.sort_unstable();
+                    assert_eq!(together, expected, "batch {k} of {len} samples on {world} ranks");
+                }
+            }
+        }
+    }
+
     #[test]
     fn seed_and_epoch_decide_the_order() {
         let order = permutation(100, 1, 0);

@@ -20,6 +20,7 @@
 pub mod augment_train;
 pub mod data_parallel;
 pub mod encoder_decoder;
+pub mod learner;
 pub mod micro_batches;
 #[cfg(feature = "vision")]
 pub mod texture_prefetch;
@@ -29,6 +30,7 @@ pub mod vlm_pipeline;
 pub use augment_train::{Augmented, AugmentedOn, augment_train};
 pub use data_parallel::DataParallel;
 pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
+pub use learner::Learner;
 pub use micro_batches::micro_batches;
 #[cfg(feature = "vision")]
 pub use texture_prefetch::{Photographs, PhotographsOn, texture_prefetch};

@@ -17,10 +17,10 @@ use thalweg::overlap::stages;
 use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Stream, Timeline};
 use thalweg_vision::{Pipeline, Workspace, layout};
 
+use super::learner::Learner;
 use crate::error::{Error, Result};
 use crate::model::DeviceBatch;
-use crate::precision::Precision;
-use crate::transformer::{Loss, TokenTransformer};
+use crate::transformer::Loss;
 
 /// A slot of [`texture_prefetch`](fn@texture_prefetch): a batch of photographs on its way. On a stream it
 /// has the form [`PhotographsOn<S>`](PhotographsOn).
@@ -58,6 +58,9 @@ impl Photographs {
 /// each image one sequence, and the model learns from them on its own stream. `seen` gets the loss of each
 /// step. Read it some steps later, or never: reading makes the host wait. Three slots keep three streams
 /// busy.
+///
+/// With [`DataParallel`](super::DataParallel) as the model, several ranks learn from their own photographs,
+/// and the reduction of the gradients runs beside the backward pass. Each needs as many items.
 ///
 /// If all stages are on one stream, the results are the same, bit for bit. The host waits for nothing
 /// except in the closures, and allocates nothing after the first items.
@@ -100,9 +103,9 @@ impl Photographs {
 /// assert!(losses[29] < losses[1]);
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```
-pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand, E: Precision>(
+pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     (upload, textures): (&Stream<U>, &Stream<A>),
-    model: &mut TokenTransformer<B, E>,
+    model: &mut impl Learner<B>,
     slots: &mut VecDeque<Event<Photographs>>,
     items: Range<usize>,
     input: impl FnMut(&Stream<U>, usize, &mut PhotographsOn<U>) -> Result<()>,
@@ -114,7 +117,7 @@ pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand, E: Precision>(
         .step(upload, Activity::Upload, input)
         .step(textures, Activity::Compute, |s, _, batch| Ok(batch.workspace.enqueue(s, &batch.rgb)?))
         .step(&train, Activity::Compute, |_, n, batch| {
-            let loss = model.step_on(&DeviceBatch {
+            let loss = model.learn(&DeviceBatch {
                 tokens: batch.workspace.tokens(),
                 position: batch.workspace.position(),
                 cu_seqlens: batch.workspace.image_cu_seqlens(),

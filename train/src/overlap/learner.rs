@@ -1,0 +1,44 @@
+//! What the patterns train: a model on one device, or on several ranks.
+
+use thalweg::{LiveBrand, Stream};
+
+use super::data_parallel::DataParallel;
+use crate::error::Result;
+use crate::model::DeviceBatch;
+use crate::precision::Precision;
+use crate::transformer::{Loss, TokenTransformer};
+
+/// A model that learns on stream `S` from batches that are on the device: a [`TokenTransformer`], or
+/// [`DataParallel`], with which several ranks learn together.
+pub trait Learner<S: LiveBrand> {
+    /// Returns the stream that orders the model.
+    fn stream(&self) -> Stream<S>;
+
+    /// Enqueues a step, and returns at once. If there are several ranks, all of them call it with as many
+    /// sequences.
+    ///
+    /// # Errors
+    /// The errors of [`TokenTransformer::step_on`] and [`DataParallel::step_on`].
+    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss>;
+}
+
+impl<S: LiveBrand, E: Precision> Learner<S> for TokenTransformer<S, E> {
+    fn stream(&self) -> Stream<S> {
+        Self::stream(self)
+    }
+
+    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
+        self.step_on(batch)
+    }
+}
+
+impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<S> for DataParallel<C, S, E> {
+    fn stream(&self) -> Stream<S> {
+        self.model().stream()
+    }
+
+    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
+        let sequences = self.comm_mut().size() * batch.labels.len();
+        self.step_on(batch, sequences)
+    }
+}

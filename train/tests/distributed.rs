@@ -1,0 +1,125 @@
+//! Several ranks that train on the tokens of their shards of photographs: what one rank learns from all.
+
+use std::collections::VecDeque;
+
+use thalweg::{At, Device, LiveBrand, Stream, Timeline, stream_tags};
+use thalweg_collective::{BucketSizes, Comm, Options, ranks};
+use thalweg_loader::{Loader, Sample, Source, Upload};
+use thalweg_train::overlap::{DataParallel, Photographs, PhotographsOn, texture_prefetch};
+use thalweg_train::{Config, Result, TokenTransformer};
+use thalweg_vision::{PLANES, Params, Pipeline};
+
+stream_tags!(Up, Make, Train, Reduce);
+
+const SIZE: [u32; 2] = [32, 32];
+const STEPS: usize = 50;
+/// The images of a step, of all ranks together.
+const BATCH: usize = 4;
+const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+
+/// Photographs whose brightness and stripes say their class.
+fn source() -> Source<i32> {
+    Source::indexed(24, |index| {
+        Sample::new("", (index % 2) as i32, move |canvas| {
+            for (i, v) in canvas.rgb(SIZE[0], SIZE[1])?.iter_mut().enumerate() {
+                *v = (20 * (index % 2) + index + i as u64 * (index % 5 + 1) % 60) as u8;
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Trains on the photographs of a rank, and returns the losses and the bits of the weights.
+fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
+    (up, make, train): (&Stream<U>, &Stream<A>, &Stream<B>),
+    comm: Comm<C>,
+    slots: usize,
+) -> Result<(Vec<f32>, Vec<u32>)> {
+    let (rank, size) = (comm.rank() as u64, comm.size() as u64);
+    let images = BATCH / comm.size();
+    let options = thalweg_loader::Options {
+        batch: images,
+        shard: (rank, size),
+        shuffle: Some(3),
+        drop_last: true,
+        upload: Upload::Off,
+        ..Default::default()
+    };
+    let mut loader = Loader::new(up.device(), source(), options)?;
+    let params = Params { patch: 8, sides: 2..=4, budget: 48, ..Params::default() };
+    let pipeline = Pipeline::new(up.device(), params)?;
+    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
+    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let config = Config { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+    let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, SIZES)?;
+    assert!(model.buckets().len() > 2);
+    let mut losses = Vec::new();
+    texture_prefetch(
+        (up, make),
+        &mut model,
+        &mut slots,
+        0..STEPS,
+        |s, _, batch: &mut PhotographsOn<U>| {
+            let photographs = match loader.next() {
+                Some(photographs) => photographs,
+                None => {
+                    loader.restart();
+                    loader.next().expect("an epoch has batches")
+                }
+            };
+            let photographs = photographs?.synchronize()?;
+            let (pixels, labels) = s.bind((photographs.images, s.device().pinned_from(&photographs.meta)?))?;
+            let bytes = batch.rgb.len() / images;
+            for (image, pixels) in pixels.iter().enumerate() {
+                s.copy_to_device(pixels, batch.rgb.slice_mut(image * bytes..(image + 1) * bytes)?)?;
+            }
+            Ok(s.copy_to_device(&labels, &mut batch.labels)?)
+        },
+        |_, loss| {
+            losses.push(loss);
+            Ok(())
+        },
+        &Timeline::off(),
+    )?;
+    let losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>>>()?;
+    model.verify()?;
+    let weights = model.model().tensors()?;
+    let bits = weights.tensors.values().flat_map(|tensor| match &tensor.data {
+        thalweg_train::Data::F32(data) => data.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    });
+    Ok((losses, bits.collect()))
+}
+
+fn on_ranks(devices: &[Device], overlapped: bool) -> (Vec<f32>, Vec<u32>) {
+    let ended = ranks(devices, Options::default(), |rank, world| -> Result<_> {
+        let train: Stream<At<'_, Train>> = rank.stream()?;
+        let comm = world.comm(rank.stream::<Reduce>()?)?;
+        match overlapped {
+            true => run((&rank.stream::<Up>()?, &rank.stream::<Make>()?, &train), comm, 3),
+            false => run((&train, &train, &train), comm, 1),
+        }
+    });
+    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    assert!(ended.iter().all(|other| *other == ended[0]), "every rank has the same losses and weights");
+    ended.swap_remove(0)
+}
+
+#[test]
+fn shards_overlapped_on_ranks_learn_what_one_stream_learns_from_all() {
+    let devices = |size: usize, seeded: bool| -> Vec<Device> {
+        let device = |k| if seeded { Device::seeded_cpu(k).unwrap() } else { Device::new_cpu().unwrap() };
+        (0..size as u64).map(device).collect()
+    };
+    let (alone, _) = on_ranks(&devices(1, false), false);
+    assert!(alone[STEPS - 1] < 0.8 * alone[0], "{alone:?}");
+    for size in [2, 4] {
+        let serial = on_ranks(&devices(size, false), false);
+        let apart = alone.iter().zip(&serial.0).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f32::max);
+        println!("{size} ranks: the losses differ by {apart:e} at most");
+        assert!(apart < 1e-5, "{size} ranks: {apart:e}");
+        // Late work and other orders do not change a bit.
+        assert_eq!(on_ranks(&devices(size, false), true), serial);
+        assert_eq!(on_ranks(&devices(size, true), true), serial);
+    }
+}
