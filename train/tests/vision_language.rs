@@ -294,6 +294,36 @@ fn halves_on_two_streams_write_what_the_whole_writes() {
     }
 }
 
+/// A text as a graph is the same as call by call, while images, prompts and shapes change. More rows than before
+/// make new memory, which the old graphs do not know.
+#[test]
+fn texts_as_graphs_are_the_same() {
+    fn run<E: Precision>(device: Device, graphs: bool) -> Vec<Vec<i32>> {
+        let file = SMALL.draw(8).unwrap();
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut decoder = TextDecoder::<_, E>::from_tensors(s, &file).unwrap();
+            decoder.enable_graphs(graphs);
+            let mut random = Random(4);
+            let mut texts = Vec::new();
+            for (turn, rows) in [2, 3, 2, 3, 2, 3, 5, 2, 5, 2, 5].into_iter().enumerate() {
+                let prompt = [1 + (turn % 7) as i32, 2];
+                let prompt = &prompt[..1 + turn % 2];
+                let image = s.upload_blocking(&random.numbers(8 * rows)).unwrap();
+                let mut ids = s.alloc(4).unwrap();
+                decoder.write(&image, prompt, &mut ids).unwrap();
+                texts.push(s.read_blocking(&ids).unwrap());
+            }
+            // Those with 5 rows and with 2, since the memory for 5.
+            assert_eq!(decoder.graphs(), if graphs { 2 } else { 0 });
+            texts
+        })
+    }
+    for &device in devices() {
+        assert_eq!(run::<f32>(device, true), run::<f32>(device, false), "{device}");
+        assert_eq!(run::<bf16>(device, true), run::<bf16>(device, false), "{device}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_an_error() {
     let work = Device::cpu().unwrap().stream::<Work>().unwrap();

@@ -1,20 +1,20 @@
 //! The small vision-language model: a token transformer that encodes an image, and a decoder that
 //! writes text about it, with a key-value cache.
 
-use std::ops::Range;
+mod decoder;
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
-use thalweg_kernels::train::{argmax, text};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Embedding, ParametersOn, Weights};
+use crate::layers::{Embedding, ParametersOn};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
 use crate::precision::Precision;
 use crate::products::Products;
 use crate::tensors::Tensors;
+use decoder::Decoder;
+pub use decoder::TextDecoder;
 
 /// How many tokens [`VisionLanguage::generate`] enqueues before it looks for the end of the text.
 const PORTION: usize = 8;
@@ -132,25 +132,6 @@ impl Encoder {
     }
 }
 
-/// The places of the decoder's weights.
-#[derive(Clone, Debug)]
-struct Decoder {
-    layout: Layout,
-    token: Range<usize>,
-    position: Range<usize>,
-    blocks: Blocks,
-}
-
-impl Decoder {
-    fn new(config: VisionLanguageConfig) -> Self {
-        let mut layout = Layout::default();
-        let token = layout.add("decoder.tok.weight", &[config.vocabulary, config.text_width]);
-        let position = layout.add("decoder.pos.weight", &[config.places, config.text_width]);
-        let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.");
-        Self { layout, token, position, blocks }
-    }
-}
-
 /// What the encoder needs for one image.
 #[derive(Debug, Resource)]
 struct Encoding<E: Precision> {
@@ -252,216 +233,6 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     }
 }
 
-/// What the decoder needs for one text. The queries, keys and values of each block have room for all
-/// rows of image and text: they are the cache.
-#[derive(Debug, Resource)]
-struct Decoding<E: Precision> {
-    activations: Activations<E>,
-    prompt: DeviceBuffer<i32>,
-    /// 0 and `n` for each number of rows `n`: where a sequence of `n` rows begins and ends.
-    ends: DeviceBuffer<i32>,
-    rows: DeviceBuffer<E>,
-    logits: DeviceBuffer<f32>,
-    /// The most image rows there is room for.
-    #[resource(plain)]
-    room: usize,
-}
-
-/// The second half of a vision-language model on one stream: rows of an image and a prompt to text. It
-/// computes forward only, with a key-value cache: each new token costs one row.
-///
-/// The decoder's sequence is the image rows, then the text. An image row sees all image rows, and a text
-/// row sees the image rows and the text up to itself.
-///
-/// The first image, and later each that has more rows than all before, allocates device memory. All others
-/// allocate none.
-pub struct TextDecoder<S: LiveBrand, E: Precision> {
-    stream: Stream<S>,
-    config: VisionLanguageConfig,
-    model: Decoder,
-    weights: ParametersOn<S, E>,
-    decoding: Option<DecodingOn<S, E>>,
-}
-
-impl<S: LiveBrand, E: Precision> std::fmt::Debug for TextDecoder<S, E> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TextDecoder").field("config", &self.config).finish_non_exhaustive()
-    }
-}
-
-impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
-    /// Makes the decoder with the weights of a file (see [`VisionLanguageConfig::of`]).
-    ///
-    /// # Errors
-    /// A tensor is missing or has another shape, or there is no memory.
-    pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let config = VisionLanguageConfig::of(file)?;
-        let model = Decoder::new(config);
-        let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
-        Ok(Self { stream: *stream, config, model, weights, decoding: None })
-    }
-
-    /// Returns the shape of the model.
-    #[must_use]
-    pub fn config(&self) -> &VisionLanguageConfig {
-        &self.config
-    }
-
-    /// Returns the stream that orders the decoder.
-    #[must_use]
-    pub fn stream(&self) -> Stream<S> {
-        self.stream
-    }
-
-    /// Writes `ids.len()` tokens of text about an image, `image` [R, text width], after the prompt. Each is
-    /// the id with the largest logit, the lowest one among equals. It returns at once; the stream computes
-    /// the tokens, and each one takes the one before from device memory.
-    ///
-    /// A text ends at the first id 0. What stands behind it means nothing: it is computed so that the host
-    /// need not wait for each token.
-    ///
-    /// # Errors
-    /// The prompt is empty, has an id that is none, or is too long with the tokens to write; a length does
-    /// not fit; there is no memory; or the device failed.
-    pub fn write(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32], ids: &mut DeviceSlice<S, i32>) -> Result<()> {
-        self.check(image, prompt, ids.len())?;
-        self.begin(image, prompt)?;
-        self.extend(image.len() / self.config.text_width, prompt.len(), 0..ids.len(), ids)
-    }
-
-    /// Computes the logits of each token of a prompt, [prompt, vocabulary], and waits for them.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write).
-    pub fn logits(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<Vec<f32>> {
-        self.check(image, prompt, 1)?;
-        self.begin(image, prompt)?;
-        self.predict(image.len() / self.config.text_width, prompt.len())?;
-        let decoding = self.decoding.as_ref().expect("`begin` has made it");
-        Ok(self.stream.read_blocking(decoding.logits.slice(..prompt.len() * self.config.vocabulary)?)?)
-    }
-
-    fn check(&self, image: &DeviceSlice<S, f32>, prompt: &[i32], count: usize) -> Result<()> {
-        let VisionLanguageConfig { text_width, vocabulary, places, .. } = self.config;
-        let wrong = |what: String| Err(Error::Batch(what));
-        if image.is_empty() || !image.len().is_multiple_of(text_width) {
-            return wrong(format!("`image` has {} numbers, and not rows of {text_width}", image.len()));
-        }
-        if prompt.is_empty() {
-            return wrong("a prompt has a token at least".into());
-        }
-        if let Some(id) = prompt.iter().find(|&&id| id < 0 || id as usize >= vocabulary) {
-            return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
-        }
-        // The last token that is written is never read.
-        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
-            return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
-        }
-        Ok(())
-    }
-
-    /// Puts the image and the prompt through the blocks.
-    fn begin(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<()> {
-        let VisionLanguageConfig { text_width: width, vocabulary, places, .. } = self.config;
-        let (s, rows) = (&self.stream, image.len() / width);
-        let decoding = match self.decoding.take() {
-            Some(decoding) if decoding.room >= rows => decoding,
-            old => {
-                drop(old); // its memory is free before the new one is allocated
-                let all = rows + places;
-                let mut ends = s.alloc(2 * (all + 1))?;
-                upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
-                DecodingOn {
-                    activations: ActivationsOn::cached(s, Products::default(), self.config.decoder(), all, all)?,
-                    prompt: s.alloc(places)?,
-                    ends,
-                    rows: s.alloc(places * width * E::ROOM)?,
-                    logits: s.alloc(places * vocabulary)?,
-                    room: rows,
-                }
-            }
-        };
-        let decoding = self.decoding.insert(decoding);
-        upload(s, prompt, &mut decoding.prompt)?;
-        let all = rows + prompt.len();
-        let x = decoding.activations.input(all * width)?;
-        let (of_image, of_text) = x.split_at_mut(rows * width)?;
-        s.copy(image, of_image)?;
-        let w = self.weights.weights();
-        self.model.text(s, w, &self.config, 0, decoding.prompt.slice(..prompt.len())?, of_text)?;
-        self.model.forward(s, w, rows, 0..all, decoding)
-    }
-
-    /// Writes the tokens `which` of a text about `rows` image rows, behind a prompt. Those before are
-    /// written.
-    fn extend(&mut self, rows: usize, prompt: usize, which: Range<usize>, ids: &mut DeviceSlice<S, i32>) -> Result<()> {
-        let VisionLanguageConfig { text_width: width, vocabulary, .. } = self.config;
-        for k in which {
-            let place = prompt + k;
-            let (first, count) = if k > 0 { (0, 1) } else { (rows + place - 1, 1) };
-            if k > 0 {
-                let (s, w) = (&self.stream, self.weights.weights());
-                let decoding = self.decoding.as_mut().expect("`begin` has made it");
-                let x = decoding.activations.input(width)?;
-                self.model.text(s, w, &self.config, place - 1, ids.slice(k - 1..k)?, x)?;
-                self.model.forward(s, w, rows, rows + place - 1..rows + place, decoding)?;
-            }
-            self.predict(first, count)?;
-            let decoding = self.decoding.as_ref().expect("`begin` has made it");
-            let logits = decoding.logits.slice(..vocabulary)?;
-            argmax(&self.stream, 1, vocabulary as u32, logits, ids.slice_mut(k..=k)?)?;
-        }
-        Ok(())
-    }
-
-    /// Computes the logits of `count` rows of the newest ones, from row `first` of them on.
-    fn predict(&mut self, first: usize, count: usize) -> Result<()> {
-        let VisionLanguageConfig { text_width: width, vocabulary, .. } = self.config;
-        let (s, w) = (&self.stream, self.weights.weights());
-        let decoding = self.decoding.as_mut().expect("`begin` has made it");
-        let (features, by) = decoding.activations.features_by((first + count) * width)?;
-        let features = features.slice(first * width..)?;
-        let features = Matrix::new(E::rounded(s, features, &mut decoding.rows)?, count, width);
-        let table = Matrix::new(w.operands.slice(self.model.token.clone())?, vocabulary, width).transposed();
-        let logits = MatrixMut::new(decoding.logits.slice_mut(..count * vocabulary)?, count, vocabulary);
-        Ok(E::wide(s, by, features, table, &Epilogue::default(), logits)?)
-    }
-}
-
-impl Decoder {
-    /// Computes the rows of text tokens from their ids and places.
-    fn text<S: Brand, E: Precision>(
-        &self,
-        s: &Stream<S>,
-        w: Weights<'_, S, E>,
-        config: &VisionLanguageConfig,
-        place: usize,
-        ids: &DeviceSlice<S, i32>,
-        x: &mut DeviceSlice<S, f32>,
-    ) -> Result<()> {
-        let (table, position) = (w.wide.slice(self.token.clone())?, w.wide.slice(self.position.clone())?);
-        let [n, v, l, c, start] =
-            [ids.len(), config.vocabulary, config.places, config.text_width, place].map(|extent| extent as u32);
-        Ok(text(s, n, v, l, c, start, ids, table, position, x)?)
-    }
-
-    /// Puts the rows `new` through the blocks, whose cache has the rows before. The first `image` rows are
-    /// those of the image.
-    fn forward<S: Brand, E: Precision>(
-        &self,
-        s: &Stream<S>,
-        w: Weights<'_, S, E>,
-        image: usize,
-        new: Range<usize>,
-        decoding: &mut DecodingOn<S, E>,
-    ) -> Result<()> {
-        let sequence = |rows: usize| decoding.ends.slice(2 * rows..2 * rows + 2);
-        let (cu_seqlens, all) = (sequence(new.len())?, sequence(new.end)?);
-        let batch = Sequences { rows: new.len(), prefix: image as u32, cu_seqlens };
-        Ok(self.blocks.extend(s, w, &batch, (new.start, all), &mut decoding.activations)?)
-    }
-}
-
 /// A vision-language model on one stream: tokens of an image and a prompt to text.
 ///
 /// [`VisionEncoder`] and [`TextDecoder`] are its halves, which may be on streams of their own.
@@ -502,7 +273,6 @@ pub struct VisionLanguage<S: LiveBrand, E: Precision> {
     tokens: On<S, DeviceBuffer<f32>>,
     position: On<S, DeviceBuffer<f32>>,
     image: On<S, DeviceBuffer<f32>>,
-    ids: On<S, DeviceBuffer<i32>>,
 }
 
 impl<S: LiveBrand, E: Precision> std::fmt::Debug for VisionLanguage<S, E> {
@@ -519,9 +289,8 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let encoder = VisionEncoder::from_tensors(stream, file)?;
         let decoder = TextDecoder::from_tensors(stream, file)?;
-        let ids = stream.alloc(encoder.config.places)?;
         let (tokens, position, image) = (stream.alloc(0)?, stream.alloc(0)?, stream.alloc(0)?);
-        Ok(Self { encoder, decoder, tokens, position, image, ids })
+        Ok(Self { encoder, decoder, tokens, position, image })
     }
 
     /// Returns the shape of the model.
@@ -556,7 +325,7 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// there is no memory; or the device failed.
     pub fn logits(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32]) -> Result<Vec<f32>> {
         let rows = self.encode(tokens, position)?;
-        self.decoder.logits(self.image.slice(..rows * self.decoder.config.text_width)?, prompt)
+        self.decoder.logits(self.image.slice(..rows * self.decoder.config().text_width)?, prompt)
     }
 
     /// Writes text about an image until id 0, which is the last one then, or until `count` tokens, and waits
@@ -566,15 +335,15 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// As for [`logits`](Self::logits), or the text would have more tokens than places.
     pub fn generate(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32], count: usize) -> Result<Vec<i32>> {
         let rows = self.encode(tokens, position)?;
-        let Self { decoder, image, ids, .. } = self;
-        let image = image.slice(..rows * decoder.config.text_width)?;
+        let Self { decoder, image, .. } = self;
+        let image = image.slice(..rows * decoder.config().text_width)?;
         decoder.check(image, prompt, count)?;
-        decoder.begin(image, prompt)?;
+        decoder.load(image, prompt)?;
         let mut text = vec![];
         while text.len() < count {
             let portion = text.len()..count.min(text.len() + PORTION);
-            decoder.extend(rows, prompt.len(), portion.clone(), ids)?;
-            for id in decoder.stream.read_blocking(ids.slice(portion)?)? {
+            decoder.write_part(rows, prompt.len(), portion.clone())?;
+            for id in decoder.read(portion)? {
                 text.push(id);
                 if id == 0 {
                     return Ok(text);

@@ -1,0 +1,351 @@
+//! The half of a vision-language model that writes text, with a key-value cache.
+
+use std::ops::Range;
+
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
+use thalweg_kernels::train::{argmax, text};
+
+use super::VisionLanguageConfig;
+use crate::blocks::{Activations, ActivationsOn, Blocks, Sequences};
+use crate::error::{Error, Result, lost};
+use crate::layers::{Parameters, ParametersOn, Weights};
+use crate::layout::Layout;
+use crate::model::upload;
+use crate::precision::Precision;
+use crate::products::Products;
+use crate::repeated::{Repeated, Work};
+use crate::tensors::Tensors;
+
+/// The places of the decoder's weights.
+#[derive(Clone, Debug)]
+pub(super) struct Decoder {
+    pub(super) layout: Layout,
+    token: Range<usize>,
+    position: Range<usize>,
+    blocks: Blocks,
+}
+
+impl Decoder {
+    pub(super) fn new(config: VisionLanguageConfig) -> Self {
+        let mut layout = Layout::default();
+        let token = layout.add("decoder.tok.weight", &[config.vocabulary, config.text_width]);
+        let position = layout.add("decoder.pos.weight", &[config.places, config.text_width]);
+        let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.");
+        Self { layout, token, position, blocks }
+    }
+}
+
+/// What the decoder needs for one text. The queries, keys and values of each block have room for all
+/// rows of image and text: they are the cache.
+#[derive(Debug, Resource)]
+struct Decoding<E: Precision> {
+    activations: Activations<E>,
+    /// The rows of the image, and the ids of the prompt and of the text.
+    image: DeviceBuffer<f32>,
+    prompt: DeviceBuffer<i32>,
+    ids: DeviceBuffer<i32>,
+    /// 0 and `n` for each number of rows `n`: where a sequence of `n` rows begins and ends.
+    ends: DeviceBuffer<i32>,
+    rows: DeviceBuffer<E>,
+    logits: DeviceBuffer<f32>,
+    /// The most image rows there is room for.
+    #[resource(plain)]
+    room: usize,
+}
+
+/// The second half of a vision-language model on one stream: rows of an image and a prompt to text. It
+/// computes forward only, with a key-value cache: each new token costs one row.
+///
+/// The decoder's sequence is the image rows, then the text. An image row sees all image rows, and a text
+/// row sees the image rows and the text up to itself.
+///
+/// The first image, and later each that has more rows than all before, allocates device memory. All others
+/// allocate none. When an image has as many rows, and its prompt and text as many tokens, as those of an earlier
+/// request, the work is captured, and later requests of this shape are one call. The texts are the same.
+pub struct TextDecoder<S: LiveBrand, E: Precision> {
+    stream: Stream<S>,
+    config: VisionLanguageConfig,
+    model: Decoder,
+    /// It is empty after a failure of the device that lost the memory.
+    weights: Option<ParametersOn<S, E>>,
+    decoding: Option<DecodingOn<S, E>>,
+    graphs: Repeated<Part, Whole<E>>,
+}
+
+/// All memory of a text.
+type Whole<E> = (Parameters<E>, Decoding<E>);
+
+/// A part of a text: what the host says about it.
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    /// The rows of the image, and the tokens of the prompt.
+    rows: usize,
+    prompt: usize,
+    /// Which tokens are written. With the first one, the image and the prompt go through the blocks before it.
+    which: Range<usize>,
+}
+
+/// The work on a part of a text, whose image and prompt are in their buffers.
+struct Write<'a> {
+    model: &'a Decoder,
+    config: &'a VisionLanguageConfig,
+    part: &'a Part,
+}
+
+impl<E: Precision> Work<Whole<E>> for Write<'_> {
+    fn enqueue<S: Brand>(
+        &self,
+        s: &Stream<S>,
+        (parameters, decoding): &mut <Whole<E> as Resource>::On<S>,
+    ) -> thalweg::Result<()> {
+        let &Self { model, config, part } = self;
+        let w = parameters.weights();
+        if part.which.start == 0 {
+            model.begin(s, w, config, [part.rows, part.prompt], decoding)?;
+        }
+        model.extend(s, w, config, part, decoding)
+    }
+}
+
+impl<S: LiveBrand, E: Precision> std::fmt::Debug for TextDecoder<S, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextDecoder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
+    /// Makes the decoder with the weights of a file (see [`VisionLanguageConfig::of`]).
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or there is no memory.
+    pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
+        let config = VisionLanguageConfig::of(file)?;
+        let model = Decoder::new(config);
+        let weights = Some(ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?);
+        Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: Repeated::default() })
+    }
+
+    /// Sets whether texts whose shape repeats become graphs. They do at first. The texts are the same.
+    pub fn enable_graphs(&mut self, enabled: bool) {
+        self.graphs.enable(enabled);
+    }
+
+    /// Returns the number of shapes of texts, or of parts of them, that are graphs. The eight that were used last
+    /// are kept.
+    #[must_use]
+    pub fn graphs(&self) -> usize {
+        self.graphs.len()
+    }
+
+    /// Returns the shape of the model.
+    #[must_use]
+    pub fn config(&self) -> &VisionLanguageConfig {
+        &self.config
+    }
+
+    /// Returns the stream that orders the decoder.
+    #[must_use]
+    pub fn stream(&self) -> Stream<S> {
+        self.stream
+    }
+
+    /// Writes `ids.len()` tokens of text about an image, `image` [R, text width], after the prompt. Each is
+    /// the id with the largest logit, the lowest one among equals. It returns at once; the stream computes
+    /// the tokens, and each one takes the one before from device memory.
+    ///
+    /// A text ends at the first id 0. What stands behind it means nothing: it is computed so that the host
+    /// need not wait for each token.
+    ///
+    /// # Errors
+    /// The prompt is empty, has an id that is none, or is too long with the tokens to write; a length does
+    /// not fit; there is no memory; or the device failed.
+    pub fn write(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32], ids: &mut DeviceSlice<S, i32>) -> Result<()> {
+        self.check(image, prompt, ids.len())?;
+        let rows = self.load(image, prompt)?;
+        self.write_part(rows, prompt.len(), 0..ids.len())?;
+        let decoding = self.decoding.as_ref().ok_or_else(lost)?;
+        Ok(self.stream.copy(decoding.ids.slice(..ids.len())?, ids)?)
+    }
+
+    /// Computes the logits of each token of a prompt, [prompt, vocabulary], and waits for them.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn logits(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<Vec<f32>> {
+        self.check(image, prompt, 1)?;
+        let rows = self.load(image, prompt)?;
+        let Self { stream: s, config, model, weights: Some(weights), decoding: Some(decoding), .. } = self else {
+            return Err(lost());
+        };
+        model.begin(s, weights.weights(), config, [rows, prompt.len()], decoding)?;
+        model.predict(s, weights.weights(), config, rows..rows + prompt.len(), decoding)?;
+        Ok(s.read_blocking(decoding.logits.slice(..prompt.len() * config.vocabulary)?)?)
+    }
+
+    pub(super) fn check(&self, image: &DeviceSlice<S, f32>, prompt: &[i32], count: usize) -> Result<()> {
+        let VisionLanguageConfig { text_width, vocabulary, places, .. } = self.config;
+        let wrong = |what: String| Err(Error::Batch(what));
+        if image.is_empty() || !image.len().is_multiple_of(text_width) {
+            return wrong(format!("`image` has {} numbers, and not rows of {text_width}", image.len()));
+        }
+        if prompt.is_empty() {
+            return wrong("a prompt has a token at least".into());
+        }
+        if let Some(id) = prompt.iter().find(|&&id| id < 0 || id as usize >= vocabulary) {
+            return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
+        }
+        // The last token that is written is never read.
+        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
+            return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
+        }
+        Ok(())
+    }
+
+    /// Copies the image and the prompt to where the blocks find them, and returns the number of image rows.
+    pub(super) fn load(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<usize> {
+        let VisionLanguageConfig { text_width: width, vocabulary, places, .. } = self.config;
+        let (s, rows) = (&self.stream, image.len() / width);
+        let decoding = match self.decoding.take() {
+            Some(decoding) if decoding.room >= rows => decoding,
+            old => {
+                drop(old); // its memory is free before the new one is allocated
+                self.graphs.clear();
+                let all = rows + places;
+                let mut ends = s.alloc(2 * (all + 1))?;
+                upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
+                DecodingOn {
+                    activations: ActivationsOn::cached(s, Products::default(), self.config.decoder(), all, all)?,
+                    image: s.alloc(rows * width)?,
+                    prompt: s.alloc(places)?,
+                    ids: s.alloc(places + 1)?,
+                    ends,
+                    rows: s.alloc(places * width * E::ROOM)?,
+                    logits: s.alloc(places * vocabulary)?,
+                    room: rows,
+                }
+            }
+        };
+        let decoding = self.decoding.insert(decoding);
+        upload(s, prompt, &mut decoding.prompt)?;
+        s.copy(image, decoding.image.slice_mut(..image.len())?)?;
+        Ok(rows)
+    }
+
+    /// Writes the tokens `which` of a text about the image and behind the prompt that were loaded. Those before
+    /// are written.
+    pub(super) fn write_part(&mut self, rows: usize, prompt: usize, which: Range<usize>) -> Result<()> {
+        let (Some(weights), Some(decoding)) = (self.weights.take(), self.decoding.take()) else {
+            return Err(lost());
+        };
+        let part = Part { rows, prompt, which };
+        let work = Write { model: &self.model, config: &self.config, part: &part };
+        let (whole, enqueued) = match self.graphs.enqueue(&self.stream, part.clone(), (weights, decoding), &work) {
+            Ok(whole) => (whole, Ok(())),
+            Err(returned) => (returned.value, Err(returned.error.into())),
+        };
+        (self.weights, self.decoding) = (Some(whole.0), Some(whole.1));
+        enqueued
+    }
+
+    /// Waits for tokens that are written, and returns them.
+    pub(super) fn read(&self, which: Range<usize>) -> Result<Vec<i32>> {
+        let decoding = self.decoding.as_ref().ok_or_else(lost)?;
+        Ok(self.stream.read_blocking(decoding.ids.slice(which)?)?)
+    }
+}
+
+impl Decoder {
+    /// Puts the image and the prompt through the blocks.
+    fn begin<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        config: &VisionLanguageConfig,
+        [rows, prompt]: [usize; 2],
+        decoding: &mut DecodingOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let (width, all) = (config.text_width, rows + prompt);
+        let x = decoding.activations.input(all * width)?;
+        let (of_image, of_text) = x.split_at_mut(rows * width)?;
+        s.copy(decoding.image.slice(..rows * width)?, of_image)?;
+        self.text(s, w, config, 0, decoding.prompt.slice(..prompt)?, of_text)?;
+        self.forward(s, w, rows, 0..all, decoding)
+    }
+
+    /// Writes a part of a text. The tokens before, and the image and the prompt, are in the cache.
+    fn extend<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        config: &VisionLanguageConfig,
+        part: &Part,
+        decoding: &mut DecodingOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let &VisionLanguageConfig { text_width: width, vocabulary, .. } = config;
+        for k in part.which.clone() {
+            let all = part.rows + part.prompt + k;
+            if k > 0 {
+                let x = decoding.activations.input(width)?;
+                self.text(s, w, config, part.prompt + k - 1, decoding.ids.slice(k - 1..k)?, x)?;
+                self.forward(s, w, part.rows, all - 1..all, decoding)?;
+            }
+            // The newest rows are those of image and prompt for the first token, and then one row.
+            let last = if k > 0 { 0 } else { all - 1 };
+            self.predict(s, w, config, last..last + 1, decoding)?;
+            argmax(s, 1, vocabulary as u32, decoding.logits.slice(..vocabulary)?, decoding.ids.slice_mut(k..=k)?)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the logits of some of the newest rows.
+    fn predict<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        config: &VisionLanguageConfig,
+        which: Range<usize>,
+        decoding: &mut DecodingOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let &VisionLanguageConfig { text_width: width, vocabulary, .. } = config;
+        let count = which.len();
+        let (features, by) = decoding.activations.features_by(which.end * width)?;
+        let features = features.slice(which.start * width..)?;
+        let features = Matrix::new(E::rounded(s, features, &mut decoding.rows)?, count, width);
+        let table = Matrix::new(w.operands.slice(self.token.clone())?, vocabulary, width).transposed();
+        let logits = MatrixMut::new(decoding.logits.slice_mut(..count * vocabulary)?, count, vocabulary);
+        E::wide(s, by, features, table, &Epilogue::default(), logits)
+    }
+
+    /// Computes the rows of text tokens from their ids and places.
+    fn text<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        config: &VisionLanguageConfig,
+        place: usize,
+        ids: &DeviceSlice<S, i32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let (table, position) = (w.wide.slice(self.token.clone())?, w.wide.slice(self.position.clone())?);
+        let [n, v, l, c, start] =
+            [ids.len(), config.vocabulary, config.places, config.text_width, place].map(|extent| extent as u32);
+        text(s, n, v, l, c, start, ids, table, position, x)
+    }
+
+    /// Puts the rows `new` through the blocks, whose cache has the rows before. The first `image` rows are
+    /// those of the image.
+    fn forward<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        w: Weights<'_, S, E>,
+        image: usize,
+        new: Range<usize>,
+        decoding: &mut DecodingOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let sequence = |rows: usize| decoding.ends.slice(2 * rows..2 * rows + 2);
+        let (cu_seqlens, all) = (sequence(new.len())?, sequence(new.end)?);
+        let batch = Sequences { rows: new.len(), prefix: image as u32, cu_seqlens };
+        self.blocks.extend(s, w, &batch, (new.start, all), &mut decoding.activations)
+    }
+}
