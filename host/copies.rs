@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use crate::brand::LiveBrand;
+use crate::brand::{Brand, LiveBrand};
 use crate::driver::{Pattern, StreamHandle};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceBuffer, PeerBuffer, PeerSlice, Plain, element};
@@ -114,14 +114,15 @@ impl<S> Stream<S> {
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
-    /// Copies from a buffer that may belong to another device. A graph cannot hold such a copy,
-    /// because CUDA does not capture it.
+    /// Copies from a buffer that may belong to another device. A graph holds such a copy if the GPUs
+    /// can access each other's memory.
     ///
     /// # Errors
-    /// The lengths differ, or a device has failed.
+    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs that
+    /// cannot access each other's memory.
     pub fn copy_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
     where
-        S: LiveBrand,
+        S: Brand,
     {
         let source: &PeerSlice<S, T> = from;
         equal_lengths(source.len(), to.len())?;
@@ -136,14 +137,15 @@ impl<S> Stream<S> {
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
-    /// Copies to a buffer that may belong to another device. A graph cannot hold such a copy,
-    /// because CUDA does not capture it.
+    /// Copies to a buffer that may belong to another device. A graph holds such a copy if the GPUs
+    /// can access each other's memory.
     ///
     /// # Errors
-    /// The lengths differ, or a device has failed.
+    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs that
+    /// cannot access each other's memory.
     pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
-        S: LiveBrand,
+        S: Brand,
     {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;

@@ -145,15 +145,67 @@ fn many_pieces_are_all_waited_for() {
     });
 }
 
-#[test]
-fn devices_copy_from_one_another_and_wait_for_one_another() {
+/// Pairs of devices of one kind.
+fn pairs() -> Vec<(Device, Device)> {
     let of = |kind| devices().iter().copied().filter(move |d| d.kind() == kind);
     let mut pairs: Vec<_> = of(DeviceKind::Cuda).zip(of(DeviceKind::Cuda).skip(1)).collect();
     if pairs.is_empty() {
         eprintln!("NOT COVERED: copies between two GPUs");
     }
     pairs.push((Device::cpu().unwrap(), Device::new_cpu().unwrap()));
-    for (here, there) in pairs {
+    pairs
+}
+
+/// A graph holds copies between devices. Each replay copies what is there then, waits for the other
+/// device, and the graph is refused for another buffer of the other device.
+#[test]
+fn graphs_copy_between_devices() {
+    for (here, there) in pairs() {
+        let _lock = alone_on(here);
+        lanes(here, |a, _, _| {
+            lanes(there, |b, _, _| {
+                let theirs = b.wait(a.record(filled(a, 1000, 1)).unwrap().map_peer()).unwrap();
+                let bundle = (theirs, filled(b, 1000, 0), filled(b, 1000, 0));
+                let (mut graph, mut bundle) = b
+                    .capture(bundle, |s, (theirs, copy, next)| {
+                        s.copy_from_peer(theirs, copy)?;
+                        s.copy_to_peer(next, theirs)
+                    })
+                    .unwrap();
+                assert_eq!(graph.len(), 2);
+                assert_eq!(b.read_blocking(&bundle.1).unwrap(), [0; 1000], "a capture runs nothing");
+
+                for round in 1..5 {
+                    // The other device sets the numbers as late as possible, and the replay waits for it.
+                    let (theirs, copy, mut next) = bundle;
+                    let mut x = a.wait(b.record(theirs).unwrap().map_local()).unwrap();
+                    let gate = Gate::closed(here);
+                    gate.hold(&a);
+                    a.fill(&mut x, 10 * round).unwrap();
+                    b.fill(&mut next, 10 * round + 1).unwrap();
+                    let theirs = b.wait(a.record(x).unwrap().map_peer()).unwrap();
+                    bundle = b.replay(&mut graph, (theirs, copy, next)).unwrap();
+                    not_yet("the replay", || b.is_done().unwrap());
+                    gate.open();
+                    assert_eq!(b.read_blocking(&bundle.1).unwrap(), [10 * round; 1000]);
+                    let x = a.wait(b.record(bundle.0).unwrap().map_local()).unwrap();
+                    assert_eq!(a.read_blocking(&x).unwrap(), [10 * round + 1; 1000]);
+                    bundle.0 = b.wait(a.record(x).unwrap().map_peer()).unwrap();
+                }
+
+                let other = b.wait(a.record(filled(a, 1000, 7)).unwrap().map_peer()).unwrap();
+                let Err(returned) = b.replay(&mut graph, (other, bundle.1, bundle.2)) else {
+                    panic!("the graph ran with another buffer");
+                };
+                assert!(matches!(returned.error, Error::GraphMismatch { index: 0, .. }), "{}", returned.error);
+            });
+        });
+    }
+}
+
+#[test]
+fn devices_copy_from_one_another_and_wait_for_one_another() {
+    for (here, there) in pairs() {
         let _lock = alone_on(here);
         lanes(here, |a, _, _| {
             lanes(there, |b, _, _| {

@@ -40,9 +40,20 @@ impl Cuda {
                 access.location.id = self.device;
                 access.flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
                 ffi::cuMemPoolSetAccess(other.pool, &access, 1)?;
+                self.reached.fetch_or(other.bit(), Ordering::Relaxed);
             }
         }
         Ok(())
+    }
+
+    /// The bit of this device in `reached`.
+    fn bit(&self) -> u64 {
+        1u64.checked_shl(self.ordinal as u32).unwrap_or(0)
+    }
+
+    /// Returns whether kernels and copies of this device access the memory of `other`'s pool.
+    fn reaches(&self, other: &Cuda) -> bool {
+        std::ptr::eq(self, other) || self.reached.load(Ordering::Relaxed) & other.bit() != 0
     }
 
     /// Allocates in stream order. If the device is full, gives the pool's spare memory back to the
@@ -189,6 +200,10 @@ impl Cuda {
 
     /// Copies from the memory of one device to that of another.
     ///
+    /// CUDA refuses `cuMemcpyPeerAsync` in a capture (error 900), and captures an ordinary copy between two
+    /// addresses. That copy needs access to the memory of the other device, which `reach` gives, and it
+    /// is not slower (`benches/record/2026-11-23-h200-peer-graphs.txt`).
+    ///
     /// # Safety
     /// The same as for [`copy_to_device`](Self::copy_to_device). `to` is on `to_device` and `from`
     /// on `from_device`.
@@ -199,6 +214,11 @@ impl Cuda {
         (from_device, from): (&Cuda, u64),
         bytes: usize,
     ) -> Result<(), Failure> {
+        if self.reaches(to_device) && self.reaches(from_device) {
+            // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy. This
+            // device accesses the pools of both.
+            return unsafe { self.copy(s, to, from, bytes) };
+        }
         let _current = self.enter()?;
         // SAFETY: The caller passes two valid ranges with their devices, whose other uses `s`
         // orders with the copy. Both contexts are retained for the life of the process.

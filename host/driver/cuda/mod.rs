@@ -11,7 +11,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys;
 
@@ -126,6 +126,8 @@ pub(crate) struct Cuda {
     pool: sys::CUmemoryPool,
     /// The number of captures in progress. A wait for the whole context would invalidate them.
     capturing: AtomicUsize,
+    /// The devices whose memory this one accesses, as bits. A device with a number above 63 has none.
+    reached: AtomicU64,
     pub(crate) info: Info,
 }
 
@@ -238,6 +240,7 @@ impl Cuda {
             context,
             pool: null_mut(),
             capturing: AtomicUsize::new(0),
+            reached: AtomicU64::new(0),
             info: Info {
                 name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
                 memory,
