@@ -2,6 +2,7 @@
 //! streams as one value. For `thalweg-simt` it also has a part of `kernel!`.
 
 mod clause;
+mod instances;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, Span};
@@ -41,6 +42,14 @@ pub fn derive_resource(input: TokenStream) -> TokenStream {
 #[proc_macro]
 pub fn __clause(input: TokenStream) -> TokenStream {
     clause::widen(input)
+}
+
+/// Makes the kernels of a generic declaration of `kernel!`, which expands to it.
+#[doc(hidden)]
+#[proc_macro]
+pub fn __instances(input: TokenStream) -> TokenStream {
+    let kernel = parse_macro_input!(input as instances::Kernel);
+    kernel.expand().unwrap_or_else(Error::into_compile_error).into()
 }
 
 fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {

@@ -17,11 +17,45 @@
 ///
 /// - The context `cx` is `impl Simt`, or `impl Cooperative` if the threads of a block wait for each
 ///   other.
+/// - A [generic](#generic-kernels) kernel has `instances { .. }` after its parameters.
 /// - `require`, [`bounds`](#bounds), `shared` and [`cpu`](#cpu) are optional. `grid` and `block` have one
 ///   to three extents.
 /// - A declaration without a context and without a body describes an entry of PTX that was made
 ///   elsewhere. The name of the entry must be [as below](#what-it-makes).
 /// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
+///
+/// # Generic kernels
+///
+/// A kernel may be generic over types and constants. PTX has no generic entries, so the declaration names
+/// its instances after the parameters, and makes a kernel of each of them:
+///
+/// ```
+/// # thalweg_simt::ptx! {}
+/// use thalweg_simt::Element;
+///
+/// thalweg_simt::kernel! {
+///     /// Copies every `N`th element.
+///     pub unsafe fn every<T: Element, const N: u32>(cx: impl Simt, n: u32, x: In<T>, y: Out<T>)
+///     instances { every_second_f32 = <f32, 2>, every_third_u8 = <u8, 3> }
+///     require { y.len() >= n, x.len() >= n * N }
+///     grid(n.div_ceil(256)) block(256)
+///     {
+///         let i = cx.global_x();
+///         if i < n {
+///             y.set(cx, i, x.get(cx, i * N));
+///         }
+///     }
+/// }
+/// # fn main() {}
+/// ```
+///
+/// - Each instance has an entry, a launcher and a name in messages of its own, as if it were declared with
+///   its arguments in place of `T` and `N`. In the bodies these are an alias and a constant, which items
+///   in the bodies can use too. The compiler checks the bounds and the bodies for each instance.
+/// - `every(&stream, n, &x, &mut y)` chooses the instance by the types of its arguments. What they do not
+///   say stands before the stream and the launcher: `every::<f32, 2, _, _>(&stream, n, &x, &mut y)`. If
+///   there is no such instance, this does not compile.
+/// - An argument is one name, number, array or block in braces.
 ///
 /// # Kernels without `unsafe`
 ///
@@ -178,6 +212,12 @@
 /// macros of other crates. To find the kernels of a crate, search its text for `unsafe fn`.
 #[macro_export]
 macro_rules! kernel {
+    ($(#[$($meta:tt)*])* $vis:vis unsafe fn $name:ident < $($rest:tt)*) => {
+        $crate::__instances! { [$crate] [$(#[$($meta)*])*] [$vis] [unsafe] $name < $($rest)* }
+    };
+    ($(#[$($meta:tt)*])* $vis:vis fn $name:ident < $($rest:tt)*) => {
+        $crate::__instances! { [$crate] [$(#[$($meta)*])*] [$vis] [] $name < $($rest)* }
+    };
     ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
         $crate::__safe_kernel! { $(#[$meta])* $vis fn $($rest)* }
     };

@@ -134,4 +134,6 @@ pub use tensor::Tensor;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;
+#[doc(hidden)]
+pub use thalweg_derive::__instances;
 pub use warp::Exchange;

@@ -4,6 +4,7 @@
 mod atomics;
 mod elements;
 mod half;
+mod instances;
 mod integers;
 mod math;
 mod memory;

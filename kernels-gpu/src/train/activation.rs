@@ -31,38 +31,31 @@ fn derivative(cx: impl Simt, erf: bool, x: f32) -> f32 {
     }
 }
 
-macro_rules! activations {
-    ($($(#[$doc:meta])* $gelu:ident $backward:ident <$e:ident>;)*) => {$(
-        kernel! {
-            $(#[$doc])*
-            pub(super) fn $gelu(t: impl Simt, n: u32, erf: bool, x: In<$e>[n], y: Out<$e>[n] by [x])
-            grid(n.div_ceil(128)) block(128)
-            {
-                if let Some(y) = y.cell(t) {
-                    let x = x.get(t, y.at()).wide();
-                    y.set($e::narrow(if erf { gelu_erf(**t, x) } else { gelu_tanh(**t, x) }));
-                }
-            }
+kernel! {
+    /// Computes GELU of each element, by the error function or by the hyperbolic tangent. For `bf16`, it has
+    /// `f32` in between.
+    pub(super) fn gelu<E: Stored>(t: impl Simt, n: u32, erf: bool, x: In<E>[n], y: Out<E>[n] by [x])
+    instances { gelu_f32 = <f32>, gelu_bf16 = <u16> }
+    grid(n.div_ceil(128)) block(128)
+    {
+        if let Some(y) = y.cell(t) {
+            let x = x.get(t, y.at()).wide();
+            y.set(E::narrow(if erf { gelu_erf(**t, x) } else { gelu_tanh(**t, x) }));
         }
-
-        kernel! {
-            /// Multiplies the gradients `d` of GELU's results by its derivative at `x`.
-            pub(super) fn $backward(t: impl Simt, n: u32, erf: bool, x: In<$e>[n], d: InOut<$e>[n] by [x])
-            grid(n.div_ceil(128)) block(128)
-            {
-                if let Some(d) = d.cell(t) {
-                    let slope = derivative(**t, erf, x.get(t, d.at()).wide());
-                    d.set($e::narrow(d.get().wide() * slope));
-                }
-            }
-        }
-    )*};
+    }
 }
-activations! {
-    /// Computes GELU of each element, by the error function or by the hyperbolic tangent.
-    gelu_f32 gelu_backward_f32 <f32>;
-    /// Does the same as [`gelu_f32`] for `bf16`, with `f32` in between.
-    gelu_bf16 gelu_backward_bf16 <u16>;
+
+kernel! {
+    /// Multiplies the gradients `d` of GELU's results by its derivative at `x`.
+    pub(super) fn gelu_backward<E: Stored>(t: impl Simt, n: u32, erf: bool, x: In<E>[n], d: InOut<E>[n] by [x])
+    instances { gelu_backward_f32 = <f32>, gelu_backward_bf16 = <u16> }
+    grid(n.div_ceil(128)) block(128)
+    {
+        if let Some(d) = d.cell(t) {
+            let slope = derivative(**t, erf, x.get(t, d.at()).wide());
+            d.set(E::narrow(d.get().wide() * slope));
+        }
+    }
 }
 
 kernel! {

@@ -81,181 +81,177 @@ pub(super) fn holds(len: u128, rows: u128, columns: u128, stride: u128) -> bool 
     rows == 0 || (stride >= columns && (rows - 1) * stride + columns <= len)
 }
 
-macro_rules! attention {
-    ($($forward:ident $backward:ident <$e:ident> $d:literal, $part:literal, $exact:literal;)*) => {$(
-        kernel! {
-            /// Computes attention for heads of as many elements as the name says, or fewer if that is
-            /// not 64, and keeps the logarithm of each query's sum.
-            pub(super) unsafe fn $forward(
-                cx: impl Simt, rows: u32, keys: u32, heads: u32, size: u32, sequences: u32, prefix: u32, q_stride: u32,
-                k_stride: u32, vector: bool, scale: f32, cu_q: In<i32>, cu_k: In<i32>, q: In<$e>, k: In<$e>, v: In<$e>,
-                out: Out<$e>, logs: Out<f32>,
-            )
-            require {
-                (1..=$d).contains(&size), heads >= 1, sequences >= 1, keys <= 1 << 30, rows * heads <= 1 << 31,
-                cu_q.len() == sequences + 1, cu_k.len() == sequences + 1,
-                holds(q.len(), rows, heads * size, q_stride), holds(k.len(), keys, heads * size, k_stride),
-                holds(v.len(), keys, heads * size, k_stride), out.len() == rows * heads * size,
-                logs.len() == rows * heads,
-                vector || !$exact,
-                !vector || size == $d && q_stride % 4 == 0 && k_stride % 4 == 0 && q.is_aligned(16) && k.is_aligned(16)
-                    && v.is_aligned(16) && out.is_aligned(16)
-            }
-            grid((rows * heads).div_ceil(THREADS)) block(THREADS)
-            {
-                // If only whole heads are allowed, the compiler leaves out what loads parts.
-                let vector = $exact || vector;
-                let i = cx.global_x();
-                if i >= rows * heads {
-                    return;
-                }
-                let (head, row) = (i / rows, i % rows);
-                let sequence = sequence_of(row, sequences, |s| cu_q.get(cx, s) as u32);
-                let (mine, theirs) = (Span::new(cx, cu_q, sequence, rows), Span::new(cx, cu_k, sequence, keys));
-                let limit = seen(row.saturating_sub(mine.start), prefix, mine.len, theirs.len);
-                let at = head as usize * size as usize;
-                let part = |start: In<$e>, stride| Rows { start: start.as_ptr().wrapping_add(at), stride, size, vector };
-                let (q, k, v) = (part(q, q_stride), part(k, k_stride), part(v, k_stride));
-
-                let q: [f32; $d] = q.load(cx, row, scale * LOG2_E);
-                let (mut most, mut sum, mut o) = (f32::NEG_INFINITY, 0.0, [0f32; $d]);
-                let mut j = theirs.start;
-                while j < theirs.start + limit {
-                    let score = k.dot(cx, j, &q);
-                    if score > most {
-                        let shrink = cx.exp2_approx(most - score);
-                        sum *= shrink;
-                        let mut c = 0;
-                        while c < $d {
-                            o[c] *= shrink;
-                            c += 1;
-                        }
-                        most = score;
-                    }
-                    let p = cx.exp2_approx(score - most);
-                    sum += p;
-                    v.add(cx, j, p, &mut o);
-                    j += 1;
-                }
-                let share = if limit == 0 { 0.0 } else { 1.0 / sum };
-                logs.set(cx, i, most + cx.log2_approx(sum));
-                let to = out.as_ptr().wrapping_add(row as usize * (heads * size) as usize + at);
-                store(cx, to, size, vector, &o, share);
-            }
+kernel! {
+    /// Computes attention for heads of as many elements as the name says, or fewer if that is
+    /// not 64, and keeps the logarithm of each query's sum.
+    pub(super) unsafe fn attention<E: Stored, const D: usize, const EXACT: bool>(
+        cx: impl Simt, rows: u32, keys: u32, heads: u32, size: u32, sequences: u32, prefix: u32, q_stride: u32,
+        k_stride: u32, vector: bool, scale: f32, cu_q: In<i32>, cu_k: In<i32>, q: In<E>, k: In<E>, v: In<E>,
+        out: Out<E>, logs: Out<f32>,
+    )
+    instances {
+        attention_16_f32 = <f32, 16, false>,
+        attention_32_f32 = <f32, 32, false>,
+        attention_64_f32 = <f32, 64, true>,
+        attention_16_bf16 = <u16, 16, false>,
+        attention_32_bf16 = <u16, 32, false>,
+    }
+    require {
+        (1..=D).contains(&size), heads >= 1, sequences >= 1, keys <= 1 << 30, rows * heads <= 1 << 31,
+        cu_q.len() == sequences + 1, cu_k.len() == sequences + 1,
+        holds(q.len(), rows, heads * size, q_stride), holds(k.len(), keys, heads * size, k_stride),
+        holds(v.len(), keys, heads * size, k_stride), out.len() == rows * heads * size,
+        logs.len() == rows * heads,
+        vector || !EXACT,
+        !vector || size == D && q_stride.is_multiple_of(4) && k_stride.is_multiple_of(4) && q.is_aligned(16) && k.is_aligned(16)
+            && v.is_aligned(16) && out.is_aligned(16)
+    }
+    grid((rows * heads).div_ceil(THREADS)) block(THREADS)
+    {
+        // If only whole heads are allowed, the compiler leaves out what loads parts.
+        let vector = EXACT || vector;
+        let i = cx.global_x();
+        if i >= rows * heads {
+            return;
         }
+        let (head, row) = (i / rows, i % rows);
+        let sequence = sequence_of(row, sequences, |s| cu_q.get(cx, s) as u32);
+        let (mine, theirs) = (Span::new(cx, cu_q, sequence, rows), Span::new(cx, cu_k, sequence, keys));
+        let limit = seen(row.saturating_sub(mine.start), prefix, mine.len, theirs.len);
+        let at = head as usize * size as usize;
+        let part = |start: In<E>, stride| Rows { start: start.as_ptr().wrapping_add(at), stride, size, vector };
+        let (q, k, v) = (part(q, q_stride), part(k, k_stride), part(v, k_stride));
 
-        kernel! {
-            /// Computes the gradients of Q, K and V, which lie side by side in each row, as their
-            /// gradients do.
-            pub(super) unsafe fn $backward(
-                cx: impl Simt, rows: u32, heads: u32, size: u32, sequences: u32, prefix: u32, vector: bool, scale: f32,
-                cu_seqlens: In<i32>, qkv: In<$e>, dout: In<$e>, logs: In<f32>, deltas: In<f32>, dqkv: Out<$e>,
-            )
-            require {
-                (1..=$d).contains(&size), heads >= 1, sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
-                3 * heads * size < 1 << 32,
-                cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * size,
-                dout.len() == rows * heads * size, logs.len() == rows * heads, deltas.len() == rows * heads,
-                dqkv.len() == qkv.len(),
-                vector || !$exact,
-                !vector || size == $d && qkv.is_aligned(16) && dout.is_aligned(16) && dqkv.is_aligned(16)
-            }
-            grid((rows * heads).div_ceil(THREADS), 3 * ($d / $part)) block(THREADS)
-            {
-                // If only whole heads are allowed, the compiler leaves out what loads parts.
-                let vector = $exact || vector;
-                let i = cx.global_x();
-                if i >= rows * heads {
-                    return;
+        let q: [f32; D] = q.load(cx, row, scale * LOG2_E);
+        let (mut most, mut sum, mut o) = (f32::NEG_INFINITY, 0.0, [0f32; D]);
+        let mut j = theirs.start;
+        while j < theirs.start + limit {
+            let score = k.dot(cx, j, &q);
+            if score > most {
+                let shrink = cx.exp2_approx(most - score);
+                sum *= shrink;
+                let mut c = 0;
+                while c < D {
+                    o[c] *= shrink;
+                    c += 1;
                 }
-                let (head, row) = (i / rows, i % rows);
-                let sequence = sequence_of(row, sequences, |s| cu_seqlens.get(cx, s) as u32);
-                let span = Span::new(cx, cu_seqlens, sequence, rows);
-                let place = row.saturating_sub(span.start);
-                let width = heads * size;
-                let at = head as usize * size as usize;
-                let part = |k: u32| {
-                    let start = qkv.as_ptr().wrapping_add(k as usize * width as usize + at);
-                    Rows { start, stride: 3 * width, size, vector }
-                };
-                let (q, k, v) = (part(0), part(1), part(2));
-                let dout = Rows { start: dout.as_ptr().wrapping_add(at), stride: width, size, vector };
-                let of = |values: In<f32>, row: u32| values.get(cx, head as usize * rows as usize + row as usize);
-                let (role, first) = (cx.block_idx().y % 3, cx.block_idx().y / 3 * $part);
-                let mut sums = [0f32; $part];
-                let mut factor = scale;
-                if role == 0 {
-                    let (log, delta) = (of(logs, row), of(deltas, row));
-                    let q: [f32; $d] = q.load(cx, row, scale * LOG2_E);
-                    let dout: [f32; $d] = dout.load(cx, row, 1.0);
-                    let end = span.start + seen(place, prefix, span.len, span.len);
-                    let mut j = span.start;
-                    while j < end {
-                        let p = cx.exp2_approx(k.dot(cx, j, &q) - log);
-                        let d = p * (v.dot(cx, j, &dout) - delta);
-                        k.from(first).add(cx, j, d, &mut sums);
-                        j += 1;
-                    }
-                } else if role == 1 {
-                    let k: [f32; $d] = k.load(cx, row, scale * LOG2_E);
-                    let v: [f32; $d] = v.load(cx, row, 1.0);
-                    let mut j = span.start + first_that_sees(place, prefix, span.len, span.len);
-                    while j < span.start + span.len {
-                        let p = cx.exp2_approx(q.dot(cx, j, &k) - of(logs, j));
-                        let d = p * (dout.dot(cx, j, &v) - of(deltas, j));
-                        q.from(first).add(cx, j, d, &mut sums);
-                        j += 1;
-                    }
-                } else {
-                    factor = 1.0;
-                    let k: [f32; $d] = k.load(cx, row, scale * LOG2_E);
-                    let mut j = span.start + first_that_sees(place, prefix, span.len, span.len);
-                    while j < span.start + span.len {
-                        let p = cx.exp2_approx(q.dot(cx, j, &k) - of(logs, j));
-                        dout.from(first).add(cx, j, p, &mut sums);
-                        j += 1;
-                    }
-                }
-                let to = row as usize * (3 * width) as usize + role as usize * width as usize + at;
-                let to = to + first as usize;
-                store(cx, dqkv.as_ptr().wrapping_add(to), size - first, vector, &sums, factor);
+                most = score;
             }
+            let p = cx.exp2_approx(score - most);
+            sum += p;
+            v.add(cx, j, p, &mut o);
+            j += 1;
         }
-    )*};
-}
-attention! {
-    attention_16_f32 attention_16_backward_f32 <f32> 16, 16, false;
-    attention_32_f32 attention_32_backward_f32 <f32> 32, 32, false;
-    attention_64_f32 attention_64_backward_f32 <f32> 64, 32, true;
-    attention_16_bf16 attention_16_backward_bf16 <u16> 16, 16, false;
-    attention_32_bf16 attention_32_backward_bf16 <u16> 32, 32, false;
+        let share = if limit == 0 { 0.0 } else { 1.0 / sum };
+        logs.set(cx, i, most + cx.log2_approx(sum));
+        let to = out.as_ptr().wrapping_add(row as usize * (heads * size) as usize + at);
+        store(cx, to, size, vector, &o, share);
+    }
 }
 
-macro_rules! deltas {
-    ($($name:ident <$e:ident>;)*) => {$(
-        kernel! {
-            /// Computes, for each row and head, the product of the result and its gradient.
-            pub(super) fn $name(
-                t: impl Simt, rows: u32, heads: u32, size: u32, out: In<$e>[rows, heads, size],
-                dout: In<$e>[rows, heads, size], deltas: Out<f32>[heads, rows] by [y, x],
-            )
-            require { heads <= 65535 }
-            grid(rows.div_ceil(64), heads) block(64)
-            {
-                if let Some(delta) = deltas.cell(t) {
-                    let [head, row] = delta.at();
-                    let (mut sum, mut c) = (0.0, 0);
-                    while c < size {
-                        sum = t.fma(out.get(t, [row, head, c]).wide(), dout.get(t, [row, head, c]).wide(), sum);
-                        c += 1;
-                    }
-                    delta.set(sum);
-                }
+kernel! {
+    /// Computes the gradients of Q, K and V, which lie side by side in each row, as their
+    /// gradients do.
+    pub(super) unsafe fn attention_backward<E: Stored, const D: usize, const PART: usize, const EXACT: bool>(
+        cx: impl Simt, rows: u32, heads: u32, size: u32, sequences: u32, prefix: u32, vector: bool, scale: f32,
+        cu_seqlens: In<i32>, qkv: In<E>, dout: In<E>, logs: In<f32>, deltas: In<f32>, dqkv: Out<E>,
+    )
+    instances {
+        attention_16_backward_f32 = <f32, 16, 16, false>,
+        attention_32_backward_f32 = <f32, 32, 32, false>,
+        attention_64_backward_f32 = <f32, 64, 32, true>,
+        attention_16_backward_bf16 = <u16, 16, 16, false>,
+        attention_32_backward_bf16 = <u16, 32, 32, false>,
+    }
+    require {
+        (1..=D).contains(&size), heads >= 1, sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
+        3 * heads * size < 1 << 32,
+        cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * size,
+        dout.len() == rows * heads * size, logs.len() == rows * heads, deltas.len() == rows * heads,
+        dqkv.len() == qkv.len(),
+        vector || !EXACT,
+        !vector || size == D && qkv.is_aligned(16) && dout.is_aligned(16) && dqkv.is_aligned(16)
+    }
+    grid((rows * heads).div_ceil(THREADS), 3 * (D / PART)) block(THREADS)
+    {
+        // If only whole heads are allowed, the compiler leaves out what loads parts.
+        let vector = EXACT || vector;
+        let i = cx.global_x();
+        if i >= rows * heads {
+            return;
+        }
+        let (head, row) = (i / rows, i % rows);
+        let sequence = sequence_of(row, sequences, |s| cu_seqlens.get(cx, s) as u32);
+        let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let place = row.saturating_sub(span.start);
+        let width = heads * size;
+        let at = head as usize * size as usize;
+        let part = |k: u32| {
+            let start = qkv.as_ptr().wrapping_add(k as usize * width as usize + at);
+            Rows { start, stride: 3 * width, size, vector }
+        };
+        let (q, k, v) = (part(0), part(1), part(2));
+        let dout = Rows { start: dout.as_ptr().wrapping_add(at), stride: width, size, vector };
+        let of = |values: In<f32>, row: u32| values.get(cx, head as usize * rows as usize + row as usize);
+        let (role, first) = (cx.block_idx().y % 3, cx.block_idx().y / 3 * PART as u32);
+        let mut sums = [0f32; PART];
+        let mut factor = scale;
+        if role == 0 {
+            let (log, delta) = (of(logs, row), of(deltas, row));
+            let q: [f32; D] = q.load(cx, row, scale * LOG2_E);
+            let dout: [f32; D] = dout.load(cx, row, 1.0);
+            let end = span.start + seen(place, prefix, span.len, span.len);
+            let mut j = span.start;
+            while j < end {
+                let p = cx.exp2_approx(k.dot(cx, j, &q) - log);
+                let d = p * (v.dot(cx, j, &dout) - delta);
+                k.from(first).add(cx, j, d, &mut sums);
+                j += 1;
+            }
+        } else if role == 1 {
+            let k: [f32; D] = k.load(cx, row, scale * LOG2_E);
+            let v: [f32; D] = v.load(cx, row, 1.0);
+            let mut j = span.start + first_that_sees(place, prefix, span.len, span.len);
+            while j < span.start + span.len {
+                let p = cx.exp2_approx(q.dot(cx, j, &k) - of(logs, j));
+                let d = p * (dout.dot(cx, j, &v) - of(deltas, j));
+                q.from(first).add(cx, j, d, &mut sums);
+                j += 1;
+            }
+        } else {
+            factor = 1.0;
+            let k: [f32; D] = k.load(cx, row, scale * LOG2_E);
+            let mut j = span.start + first_that_sees(place, prefix, span.len, span.len);
+            while j < span.start + span.len {
+                let p = cx.exp2_approx(q.dot(cx, j, &k) - of(logs, j));
+                dout.from(first).add(cx, j, p, &mut sums);
+                j += 1;
             }
         }
-    )*};
+        let to = row as usize * (3 * width) as usize + role as usize * width as usize + at;
+        let to = to + first as usize;
+        store(cx, dqkv.as_ptr().wrapping_add(to), size - first, vector, &sums, factor);
+    }
 }
-deltas! {
-    deltas_f32 <f32>;
-    deltas_bf16 <u16>;
+
+kernel! {
+    /// Computes, for each row and head, the product of the result and its gradient.
+    pub(super) fn deltas<E: Stored>(
+        t: impl Simt, rows: u32, heads: u32, size: u32, out: In<E>[rows, heads, size],
+        dout: In<E>[rows, heads, size], deltas: Out<f32>[heads, rows] by [y, x],
+    )
+    instances { deltas_f32 = <f32>, deltas_bf16 = <u16> }
+    require { heads <= 65535 }
+    grid(rows.div_ceil(64), heads) block(64)
+    {
+        if let Some(delta) = deltas.cell(t) {
+            let [head, row] = delta.at();
+            let (mut sum, mut c) = (0.0, 0);
+            while c < size {
+                sum = t.fma(out.get(t, [row, head, c]).wide(), dout.get(t, [row, head, c]).wide(), sum);
+                c += 1;
+            }
+            delta.set(sum);
+        }
+    }
 }

@@ -7,44 +7,35 @@ use thalweg_simt::kernel;
 
 use super::number::Stored;
 
-macro_rules! columns {
-    ($($(#[$doc:meta])* $name:ident <$e:ident>;)*) => {$(
-        kernel! {
-            $(#[$doc])*
-            pub(super) fn $name(
-                t: impl Simt, rows: u32, columns: u32, group: u32, add: bool, x: In<$e>[rows, columns],
-                sums: InOut<f32>[groups = rows.div_ceil(group), columns] by [y, x],
-            )
-            require { group >= 1 }
-            grid(columns.div_ceil(64), groups) block(64)
-            {
-                if let Some(cell) = sums.cell(t) {
-                    let [part, column] = cell.at();
-                    let (mut sum, mut row) = (0.0, part * group);
-                    let end = rows.min(row + group);
-                    // The loads of eight rows wait together.
-                    while row + 8 <= end {
-                        let eight: [f32; 8] = core::array::from_fn(|i| x.get(t, [row + i as u32, column]).wide());
-                        let mut i = 0;
-                        while i < 8 {
-                            sum += eight[i];
-                            i += 1;
-                        }
-                        row += 8;
-                    }
-                    while row < end {
-                        sum += x.get(t, [row, column]).wide();
-                        row += 1;
-                    }
-                    cell.set(if add { cell.get() + sum } else { sum });
-                }
-            }
-        }
-    )*};
-}
-columns! {
+kernel! {
     /// Sums each group of `group` rows. With `add`, the sums are added to `sums`.
-    columns_f32 <f32>;
-    /// Does the same as [`columns_f32`] for rows of `bf16`.
-    columns_bf16 <u16>;
+    pub(super) fn columns<E: Stored>(
+        t: impl Simt, rows: u32, columns: u32, group: u32, add: bool, x: In<E>[rows, columns],
+        sums: InOut<f32>[groups = rows.div_ceil(group), columns] by [y, x],
+    )
+    instances { columns_f32 = <f32>, columns_bf16 = <u16> }
+    require { group >= 1 }
+    grid(columns.div_ceil(64), groups) block(64)
+    {
+        if let Some(cell) = sums.cell(t) {
+            let [part, column] = cell.at();
+            let (mut sum, mut row) = (0.0, part * group);
+            let end = rows.min(row + group);
+            // The loads of eight rows wait together.
+            while row + 8 <= end {
+                let eight: [f32; 8] = core::array::from_fn(|i| x.get(t, [row + i as u32, column]).wide());
+                let mut i = 0;
+                while i < 8 {
+                    sum += eight[i];
+                    i += 1;
+                }
+                row += 8;
+            }
+            while row < end {
+                sum += x.get(t, [row, column]).wide();
+                row += 1;
+            }
+            cell.set(if add { cell.get() + sum } else { sum });
+        }
+    }
 }

@@ -7,36 +7,27 @@ use thalweg_simt::kernel;
 
 use super::number::Stored;
 
-macro_rules! patches {
-    ($($(#[$doc:meta])* $name:ident <$e:ident>;)*) => {$(
-        kernel! {
-            $(#[$doc])*
-            pub(super) fn $name(
-                t: impl Simt, images: u32, channels: u32, size: u32, side: u32, x: In<f32>[images, channels, size, size],
-                y: Out<$e>[rows = images * (size / side.max(1)) * (size / side.max(1)), columns = channels * side * side] by [block, rank],
-            )
-            require { side >= 1, size % side == 0 }
-            grid(rows) block(32)
-            {
-                let row = t.block_idx().x;
-                let across = size / side;
-                let (image, patch) = (row / (across * across), row % (across * across));
-                let (top, left) = (patch / across * side, patch % across * side);
-                for y in y.mine(t) {
-                    let [_, c] = y.at();
-                    let (channel, within) = (c / (side * side), c % (side * side));
-                    y.set($e::narrow(x.get(t, [image, channel, top + within / side, left + within % side])));
-                }
-            }
-        }
-    )*};
-}
-patches! {
+kernel! {
     /// Cuts square images into patches of `side` pixels a side, in raster order. A row has the pixels
     /// of a patch, channel by channel.
-    patches_f32 <f32>;
-    /// Does the same as [`patches_f32`] and rounds the pixels to `bf16`.
-    patches_bf16 <u16>;
+    pub(super) fn patches<E: Stored>(
+        t: impl Simt, images: u32, channels: u32, size: u32, side: u32, x: In<f32>[images, channels, size, size],
+        y: Out<E>[rows = images * (size / side.max(1)) * (size / side.max(1)), columns = channels * side * side] by [block, rank],
+    )
+    instances { patches_f32 = <f32>, patches_bf16 = <u16> }
+    require { side >= 1, size.is_multiple_of(side) }
+    grid(rows) block(32)
+    {
+        let row = t.block_idx().x;
+        let across = size / side;
+        let (image, patch) = (row / (across * across), row % (across * across));
+        let (top, left) = (patch / across * side, patch % across * side);
+        for y in y.mine(t) {
+            let [_, c] = y.at();
+            let (channel, within) = (c / (side * side), c % (side * side));
+            y.set(E::narrow(x.get(t, [image, channel, top + within / side, left + within % side])));
+        }
+    }
 }
 
 kernel! {

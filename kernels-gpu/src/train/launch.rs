@@ -145,7 +145,7 @@ fn aligned(addresses: &[u64]) -> bool {
 }
 
 macro_rules! numbers {
-    ($($t:ident as $e:ty: $norm:ident $gelu:ident $gelu_backward:ident $columns:ident $patches:ident $deltas:ident
+    ($($t:ident as $e:ty:
        $($d:literal $size:pat, $forward:ident $backward:ident)*
        $(tiles $tiles:ident $queries:ident $keys:ident)?;)*) => {$(
         impl Number for $t {
@@ -153,27 +153,27 @@ macro_rules! numbers {
                 on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
                 stats: &mut DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                rows::$norm(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>())
+                rows::norm(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>())
             }
             fn gelu<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                activation::$gelu(on, n, erf, x.cast::<$e>(), y.cast_mut::<$e>())
+                activation::gelu(on, n, erf, x.cast::<$e>(), y.cast_mut::<$e>())
             }
             fn gelu_backward<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, d: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                activation::$gelu_backward(on, n, erf, x.cast::<$e>(), d.cast_mut::<$e>())
+                activation::gelu_backward(on, n, erf, x.cast::<$e>(), d.cast_mut::<$e>())
             }
             fn columns<S, L: Launch<S> + ?Sized>(
                 on: &L, [r, c]: [u32; 2], group: u32, add: bool, x: &DeviceSlice<S, Self>, to: &mut DeviceSlice<S, f32>,
             ) -> Result<(), L::Error> {
-                sums::$columns(on, r, c, group, add, x.cast::<$e>(), to)
+                sums::columns(on, r, c, group, add, x.cast::<$e>(), to)
             }
             fn patches<S, L: Launch<S> + ?Sized>(
                 on: &L, [images, channels, size, side]: [u32; 4], x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                embed::$patches(on, images, channels, size, side, x, y.cast_mut::<$e>())
+                embed::patches(on, images, channels, size, side, x, y.cast_mut::<$e>())
             }
             fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error> {
                 let [[rows, keys], [count, size], [q_stride, k_stride]] = [a.rows, a.heads, a.strides];
@@ -202,7 +202,7 @@ macro_rules! numbers {
                 let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
                 let (qkv, out, dout) = (a.qkv.cast::<$e>(), a.out.cast::<$e>(), a.dout.cast::<$e>());
                 $(if size == 64 {
-                    heads::$deltas(on, a.rows, count, size, out, dout, a.deltas)?;
+                    heads::deltas(on, a.rows, count, size, out, dout, a.deltas)?;
                     let (rows, prefix, cu) = (a.rows, a.prefix, a.cu_seqlens);
                     let dqkv = a.dqkv.cast_mut::<$e>();
                     tiles::$queries(
@@ -217,7 +217,7 @@ macro_rules! numbers {
                     $($size => heads::$backward,)*
                     _ => return Err(no_kernel("attention_backward", &a)),
                 };
-                heads::$deltas(on, a.rows, count, size, out, dout, a.deltas)?;
+                heads::deltas(on, a.rows, count, size, out, dout, a.deltas)?;
                 launch(
                     on, a.rows, count, size, sequences, a.prefix, vector, scale(size), a.cu_seqlens, qkv,
                     dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
@@ -227,11 +227,11 @@ macro_rules! numbers {
     )*};
 }
 numbers! {
-    f32 as f32: norm_f32 gelu_f32 gelu_backward_f32 columns_f32 patches_f32 deltas_f32
+    f32 as f32:
         16 1..=16, attention_16_f32 attention_16_backward_f32
         32 17..=32, attention_32_f32 attention_32_backward_f32
         64 64, attention_64_f32 attention_64_backward_f32;
-    bf16 as u16: norm_bf16 gelu_bf16 gelu_backward_bf16 columns_bf16 patches_bf16 deltas_bf16
+    bf16 as u16:
         16 1..=16, attention_16_bf16 attention_16_backward_bf16
         32 17..=32, attention_32_bf16 attention_32_backward_bf16
         tiles attention_64_bf16 attention_64_queries_bf16 attention_64_keys_bf16;

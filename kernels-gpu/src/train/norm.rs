@@ -28,82 +28,73 @@ fn slots(f: impl Fn(u32) -> f32, lane: u32) -> [f32; SLOTS] {
     core::array::from_fn(|i| f(lane + 32 * i as u32))
 }
 
-macro_rules! norm {
-    ($($(#[$doc:meta])* $name:ident <$e:ident>;)*) => {$(
-        kernel! {
-            $(#[$doc])*
-            pub(super) fn $name(
-                b: impl Cooperative, rows: u32, columns: u32, eps: f32, x: In<f32>[rows, columns],
-                weight: In<f32>[columns], bias: In<f32>[columns], stats: Out<f32>[rows, 2] by [block, rank],
-                y: Out<$e>[rows, columns] by [block, rank],
-            )
-            require { columns >= 1 }
-            grid(rows) block(32)
-            {
-                let (row, per_column) = (b.idx().x, 1.0 / columns as f32);
-                let first = b.each((), move |t, ()| slots(|c| x.try_get(t, [row, c]).unwrap_or(0.0), t.rank()));
-                let sum = b.each(&first, move |t, first| {
-                    let (first, mut sum, mut i) = (first.get(t), 0.0, 0);
-                    while i < SLOTS {
-                        sum += first[i];
-                        i += 1;
-                    }
-                    let mut c = t.rank() + 32 * SLOTS as u32;
-                    while c < columns {
-                        sum += x.get(t, [row, c]);
-                        c += 32;
-                    }
-                    sum
-                });
-                let sum = b.warp_sum(&sum);
-                let squares = b.each((&first, &sum), move |t, (first, sum)| {
-                    let (first, mean) = (first.get(t), sum.get(t) * per_column);
-                    let (mut squares, mut c, mut i) = (0.0, t.rank(), 0);
-                    while i < SLOTS {
-                        let off = first[i] - mean;
-                        squares = if c < columns { t.fma(off, off, squares) } else { squares };
-                        c += 32;
-                        i += 1;
-                    }
-                    while c < columns {
-                        let off = x.get(t, [row, c]) - mean;
-                        squares = t.fma(off, off, squares);
-                        c += 32;
-                    }
-                    squares
-                });
-                let squares = b.warp_sum(&squares);
-                b.each((&first, &sum, &squares), move |t, (first, sum, squares)| {
-                    let (first, mean) = (first.get(t), sum.get(t) * per_column);
-                    let r = 1.0 / t.sqrt(squares.get(t) * per_column + eps);
-                    for stat in stats.mine(t) {
-                        let [_, k] = stat.at();
-                        stat.set(if k == 0 { mean } else { r });
-                    }
-                    let normed = |c: u32, x: f32| {
-                        $e::narrow(t.fma((x - mean) * r, weight.get(t, [c]), bias.get(t, [c])))
-                    };
-                    let (mut mine, mut i) = (y.mine(t), 0);
-                    while i < SLOTS {
-                        let Some(y) = mine.next() else { return };
-                        let [_, c] = y.at();
-                        y.set(normed(c, first[i]));
-                        i += 1;
-                    }
-                    for y in mine {
-                        let [_, c] = y.at();
-                        y.set(normed(c, x.get(t, [row, c])));
-                    }
-                });
-            }
-        }
-    )*};
-}
-norm! {
+kernel! {
     /// Normalises each row, and stores its mean and 1 / its standard deviation in `stats`.
-    norm_f32 <f32>;
-    /// Does the same as [`norm_f32`] and rounds the result to `bf16`.
-    norm_bf16 <u16>;
+    pub(super) fn norm<E: Stored>(
+        b: impl Cooperative, rows: u32, columns: u32, eps: f32, x: In<f32>[rows, columns],
+        weight: In<f32>[columns], bias: In<f32>[columns], stats: Out<f32>[rows, 2] by [block, rank],
+        y: Out<E>[rows, columns] by [block, rank],
+    )
+    instances { norm_f32 = <f32>, norm_bf16 = <u16> }
+    require { columns >= 1 }
+    grid(rows) block(32)
+    {
+        let (row, per_column) = (b.idx().x, 1.0 / columns as f32);
+        let first = b.each((), move |t, ()| slots(|c| x.try_get(t, [row, c]).unwrap_or(0.0), t.rank()));
+        let sum = b.each(&first, move |t, first| {
+            let (first, mut sum, mut i) = (first.get(t), 0.0, 0);
+            while i < SLOTS {
+                sum += first[i];
+                i += 1;
+            }
+            let mut c = t.rank() + 32 * SLOTS as u32;
+            while c < columns {
+                sum += x.get(t, [row, c]);
+                c += 32;
+            }
+            sum
+        });
+        let sum = b.warp_sum(&sum);
+        let squares = b.each((&first, &sum), move |t, (first, sum)| {
+            let (first, mean) = (first.get(t), sum.get(t) * per_column);
+            let (mut squares, mut c, mut i) = (0.0, t.rank(), 0);
+            while i < SLOTS {
+                let off = first[i] - mean;
+                squares = if c < columns { t.fma(off, off, squares) } else { squares };
+                c += 32;
+                i += 1;
+            }
+            while c < columns {
+                let off = x.get(t, [row, c]) - mean;
+                squares = t.fma(off, off, squares);
+                c += 32;
+            }
+            squares
+        });
+        let squares = b.warp_sum(&squares);
+        b.each((&first, &sum, &squares), move |t, (first, sum, squares)| {
+            let (first, mean) = (first.get(t), sum.get(t) * per_column);
+            let r = 1.0 / t.sqrt(squares.get(t) * per_column + eps);
+            for stat in stats.mine(t) {
+                let [_, k] = stat.at();
+                stat.set(if k == 0 { mean } else { r });
+            }
+            let normed = |c: u32, x: f32| {
+                E::narrow(t.fma((x - mean) * r, weight.get(t, [c]), bias.get(t, [c])))
+            };
+            let (mut mine, mut i) = (y.mine(t), 0);
+            while i < SLOTS {
+                let Some(y) = mine.next() else { return };
+                let [_, c] = y.at();
+                y.set(normed(c, first[i]));
+                i += 1;
+            }
+            for y in mine {
+                let [_, c] = y.at();
+                y.set(normed(c, x.get(t, [row, c])));
+            }
+        });
+    }
 }
 
 kernel! {

@@ -11,6 +11,8 @@ pub mod elements;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod half;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod instances;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod integers;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod math;
@@ -31,4 +33,11 @@ pub mod warp;
 #[must_use]
 pub fn has_ptx() -> bool {
     PTX.texts().iter().all(|text| text.contains(".visible .entry"))
+}
+
+/// Returns the names of the entries in the PTX.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn entries() -> impl Iterator<Item = &'static str> {
+    let lines = PTX.texts().iter().flat_map(|text| text.lines());
+    lines.filter_map(|line| line.strip_prefix(".visible .entry ")?.split('(').next())
 }
