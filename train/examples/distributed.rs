@@ -18,6 +18,7 @@
 mod support;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg::simt::bf16;
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
     };
     let (up, make, train) = (gpu.stream::<Up>()?, gpu.stream::<Make>()?, gpu.stream::<Train>()?);
     let mut comm = world.comm(gpu.stream::<Reduce>()?)?;
-    let (images, size_of, items, width) = support::sized(gpu, (16, [768, 768], 40, 128), (2, [64, 64], 6, 16));
+    let (images, size_of, items, width) = support::sized(gpu, (32, [768, 768], 40, 512), (2, [64, 64], 6, 16));
     let shape = Shape { images, size: size_of, items, width };
 
     let timeline = args.timeline(gpu)?;
@@ -81,15 +82,17 @@ struct Shard(Loader<i32>);
 
 impl Shard {
     fn new(gpu: Device, rank: usize, ranks: usize, Shape { images, size: [height, width], .. }: Shape) -> Result<Self> {
-        // Here a program would list the files of a folder.
+        // Here a program would list the files of a folder. These are made once, so that reading costs little.
+        let bytes = 3 * (height * width) as u64;
+        let draw = |k: u64| (0..bytes).map(|i| (i * (3 + k) / 64 + k * 17) as u8).collect();
+        let pictures: Vec<Arc<[u8]>> = (0..10).map(draw).collect();
         let source = Source::indexed(1000, move |index| {
+            let picture = pictures[index as usize % pictures.len()].clone();
             Sample::new(format!("photograph {index}"), (index % 10) as i32, move |canvas| {
                 if index % 11 == 5 {
                     return Err("this one is broken".into());
                 }
-                for (i, v) in canvas.rgb(height, width)?.iter_mut().enumerate() {
-                    *v = (i as u64 * (3 + index % 10) / 64 + index * 17) as u8;
-                }
+                canvas.rgb(height, width)?.copy_from_slice(&picture);
                 Ok(())
             })
         });
@@ -144,7 +147,8 @@ fn model<C: LiveBrand, B: LiveBrand>(
     inputs: usize,
     width: usize,
 ) -> Result<Model<C, B>> {
-    let config = Config { inputs, width, heads: 2, depth: 2, ..Config::default() };
+    let heads = if width % 64 == 0 { width / 64 } else { 2 };
+    let config = Config { inputs, width, heads, depth: 4, ..Config::default() };
     DataParallel::new(comm, TokenTransformer::new(train, config, 1)?, BucketSizes::default())
 }
 
