@@ -147,7 +147,7 @@ fn model<C: LiveBrand, B: LiveBrand>(
     inputs: usize,
     width: usize,
 ) -> Result<Model<C, B>> {
-    let heads = if width % 64 == 0 { width / 64 } else { 2 };
+    let heads = if width.is_multiple_of(64) { width / 64 } else { 2 };
     let config = Config { inputs, width, heads, depth: 4, ..Config::default() };
     DataParallel::new(comm, TokenTransformer::new(train, config, 1)?, BucketSizes::default())
 }
