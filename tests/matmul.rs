@@ -218,8 +218,10 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
                 v = activate(case.activation, v);
                 v += if case.residual { residual.get(z, row, column) } else { 0.0 };
                 v += if case.accumulate { old.get(z, row, column) } else { 0.0 };
-                // The library may round the product to the type of C before it adds something to it.
-                let rounded = v.abs() + if computed == Computed::ByLibrary { linear } else { 0.0 };
+                // The library may round to the type of C before each addition.
+                let parts = [sum, bias.value(), residual.get(z, row, column), old.get(z, row, column)];
+                let between = parts.map(f64::abs).iter().sum::<f64>();
+                let rounded = v.abs() + if computed == Computed::ByLibrary { between } else { 0.0 };
                 // Tensor cores cut digits off where they add. The activations are approximations.
                 let allowed =
                     (k + 16) as f64 * size / (1 << 22) as f64 + 4e-6 * (1.0 + linear) + 1.01 * C::ROUNDING * rounded;

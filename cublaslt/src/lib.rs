@@ -147,7 +147,7 @@ impl CublasLt {
     /// An activation together with one of these sums, both of them, and GELU by the error function are
     /// computed by `linear::matmul`, and so is what the library refuses. Of operands of 16 bits the sums are
     /// `f32`, and operands in `f32` are not rounded to TF32. Where C has 16 bits, the library may round the product
-    /// to them before it adds a residual or the old C.
+    /// to them before it adds bias, residual or the old C.
     ///
     /// The workspace may have any length, also none: then the library takes kernels that need none. The
     /// algorithm of a product is chosen once, by its shape, the alignments of its buffers and the length of the
