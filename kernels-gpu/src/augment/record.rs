@@ -63,7 +63,8 @@ impl Record {
             return None;
         }
         let offset = start + 3 * (u64::from(top) * u64::from(row) + u64::from(left));
-        Some(Crop { rgb: rgb.as_ptr().wrapping_add(offset as usize), stride: 3 * row, height, width })
+        let (all, start) = (rgb.as_ptr(), rgb.as_ptr().wrapping_add(offset as usize));
+        Some(Crop { rgb: start, stride: 3 * row, height, width, buffer: [all, all.wrapping_add(bytes as usize)] })
     }
 
     #[inline(always)]
@@ -103,6 +104,8 @@ pub(super) struct Crop {
     stride: u32,
     pub(super) height: u32,
     pub(super) width: u32,
+    /// The buffer of images: its first byte, and one past its last one.
+    buffer: [*const u8; 2],
 }
 
 impl Crop {
@@ -110,5 +113,32 @@ impl Crop {
     #[inline(always)]
     pub(super) fn pixel(self, y: u32, x: u32) -> *const u8 {
         self.rgb.wrapping_add(y as usize * self.stride as usize + 3 * x as usize)
+    }
+
+    /// Loads four pixels of row `y` from column `x` on, each in the low 24 bits of a word. Those that are not
+    /// in the crop are anything.
+    ///
+    /// # Safety
+    /// The crop has row `y`.
+    #[inline(always)]
+    pub(super) unsafe fn four(self, cx: impl Simt, y: u32, x: u32) -> [u32; 4] {
+        let start = self.pixel(y, x);
+        let shift = start as usize % 4;
+        let word = start.wrapping_sub(shift);
+        if word >= self.buffer[0] && word.wrapping_add(16) <= self.buffer[1] {
+            // SAFETY: The four words are inside the buffer, and aligned.
+            let load = |i: usize| unsafe { cx.load(word.wrapping_add(4 * i).cast::<u32>()) };
+            let [a, b, c, d] = [load(0), load(1), load(2), load(3)];
+            let shift = 8 * shift as u32;
+            let [a, b, c] = [(a, b), (b, c), (c, d)].map(|(low, high)| cx.funnel_shift_right(low, high, shift));
+            return [a, cx.funnel_shift_right(a, b, 24), cx.funnel_shift_right(b, c, 16), c >> 8];
+        }
+        let one = |k: u32| {
+            let pixel = start.wrapping_add(3 * k as usize);
+            // SAFETY: A pixel of the crop is inside the buffer.
+            let byte = |c: usize| u32::from(unsafe { cx.load(pixel.wrapping_add(c)) });
+            if x + k < self.width { byte(0) | byte(1) << 8 | byte(2) << 16 } else { 0 }
+        };
+        [one(0), one(1), one(2), one(3)]
     }
 }

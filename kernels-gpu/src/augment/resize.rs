@@ -21,17 +21,30 @@ use crate::parts::number::scaled;
 
 /// The resize of `samples` samples to `size` outputs along one axis.
 #[derive(Clone, Copy)]
-struct Axis {
+pub(super) struct Axis {
     samples: i32,
     size: i32,
     /// The distance at which weights become zero, in units of 1 / (2 S).
     reach: i32,
+    /// About 1 / (2 S).
+    inverse: f32,
 }
 
 impl Axis {
     #[inline(always)]
-    fn new(samples: u32, size: u32) -> Self {
-        Self { samples: samples as i32, size: size as i32, reach: 2 * samples.max(size) as i32 }
+    pub(super) fn new(cx: impl Simt, samples: u32, size: u32) -> Self {
+        let inverse = cx.recip_approx((2 * size) as f32);
+        Self { samples: samples as i32, size: size as i32, reach: 2 * samples.max(size) as i32, inverse }
+    }
+
+    /// Computes `n / (2 S)`, rounded down, for `n` below 2^30 whose quotient is at most 2^15. A division of
+    /// integers would take more than twice as many instructions.
+    #[inline(always)]
+    fn quotient(self, n: i32) -> i32 {
+        // In the sum with 2^23 the last place is worth 1. The quotient is off by less than 0.1 before that, so
+        // the number in the low bits is the one that is asked for, or the next one.
+        let near = (n as f32 * self.inverse + 8_388_608.0).to_bits() as i32 & 0x7f_ffff;
+        if near * 2 * self.size > n { near - 1 } else { near }
     }
 
     /// Returns the centre of output `i`, at most 2^29.
@@ -42,16 +55,16 @@ impl Axis {
 
     /// Returns the first sample with a weight for output `i`.
     #[inline(always)]
-    fn first(self, i: u32) -> u32 {
+    pub(super) fn first(self, i: u32) -> u32 {
         let before = self.center(i) - self.reach - self.size;
-        if before < 0 { 0 } else { before as u32 / (2 * self.size as u32) + 1 }
+        if before < 0 { 0 } else { self.quotient(before) as u32 + 1 }
     }
 
     /// Returns one past the last sample with a weight for output `i`.
     #[inline(always)]
     fn end(self, i: u32) -> u32 {
-        let after = (self.center(i) + self.reach + self.size - 1) as u32;
-        (after / (2 * self.size as u32)).min(self.samples as u32)
+        let after = self.center(i) + self.reach + self.size - 1;
+        (self.quotient(after) as u32).min(self.samples as u32)
     }
 
     /// Returns the distance of sample `j` from the centre of output `i`.
@@ -63,6 +76,40 @@ impl Axis {
     #[inline(always)]
     fn weight(self, distance: f32) -> f32 {
         self.reach as f32 - distance.abs()
+    }
+
+    /// Returns how many samples next to one another have all the weight of an output: 2 or 3, or `None`
+    /// if there may be more, or if the crop has fewer.
+    #[inline(always)]
+    pub(super) fn few(self) -> Option<u32> {
+        match self.samples {
+            samples if samples <= self.size && samples >= 2 => Some(2),
+            // The samples with a weight are less than 2 n / S <= 3 apart.
+            samples if 2 * samples <= 3 * self.size && samples >= 3 => Some(3),
+            _ => None,
+        }
+    }
+
+    /// Returns the first of `count` samples that have all the weight of output `i`. With the count of
+    /// [`few`](Self::few) or more, it is at most 2 more for output `i + 1`.
+    #[inline(always)]
+    pub(super) fn window(self, i: u32, count: u32) -> u32 {
+        self.first(i).min(self.samples as u32 - count)
+    }
+
+    /// Returns the weights of `count` samples, at most 3, from `first` on for output `i`. Their sum is 1.
+    #[inline(always)]
+    pub(super) fn weights(self, cx: impl Simt, i: u32, first: u32, count: u32) -> [f32; 3] {
+        let distance = self.distance(i, first);
+        let one = |k: u32| {
+            let weight = self.weight(distance + (2 * k * self.size as u32) as f32);
+            if k < count { weight.max(0.0) } else { 0.0 }
+        };
+        let [a, b, c] = [one(0), one(1), one(2)];
+        let scale = cx.recip_approx(a + b + c);
+        // If the others are 0, the first one is exactly 1.
+        let [b, c] = [b * scale, c * scale];
+        [1.0 - b - c, b, c]
     }
 }
 
@@ -134,8 +181,8 @@ pub(super) unsafe fn resized<C: Simt>(
     if first >= end {
         return;
     }
-    let across = Across::new(Axis::new(crop.width, size), column);
-    let down = Axis::new(crop.height, size);
+    let across = Across::new(Axis::new(cx, crop.width, size), column);
+    let down = Axis::new(cx, crop.height, size);
     let scale = cx.recip(255.0 * across.total());
     // SAFETY: `next` below is less than `end` of an output, which is at most the number of rows.
     let row = |next: u32| unsafe { across.sum(cx, crop, next) };
