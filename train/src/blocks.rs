@@ -5,6 +5,7 @@
 //! ```
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg_kernels::linear::Activation;
 use thalweg_kernels::train::{
     Attention, AttentionBackward, GROUPS, attention, attention_backward, gelu, gelu_backward,
 };
@@ -22,6 +23,15 @@ pub enum Gelu {
     Tanh,
     /// By the error function.
     Erf,
+}
+
+impl Gelu {
+    fn activation(self) -> Activation {
+        match self {
+            Self::Tanh => Activation::GeluTanh,
+            Self::Erf => Activation::GeluErf,
+        }
+    }
 }
 
 /// The shape of blocks.
@@ -69,6 +79,7 @@ pub(crate) struct Activations<E: Precision> {
     qkv: Vec<DeviceBuffer<E>>,
     attended: Vec<DeviceBuffer<E>>,
     normed2: Vec<DeviceBuffer<E>>,
+    /// What GELU is applied to. It is there only if a gradient is needed.
     hidden: Vec<DeviceBuffer<E>>,
     activated: Vec<DeviceBuffer<E>>,
     /// The norm of the last residual stream.
@@ -116,7 +127,7 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
             qkv: each!(depth, 3 * width),
             attended: each!(depth, width),
             normed2: each!(depth, width),
-            hidden: each!(depth, 4 * width),
+            hidden: each!(if learns { depth } else { 0 }, 4 * width),
             activated: each!(depth, 4 * width),
             features: s.alloc(rows * width)?,
             by: MultiplierOn::new(s, products)?,
@@ -260,7 +271,7 @@ impl Blocks {
             block.norm1.forward(s, w, (rows, eps), x, a.stats[2 * k].slice_mut(..2 * rows)?, normed)?;
             let kv = place % a.qkv.len();
             let qkv = a.qkv[kv].slice_mut(..3 * all)?;
-            block.qkv.forward(s, w, rows, normed, (qkv.slice_mut(3 * (all - n)..)?, &mut a.by))?;
+            block.qkv.forward(s, w, rows, normed, Activation::None, (qkv.slice_mut(3 * (all - n)..)?, &mut a.by))?;
             let out = a.attended[k].slice_mut(..n)?;
             attention(
                 s,
@@ -282,10 +293,16 @@ impl Blocks {
             block.proj.wide(s, w, rows, out, Some(x), (mid, &mut a.by))?;
             let normed = a.normed2[k].slice_mut(..n)?;
             block.norm2.forward(s, w, (rows, eps), mid, a.stats[2 * k + 1].slice_mut(..2 * rows)?, normed)?;
-            let hidden = a.hidden[k].slice_mut(..4 * n)?;
-            block.fc1.forward(s, w, rows, normed, (hidden, &mut a.by))?;
             let activated = a.activated[k].slice_mut(..4 * n)?;
-            gelu(s, form == Gelu::Erf, hidden, activated)?;
+            match a.hidden.get_mut(k) {
+                Some(hidden) => {
+                    let hidden = hidden.slice_mut(..4 * n)?;
+                    block.fc1.forward(s, w, rows, normed, Activation::None, (hidden, &mut a.by))?;
+                    gelu(s, form == Gelu::Erf, hidden, activated)?;
+                }
+                // The product applies it to its sums.
+                None => block.fc1.forward(s, w, rows, normed, form.activation(), (activated, &mut a.by))?,
+            }
             block.fc2.wide(s, w, rows, activated, Some(mid), (next, &mut a.by))?;
         }
         let last = if kept < depth { depth % 2 } else { depth };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
+use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
 use crate::layout::{Layout, Linear, Norm};
@@ -149,16 +149,18 @@ impl Linear {
         E::wide(s, by, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
     }
 
-    /// Computes `y = x W^T + b`, where `y` is an operand.
+    /// Computes `y = f(x W^T + b)`, where `y` is an operand and `f` the activation.
     pub(crate) fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
         w: Weights<'_, S, E>,
         rows: usize,
         x: &DeviceSlice<S, E>,
+        activation: Activation,
         (y, by): (&mut DeviceSlice<S, E>, &mut MultiplierOn<S>),
     ) -> thalweg::Result<()> {
-        let epilogue = Epilogue { bias: Some(w.operands.slice(self.bias.clone())?), ..Default::default() };
+        let bias = Some(w.operands.slice(self.bias.clone())?);
+        let epilogue = Epilogue { bias, activation, ..Default::default() };
         let x = Matrix::new(x, rows, self.inputs);
         by.matmul(s, x, self.weight(w)?.transposed(), &epilogue, MatrixMut::new(y, rows, self.outputs))
     }

@@ -1,8 +1,7 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Plain, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
-use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward};
+use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward, products_with_two};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
 use crate::error::{Error, Result};
@@ -459,10 +458,8 @@ impl Model {
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
         let mut g = Gradients { to, parts: &mut scratch.parts, by: &mut scratch.by, add };
         self.embedding.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
-        let place = Matrix::new(pass.position.slice(..2 * rows)?, rows, 2);
-        let epilogue = Epilogue { accumulate: add, ..Default::default() };
-        let dw = MatrixMut::new(g.to.at(&self.embedding.position)?, width, 2);
-        g.by.matmul(s, Matrix::new(dx, rows, width).transposed(), place, &epilogue, dw)?;
+        let (place, dw) = (pass.position.slice(..2 * rows)?, g.to.at(&self.embedding.position)?);
+        products_with_two(s, [rows as u32, width as u32], add, dx, place, g.parts, dw)?;
         g.to.done(&self.embedding.position)
     }
 }

@@ -164,6 +164,27 @@ fn gelus<T: Activation>(n: usize, by_erf: bool, seed: u64) {
     });
 }
 
+fn products_with_two(rows: usize, columns: usize, add: bool, seed: u64) {
+    let mut random = Random(seed);
+    let (x, y, old) = (random.numbers(rows * columns), random.numbers(2 * rows), random.numbers(2 * columns));
+    let mut sums = if add { wide(&old) } else { vec![0.0; 2 * columns] };
+    let mut terms = vec![1.0; 2 * columns];
+    for (x, y) in x.chunks(columns).zip(y.chunks(2)) {
+        for (c, (sum, term)) in sums.iter_mut().zip(&mut terms).enumerate() {
+            let product = f64::from(x[c / 2]) * f64::from(y[c % 2]);
+            *sum += product;
+            *term += product.abs();
+        }
+    }
+    on_each_device(|s| {
+        let (x, y, mut got) = (up(s, &x), up(s, &y), up(s, &old));
+        let mut parts = room::<_, f32>(s, 2 * GROUPS * columns);
+        let shape = [rows as u32, columns as u32];
+        kernels::products_with_two(s, shape, add, &x, &y, &mut parts, &mut got).unwrap();
+        close_of("the product", &read(s, &got), &sums, &terms, 2e-6);
+    });
+}
+
 #[derive(Clone, Debug)]
 struct Heads {
     queries: Vec<usize>,
@@ -509,7 +530,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn norms_agree(rows in prop_oneof![1usize..5, 60usize..70], columns in prop_oneof![1usize..5, 30usize..70], add: bool, seed: u64) {
+    fn norms_agree(rows in prop_oneof![1usize..5, 60usize..70], columns in prop_oneof![3 => 1usize..5, 3 => 30usize..70, 1 => 230usize..800], add: bool, seed: u64) {
         norms::<f32>(rows, columns, add, seed);
         norms::<bf16>(rows, columns, add, seed);
     }
@@ -546,6 +567,33 @@ proptest! {
     fn sums_of_columns_agree(rows in prop_oneof![1usize..5, 30usize..300], columns in 1usize..70, add: bool, seed: u64) {
         sums::<f32>(rows, columns, add, seed);
         sums::<bf16>(rows, columns, add, seed);
+    }
+
+    #[test]
+    fn products_with_two_columns_agree(rows in prop_oneof![1usize..5, 30usize..300], columns in 1usize..70, add: bool, seed: u64) {
+        products_with_two(rows, columns, add, seed);
+    }
+
+    /// Four elements at once have the bits that each has alone. Behind the first element no word begins.
+    #[test]
+    fn words_have_the_bits_of_elements(words in 1usize..60, by_erf: bool, seed: u64) {
+        let (n, mut random) = (4 * words, Random(seed));
+        let numbers: Vec<f32> = random.numbers(n).iter().map(|v| v * 6.0).collect();
+        let x: Vec<bf16> = numbers.iter().map(|&v| bf16::from_f32(v)).collect();
+        on_each_device(|s| {
+            let (wide, x) = (up(s, &numbers), up(s, &x));
+            let bits = |y: &DeviceSlice<_, bf16>| s.read_blocking(y).unwrap().into_iter().map(bf16::to_bits).skip(1).collect::<Vec<_>>();
+            let (mut all, mut each) = (room::<_, bf16>(s, n), room::<_, bf16>(s, n));
+            kernels::gelu(s, by_erf, &x, &mut all).unwrap();
+            kernels::gelu(s, by_erf, x.slice(1..).unwrap(), each.slice_mut(1..).unwrap()).unwrap();
+            assert_eq!(bits(&all), bits(&each), "gelu");
+            kernels::gelu_backward(s, by_erf, &x, &mut all).unwrap();
+            kernels::gelu_backward(s, by_erf, x.slice(1..).unwrap(), each.slice_mut(1..).unwrap()).unwrap();
+            assert_eq!(bits(&all), bits(&each), "its gradient");
+            kernels::round(s, &wide, &mut all).unwrap();
+            kernels::round(s, wide.slice(1..).unwrap(), each.slice_mut(1..).unwrap()).unwrap();
+            assert_eq!(bits(&all), bits(&each), "rounding");
+        });
     }
 
     #[test]

@@ -34,7 +34,7 @@
 //!
 //! # What takes the time
 //!
-//! Instructions do, not memory: about 70 % of the issue slots of an H200 are used, and 15 to 35 % of its memory.
+//! Instructions do, not memory: about 70 % of the issue slots of an H200 are used, and 25 to 40 % of its memory.
 //! With a thread's own weights, positions and loads of bytes, more instructions prepared a column than computed it.
 //! So a block prepares them once, in shared memory (`staged`), and a thread has many rows of a column.
 //!

@@ -39,3 +39,42 @@ kernel! {
         }
     }
 }
+
+kernel! {
+    /// Computes, for each group of `group` rows and each column of `x`, the sums over the rows of the products
+    /// with both columns of `y`. They are parts of `x^T y`.
+    pub(super) fn products_with_two(
+        t: impl Simt, rows: u32, columns: u32, group: u32, x: In<f32>[rows, columns], y: In<f32>[rows, 2],
+        parts: Out<f32>[groups = rows.div_ceil(group), columns, 2] by [y, x, all],
+    )
+    require { group >= 1 }
+    grid(columns.div_ceil(64), groups) block(64)
+    {
+        let (column, part) = (t.global_x(), t.global_y());
+        if column < columns && part < groups {
+            let (mut sums, mut row) = ([0.0; 2], part * group);
+            let end = rows.min(row + group);
+            let load = |row| [x.get(t, [row, column]), y.get(t, [row, 0]), y.get(t, [row, 1])];
+            // The loads of eight rows wait together.
+            while row + 8 <= end {
+                let eight: [[f32; 3]; 8] = core::array::from_fn(|i| load(row + i as u32));
+                let mut i = 0;
+                while i < 8 {
+                    let [x, a, b] = eight[i];
+                    sums = [t.fma(x, a, sums[0]), t.fma(x, b, sums[1])];
+                    i += 1;
+                }
+                row += 8;
+            }
+            while row < end {
+                let [x, a, b] = load(row);
+                sums = [t.fma(x, a, sums[0]), t.fma(x, b, sums[1])];
+                row += 1;
+            }
+            for sum in parts.mine(t) {
+                let [.., k] = sum.at();
+                sum.set(if k == 0 { sums[0] } else { sums[1] });
+            }
+        }
+    }
+}

@@ -147,6 +147,7 @@ fn aligned(addresses: &[u64]) -> bool {
 macro_rules! numbers {
     ($($t:ident as $e:ty:
        $($d:literal $size:pat, $forward:ident $backward:ident)*
+       $(words $gelu_words:ident $gelu_backward_words:ident)?
        $(tiles $tiles:ident $queries:ident $keys:ident)?;)*) => {$(
         impl Number for $t {
             fn norm<S, L: Launch<S> + ?Sized>(
@@ -158,11 +159,21 @@ macro_rules! numbers {
             fn gelu<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
+                $(
+                    if x.len() == y.len() && let (Some(x), Some(y)) = (words(x), words_mut(y)) {
+                        return activation::$gelu_words(on, count(x.len()), erf, x, y);
+                    }
+                )?
                 activation::gelu(on, n, erf, x.cast::<$e>(), y.cast_mut::<$e>())
             }
             fn gelu_backward<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, d: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
+                $(
+                    if x.len() == d.len() && let (Some(x), Some(d)) = (words(x), words_mut(d)) {
+                        return activation::$gelu_backward_words(on, count(x.len()), erf, x, d);
+                    }
+                )?
                 activation::gelu_backward(on, n, erf, x.cast::<$e>(), d.cast_mut::<$e>())
             }
             fn columns<S, L: Launch<S> + ?Sized>(
@@ -234,6 +245,7 @@ numbers! {
     bf16 as u16:
         16 1..=16, attention_16_bf16 attention_16_backward_bf16
         32 17..=32, attention_32_bf16 attention_32_backward_bf16
+        words gelu_bf16_words gelu_backward_bf16_words
         tiles attention_64_bf16 attention_64_queries_bf16 attention_64_keys_bf16;
 }
 
@@ -303,7 +315,26 @@ pub fn round<S, L: Launch<S> + ?Sized>(
     x: &DeviceSlice<S, f32>,
     y: &mut DeviceSlice<S, bf16>,
 ) -> Result<(), L::Error> {
-    activation::round(on, count(x.len()), x, y.cast_mut())
+    match (words(x), words_mut(y)) {
+        // `round_words` refuses lengths that do not fit each other.
+        (Some(x), Some(y)) => activation::round_words(on, count(y.len()), x, y),
+        _ => activation::round(on, count(x.len()), x, y.cast_mut()),
+    }
+}
+
+/// Returns the elements as words of 64 bits, if they begin at a multiple of 8 bytes and are whole words.
+fn words<S, T: Element>(x: &DeviceSlice<S, T>) -> Option<&DeviceSlice<S, u64>> {
+    let fits = x.device_ptr().is_multiple_of(8) && x.byte_len().is_multiple_of(8);
+    // SAFETY: The words are the bytes of the slice, which the result borrows, and they are aligned. Every bit
+    // pattern is a word.
+    fits.then(|| unsafe { DeviceSlice::from_raw(x.device_ptr(), x.byte_len() / 8) })
+}
+
+/// Does the same as [`words`] for a slice that is written.
+fn words_mut<S>(x: &mut DeviceSlice<S, bf16>) -> Option<&mut DeviceSlice<S, u64>> {
+    let fits = x.device_ptr().is_multiple_of(8) && x.byte_len().is_multiple_of(8);
+    // SAFETY: As for `words`, and the result borrows the slice exclusively. Every bit pattern is a number.
+    fits.then(|| unsafe { DeviceSlice::from_raw_mut(x.device_ptr(), x.byte_len() / 8) })
 }
 
 /// The most groups of rows that are summed by themselves: see [`columns`] and [`norm_columns`].
@@ -336,6 +367,30 @@ pub fn columns<S, L: Launch<S> + ?Sized, E: Number>(
     let parts = start_of(parts, groups as usize * columns as usize);
     E::columns(on, shape, group(rows), false, x, parts)?;
     f32::columns(on, [groups, columns], groups, add, parts, sums)
+}
+
+/// Computes `sums` [columns, 2], the product of `x` [rows, columns], transposed, and `y` [rows, 2]. With `add`,
+/// it is added to `sums`. `parts` is room for 2 [`GROUPS`] rows.
+///
+/// A general product would have few blocks here, of which each adds all rows.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn products_with_two<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    shape: [u32; 2],
+    add: bool,
+    x: &DeviceSlice<S, f32>,
+    y: &DeviceSlice<S, f32>,
+    parts: &mut DeviceSlice<S, f32>,
+    sums: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let [rows, columns] = shape;
+    let groups = rows.div_ceil(group(rows));
+    let parts = start_of(parts, groups as usize * 2 * columns as usize);
+    sums::products_with_two(on, rows, columns, group(rows), x, y, parts)?;
+    f32::columns(on, [groups, 2 * columns], groups.max(1), add, parts, sums)
 }
 
 /// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of its

@@ -7,7 +7,7 @@
 //! | [`attention`], [`attention_backward`] | attention within sequences of different lengths |
 //! | [`pool`], [`pool_backward`] | one row for each sequence |
 //! | [`cross_entropy`], [`argmax`] | the loss with its gradient; the largest element |
-//! | [`columns`] | sums over rows, for gradients of biases |
+//! | [`columns`], [`products_with_two`] | sums over rows, for gradients of biases and of the weights of positions |
 //! | [`gradient_norm`], [`settings`], [`adamw`] | the optimiser over all weights at once |
 //! | [`patches`], [`positions`], [`text`] | what images and text begin with |
 //! | [`round`] | numbers rounded to `bf16` |
@@ -36,7 +36,7 @@ pub use self::{
     embed::{positions, text},
     launch::{
         Attention, AttentionBackward, GROUPS, Number, attention, attention_backward, columns, cross_entropy, gelu,
-        gelu_backward, gradient_norm, norm, norm_columns, patches, round,
+        gelu_backward, gradient_norm, norm, norm_columns, patches, products_with_two, round,
     },
     loss::argmax,
     norm::norm_backward,

@@ -136,12 +136,19 @@ kernel! {
         b.each((&g, &n, &sum, &product), move |t, (g, n, sum, product)| {
             let (g, n) = (g.get(t), n.get(t));
             let (sum, product) = (sum.get(t) * per_column, product.get(t) * per_column);
-            let (mut mine, mut i) = (dx.mine(t), 0);
+            // Eight old elements are loaded before one is stored: a load may not pass a store to the same buffer,
+            // so each would wait for the one before.
+            let (mut ahead, mut mine, mut i) = (dx.mine(t), dx.mine(t), 0);
             while i < SLOTS {
-                let Some(dx) = mine.next() else { return };
-                let v = r * (g[i] - sum - n[i] * product);
-                dx.set(if add { dx.get() + v } else { v });
-                i += 1;
+                let mut old = || if add { ahead.next().map_or(0.0, |dx| dx.get()) } else { 0.0 };
+                let old = [old(), old(), old(), old(), old(), old(), old(), old()];
+                let mut k = 0;
+                while k < 8 {
+                    let Some(dx) = mine.next() else { return };
+                    dx.set(old[k] + r * (g[i + k] - sum - n[i + k] * product));
+                    k += 1;
+                }
+                i += 8;
             }
             for dx in mine {
                 let [_, c] = dx.at();
