@@ -222,7 +222,7 @@ fn score_all(
     let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let mut scores = HashMap::new();
     let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
-        let all = timeline.wait("main", "scores", || event.synchronize())?;
+        let all = timeline.wait("main", "scores", || event.synchronize_asleep())?;
         let mut rest = &all[..];
         for (size, path) in sizes.into_iter().zip(paths) {
             let (own, others) = rest.split_at(14 * patches(size));

@@ -185,6 +185,35 @@ impl<R: Resource> Event<R> {
             Err(error) => Err(Returned::new(error, self)),
         }
     }
+
+    /// Waits as [`synchronize`](Event::synchronize) does, and lets the thread sleep meanwhile. On a GPU
+    /// `synchronize` keeps a core busy until the work is done. This call asks whether it is done after 20 us, and then
+    /// each time after a sixteenth of the time that has passed, at most 1 ms. So it is for waits of
+    /// milliseconds, on a host that has other work to do: it may return a sixteenth later.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let event = work.record(work.alloc_zeroed::<u8>(1 << 20)?)?;
+    /// assert_eq!(event.synchronize_asleep()?.len(), 1 << 20);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device has failed, perhaps in earlier work; the event comes back.
+    #[track_caller]
+    pub fn synchronize_asleep(self) -> Result<R, Returned<Self>> {
+        let waited = match &self.event {
+            Some(event) => event.synchronize_asleep(),
+            None => Ok(()),
+        };
+        match waited {
+            Ok(()) => Ok(self.into_parts().0),
+            Err(error) => Err(Returned::new(error, self)),
+        }
+    }
 }
 
 impl<R: Unzip> Event<R> {

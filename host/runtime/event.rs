@@ -5,9 +5,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use super::background::{Job, background, wake};
-use super::device::Device;
+use super::device::{Device, DeviceKind};
 use super::tally::Stall;
 use crate::driver::{EventHandle, guard};
 use crate::error::Result;
@@ -110,6 +111,20 @@ impl Lease {
     pub(crate) fn wake(&self, waker: &Waker) {
         let (event, waker) = (self.clone(), waker.clone());
         background(Job::When(Box::new(move || !matches!(event.query(), Ok(false))), Box::new(|| wake(waker))));
+    }
+
+    /// Waits on the host, and asks a GPU from time to time instead of keeping a core busy.
+    #[track_caller]
+    pub(crate) fn synchronize_asleep(&self) -> Result<()> {
+        let _stall = self.device().stall(Stall::Synchronize);
+        if self.device().kind() == DeviceKind::Cpu {
+            return self.cell().synchronize(); // its threads wake the one that waits
+        }
+        let begin = Instant::now();
+        while !self.query()? {
+            std::thread::sleep((begin.elapsed() / 16).clamp(Duration::from_micros(20), Duration::from_millis(1)));
+        }
+        Ok(())
     }
 
     /// Waits on the host.

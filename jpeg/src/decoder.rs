@@ -325,7 +325,7 @@ fn launch<S: LiveBrand>(
     rgb: &mut DeviceSlice<S, u8>,
     found: &mut On<S, PinnedBuffer<u32>>,
 ) -> Result<()> {
-    let Plan { words, parts, most_pieces, most_blocks, most_groups, decoded, .. } = plan;
+    let Plan { words, parts, most_pieces, most_blocks, most_pairs, most_groups, decoded, .. } = plan;
     let [tables, rest] = cut(work, lengths.tables)?;
     let [states, rest] = cut(rest, lengths.states)?;
     let [counts, rest] = cut(rest, lengths.counts)?;
@@ -336,7 +336,6 @@ fn launch<S: LiveBrand>(
 
     let words = stream.bind(words)?;
     stream.copy_to_device(words.slice(..lengths.tables)?, tables)?;
-    stream.zero(coefficients)?;
     stream.zero(status)?;
     for (own, block) in decoded {
         let start = 32 * block;
@@ -363,7 +362,12 @@ fn launch<S: LiveBrand>(
     let quantisation = tables.slice(parts.quantisation)?;
     let planes = planes.cast_mut();
     jpeg::inverse_dct(stream, images, most_blocks, quantisation, coefficients, planes)?;
-    jpeg::colors(stream, images, most_groups, planes, rgb)?;
+    if most_pairs > 0 {
+        jpeg::photographs(stream, images, most_pairs, planes, rgb)?;
+    }
+    if most_groups > 0 {
+        jpeg::colors(stream, images, most_groups, planes, rgb)?;
+    }
     stream.copy_to_host(status, found)
 }
 

@@ -95,6 +95,15 @@ impl Header {
         if self.orientation >= 5 { [self.width, self.height] } else { [self.height, self.width] }
     }
 
+    /// Says whether the image is of the kind that the kernel `photographs` takes: upright YCbCr whose chroma is
+    /// enlarged by 2 in both directions. A chroma of 1 or 2 columns is replicated, so it is of another kind.
+    pub(crate) fn is_usual(&self) -> bool {
+        let factors: Vec<[u32; 2]> = self.components.iter().map(|c| c.blocks).collect();
+        let doubled = |chroma: [u32; 2]| factors[0] == chroma.map(|own| 2 * own);
+        let [_, blue, red] = factors[..] else { return false };
+        self.color == Color::YCbCr && self.orientation <= 1 && self.width > 4 && doubled(blue) && doubled(red)
+    }
+
     /// Returns the number of segments of the coded data: one more than restarts.
     pub(crate) fn segments(&self) -> u32 {
         let [across, down] = self.units();

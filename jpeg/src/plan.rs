@@ -28,10 +28,11 @@ pub(crate) struct Plan {
     pub(crate) parts: Parts,
     pub(crate) totals: Room,
     pub(crate) rgb_bytes: usize,
-    /// The largest number of pieces, blocks and groups of pixels of an image. Images that turn out to be
-    /// broken count.
+    /// The largest number of pieces, blocks and groups of pixels of an image: those of the usual kind have groups of
+    /// two rows, and the others of one. Images that turn out to be broken count.
     pub(crate) most_pieces: u32,
     pub(crate) most_blocks: u32,
+    pub(crate) most_pairs: u32,
     pub(crate) most_groups: u32,
     /// The coefficients that the host has decoded: where they lie in `words`, and their first block.
     pub(crate) decoded: Vec<(Range<usize>, usize)>,
@@ -44,7 +45,7 @@ pub(crate) struct Parts {
     pub(crate) images: Range<usize>,
     pub(crate) segments: Range<usize>,
     pub(crate) huffman: Range<usize>,
-    /// Column by column.
+    /// Column by column, two steps in a word.
     pub(crate) quantisation: Range<usize>,
     /// The segment of each piece.
     pub(crate) pieces: Range<usize>,
@@ -155,7 +156,7 @@ impl Room {
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
             self.tables * TABLE_WORDS as usize,
-            self.quantisations * 64,
+            self.quantisations * 32,
             self.pieces,
             self.words,
             self.coefficients,
@@ -218,7 +219,7 @@ impl Plan {
         }
 
         let (mut totals, mut rgb_bytes) = (Room::default(), 0);
-        let [mut most_pieces, mut most_blocks, mut most_groups] = [0; 3];
+        let [mut most_pieces, mut most_blocks, mut most_pairs, mut most_groups] = [0; 4];
         let mut places = Vec::with_capacity(files.len());
         let mut decoded: Vec<(Range<usize>, usize)> = Vec::new();
         for ((gap, _), parsed) in files.iter().zip(headers.iter_mut()) {
@@ -244,7 +245,11 @@ impl Plan {
             places.push(Ok(Place { number: totals.images, height, width, start: rgb_bytes }));
             most_pieces = most_pieces.max(room.pieces as u32);
             most_blocks = most_blocks.max(room.blocks);
-            most_groups = most_groups.max(header.height * header.width.div_ceil(PIXELS));
+            let across = header.width.div_ceil(PIXELS);
+            match header.is_usual() {
+                true => most_pairs = most_pairs.max((header.height / 2 + 1) * across),
+                false => most_groups = most_groups.max(header.height * across),
+            }
             rgb_bytes += pixels(header);
             if header.progressive {
                 let own = totals.coefficients..totals.coefficients + room.coefficients;
@@ -317,7 +322,10 @@ impl Plan {
             }
             None => jobs.for_each(Job::run),
         }
-        Ok((Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_groups, decoded }, places))
+        Ok((
+            Self { words, parts, totals, rgb_bytes, most_pieces, most_blocks, most_pairs, most_groups, decoded },
+            places,
+        ))
     }
 
     /// The words of all parts together that go to the device as they are.
@@ -476,7 +484,7 @@ impl Job<'_> {
         }
         let [factor_across, factor_down] = header.factors();
         let (mut first_block, mut plane) = (0, start.plane_bytes);
-        let records = image[16..].chunks_exact_mut(8).zip(quantisation.chunks_exact_mut(64));
+        let records = image[16..].chunks_exact_mut(8).zip(quantisation.chunks_exact_mut(32));
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;
@@ -492,8 +500,9 @@ impl Job<'_> {
             ]);
             first_block += wide * high;
             plane += 64 * u64::from(across * down) * u64::from(wide * high);
+            table.fill(0);
             for (value, place) in header.quantisation[component.quantisation].iter().zip(ZIGZAG) {
-                table[usize::from(place)] = u32::from(*value);
+                table[usize::from(place) / 2] |= u32::from(*value) << (16 * (place % 2));
             }
         }
     }

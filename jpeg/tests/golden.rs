@@ -8,12 +8,11 @@ use thalweg_jpeg::{JpegError, Unsupported};
 mod reference;
 mod support;
 
-use support::{decode, on_each_device};
+use support::{decode, golden_folder, on_each_device};
 
 /// The files with their names, in alphabetical order.
 fn golden() -> Vec<(String, Vec<u8>, PathBuf)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/jpeg");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> = fs::read_dir(golden_folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|e| e == "jpg"));
     paths.sort();
     let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();

@@ -7,7 +7,7 @@
 //! 2100 files a second of two busy cores it takes 80 minutes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -19,7 +19,7 @@ mod reference;
 mod support;
 
 use encoder::{Kind, encode};
-use support::{decode, on_each_device};
+use support::{decode, golden_folder, on_each_device};
 
 const YCC_420: [[u8; 2]; 3] = [[2, 2], [1, 1], [1, 1]];
 
@@ -28,8 +28,7 @@ fn kind(height: u16, width: u16, factors: &[[u8; 2]], coefficients: u32) -> Kind
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/jpeg");
-    std::fs::read(folder.join(name).with_extension("jpg")).unwrap()
+    std::fs::read(golden_folder().join(name).with_extension("jpg")).unwrap()
 }
 
 /// A number from the environment.
@@ -129,11 +128,11 @@ fn mutated_files_are_errors_or_pixels() {
     let cores = if checked { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
     let gpus = Device::all().into_iter().filter(|device| device.kind() != DeviceKind::Cpu);
     let devices: Vec<Device> = (0..cores).map(|_| Device::new_cpu().unwrap()).chain(gpus).collect();
-    let (next, pixels) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (next, pixels, longest) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let begin = Instant::now();
     std::thread::scope(|scope| {
         for &device in &devices {
-            let (next, pixels, seeds, expected) = (&next, &pixels, &seeds, &expected);
+            let (next, pixels, longest, seeds, expected) = (&next, &pixels, &longest, &seeds, &expected);
             scope.spawn(move || {
                 let stream = AnyStream::new(device).unwrap();
                 let mut decoder = Decoder::new(device);
@@ -150,9 +149,11 @@ fn mutated_files_are_errors_or_pixels() {
                         mutate(file, &mut random);
                     }
                     let views: Vec<&[u8]> = files.iter().map(Vec::as_slice).chain([&whole[..]]).collect();
+                    let before = Instant::now();
                     let read = decoder.read(&views).unwrap();
                     let images = stream.enter(|s| decoder.decode(s, read)).unwrap();
                     let images = images.synchronize().unwrap_or_else(|e| panic!("batch {batch}: {e}"));
+                    longest.fetch_max(before.elapsed().as_micros() as u64, Ordering::Relaxed);
                     let good = (0..views.len() - 1).filter(|&i| images.image(i).is_ok()).count();
                     pixels.fetch_add(good as u64, Ordering::Relaxed);
                     let Image { bytes, .. } = images.image(views.len() - 1).unwrap();
@@ -167,7 +168,12 @@ fn mutated_files_are_errors_or_pixels() {
     });
     let (done, pixels) = (total.next_multiple_of(BATCH), pixels.into_inner());
     let rate = done as f64 / begin.elapsed().as_secs_f64();
-    eprintln!("{pixels} of {done} mutated files gave pixels; {rate:.0} files/s on {} devices", devices.len());
+    let longest = Duration::from_micros(longest.into_inner());
+    eprintln!(
+        "{done} mutated files: {pixels} gave pixels, {} errors; {rate:.0} files/s on {} devices, the longest batch of {BATCH} took {longest:.1?}",
+        done - pixels,
+        devices.len(),
+    );
     assert!(pixels > 0 && pixels < done);
 }
 

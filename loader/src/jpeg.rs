@@ -98,7 +98,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 let batch = decoder.read_with_gaps(&files)?;
                 decoder.decode_into(stream, batch, rgb)
             })?;
-            let report = report.synchronize()?;
+            // It takes milliseconds, in which the threads that read have work for the core.
+            let report = report.synchronize_asleep()?;
             lock(&self.decoders).push(decoder);
             let good = |i: usize, number: usize| report.image(i).is_ok_and(|image| image.bytes == ranges[number]);
             broken.extend(numbers.iter().enumerate().filter(|(i, number)| !good(*i, **number)).map(|(_, n)| *n));

@@ -293,6 +293,11 @@ impl PtxBuilder {
         let target = format!("-Ctarget-cpu={}", self.target);
         let mut flags: Vec<OsString> =
             [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into();
+        // For Turing LLVM chooses PTX 6.3, which lacks an instruction that kernels may use (`clamped_bytes`).
+        // Drivers know PTX 6.5 since CUDA 10.2.
+        if self.target.starts_with("sm_7") {
+            flags.push("-Ctarget-feature=+ptx65".into());
+        }
         flags.extend(self.llvm_args.iter().map(|option| format!("{LLVM_ARGS}{option}").into()));
         flags
     }

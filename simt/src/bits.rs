@@ -66,6 +66,14 @@ pub trait Bits: Copy {
             if digit & 8 == 0 { byte } else { (byte as i8 >> 7) as u8 }
         }))
     }
+    /// Makes a word of two signed integers, each clamped to 0 ..= 255, and of half a word: byte 0 is `low`,
+    /// byte 1 is `high`, and the upper half is the lower half of `above`
+    /// (`cvt.pack.sat.u8.s32.b32`). Two of them make a word of four integers.
+    #[must_use]
+    #[inline(always)]
+    fn clamped_bytes(self, low: i32, high: i32, above: u32) -> u32 {
+        above << 16 | (high.clamp(0, 255) as u32) << 8 | low.clamp(0, 255) as u32
+    }
     /// Returns the high word of `high:low << (shift % 32)` (`shf.l.wrap`, `__funnelshift_l`).
     #[must_use]
     #[inline(always)]

@@ -29,6 +29,8 @@ fn expected(a: u32, b: u32, c: u32) -> [u32; RESULTS as usize] {
     };
     let (x, y) = (u128::from(a) << 32 | u128::from(b), u128::from(b) << 32 | u128::from(c));
     let bit = |i: u32| a >> i & 1;
+    let clamped =
+        |low: i32, high: i32| low.max(0).min(255) as u32 + 256 * high.max(0).min(255) as u32 + 65536 * (c % 65536);
     [
         sum(&bytes(a), &bytes(b), plus) as u32,
         sum(&signed(a), &signed(b), signed_plus) as u32,
@@ -37,6 +39,8 @@ fn expected(a: u32, b: u32, c: u32) -> [u32; RESULTS as usize] {
         sum(&signed_halves(a), &signed(b)[..2], signed_plus) as u32,
         sum(&signed_halves(a), &signed(b)[2..], signed_plus) as u32,
         u32::from_le_bytes(perm),
+        clamped(a as i32, b as i32),
+        clamped(a as i32 >> 23, b as i32 >> 23),
         left,
         right,
         (u64::from(a) * u64::from(b) / (1 << 32)) as u32,

@@ -1,7 +1,16 @@
 //! Decoding on every device, and reading the images back.
 
+use std::path::Path;
+
 use thalweg::{Device, DeviceBuffer, On, PerThread, Stream};
 use thalweg_jpeg::{Decoder, Image, JpegError};
+
+/// The folder of the golden files, from the folder of this crate or of a bundle of tests.
+#[allow(dead_code, reason = "some tests read no files")]
+pub(crate) fn golden_folder() -> &'static Path {
+    let folders = ["../tests/golden/jpeg", "tests/golden/jpeg"].map(Path::new);
+    folders.into_iter().find(|folder| folder.is_dir()).expect("the golden files are missing")
+}
 
 /// Decodes a batch and reads all images back.
 pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec<Result<(Image, Vec<u8>), JpegError>> {

@@ -15,9 +15,11 @@
 //!   contain any coefficient.
 //! - **Coefficients lie column by column**, so a thread loads its column with one access, and the block
 //!   crosses shared memory once, between columns and rows.
-//! - **Rows of samples are written in whole sectors** of 32 bytes, because a warp makes 4 blocks that
+//! - **Rows of samples are written in whole sectors** of 32 bytes, because a warp makes 8 blocks that
 //!   are neighbours in the image, and not in the data. A block of coefficients is 128 bytes, which is
 //!   whole sectors wherever it lies.
+//! - **Each group of 8 threads makes two neighbours**, whose rows it stores 16 bytes at a time. What binds here are
+//!   the accesses to shared memory and to the L1 cache, so steps of quantisation come two in a word, too.
 //! - **One thread finds the place of a block for the 8 that compute it.** It takes several divisions,
 //!   which cost as much as the transform if every thread makes them.
 
@@ -29,7 +31,7 @@ use super::record::{COMPONENT_WORDS, IMAGE_WORDS, Record};
 const THREADS: u32 = 256;
 /// The blocks of coefficients that a block of threads computes at a time.
 const AT_ONCE: u32 = THREADS / 8;
-/// The blocks of coefficients of a block of threads. Each thread takes part in two.
+/// The blocks of coefficients of a block of threads. Each thread takes part in two, one after the other.
 const BLOCKS: u32 = 2 * AT_ONCE;
 /// The words of a row in shared memory, and of a block. With these, the threads of a warp write columns
 /// and read rows, 4 words at a time, without conflicts of banks.
@@ -121,32 +123,21 @@ struct Work {
 }
 
 impl Work {
-    /// Transforms a block of which this thread has one column of coefficients. `place` is what [`locate`]
-    /// found, and `steps` is this column of the first quantisation table. Stores a row of samples.
+    /// Transforms a block of which this thread has one column of coefficients. `steps` is this column of its
+    /// quantisation table. Returns a row of samples.
     ///
     /// # Safety
-    /// All lanes of the warp call it. The table is one of the batch, and the block, if it is somewhere, has
-    /// its rows in the planes at `to`.
+    /// All lanes of the warp call it.
     #[inline(always)]
-    unsafe fn transform(
-        self,
-        cx: impl Cooperative,
-        column: [u32; 4],
-        place: [u32; 4],
-        steps: *const u32,
-        to: *mut u64,
-    ) {
+    unsafe fn transform(self, cx: impl Cooperative, column: [u32; 4], steps: [u32; 4]) -> [u32; 2] {
         let Self { window, own, line } = self;
-        let [_, at, stride, table] = place;
-        // SAFETY: The caller promises the table and the rows. A block has `BLOCK_WORDS` words in the window.
+        // SAFETY: A block has `BLOCK_WORDS` words in the window.
         unsafe {
-            let steps = steps.add(table as usize * 64);
-            let ([q0, q1, q2, q3], [q4, q5, q6, q7]) = (cx.load4(steps), cx.load4(steps.add(4)));
-            let [a, b, c, d] = column;
-            let low = |pair: u32, step: u32| i32::from(pair as i16).wrapping_mul(step as i32);
-            let high = |pair: u32, step: u32| (pair as i32 >> 16).wrapping_mul(step as i32);
+            let ([a, b, c, d], [q, r, s, t]) = (column, steps);
+            let low = |pair: u32, steps: u32| i32::from(pair as i16).wrapping_mul((steps & 0xffff) as i32);
+            let high = |pair: u32, steps: u32| (pair as i32 >> 16).wrapping_mul((steps >> 16) as i32);
             let values =
-                [low(a, q0), high(a, q1), low(b, q2), high(b, q3), low(c, q4), high(c, q5), low(d, q6), high(d, q7)];
+                [low(a, q), high(a, q), low(b, r), high(b, r), low(c, s), high(c, s), low(d, t), high(d, t)];
             let [v0, v1, v2, v3, v4, v5, v6, v7] = inverse(values, 1 << 10);
             let keep = |row: u32, value: i32| cx.shared_set(window, own + ROW * row + line, value >> 11);
             keep(0, v0);
@@ -162,20 +153,16 @@ impl Work {
             let start = own + ROW * line;
             let ([a, b, c, d], [e, f, g, h]) = (cx.shared_get4(window, start), cx.shared_get4(window, start + 4));
             let [s0, s1, s2, s3, s4, s5, s6, s7] = inverse([a, b, c, d, e, f, g, h], (1 << 17) + (128 << 18));
-            let pair =
-                |a: i32, b: i32| cx.byte_perm((a >> 18).clamp(0, 255) as u32, (b >> 18).clamp(0, 255) as u32, 0x0040);
-            let low = cx.byte_perm(pair(s0, s1), pair(s2, s3), 0x5410);
-            let high = cx.byte_perm(pair(s4, s5), pair(s6, s7), 0x5410);
-            if at != NOWHERE {
-                // The 8 samples of a row start at a multiple of 8 bytes.
-                cx.store(to.add((at + line * stride) as usize), u64::from(high) << 32 | u64::from(low));
-            }
+            let word = |a: i32, b: i32, c: i32, d: i32| {
+                cx.clamped_bytes(a >> 18, b >> 18, cx.clamped_bytes(c >> 18, d >> 18, 0))
+            };
+            [word(s0, s1, s2, s3), word(s4, s5, s6, s7)]
         }
     }
 }
 
 kernel! {
-    /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
+    /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 32] has two steps in each word, in the order of the
     /// coefficients, which is column by column. `most` is the largest number of blocks of an image.
     pub(super) unsafe fn inverse_dct(
         cx: impl Cooperative, image_count: u32, table_count: u32, blocks: u32, most: u32, bytes: u64,
@@ -184,12 +171,12 @@ kernel! {
     require {
         image_count >= 1, table_count >= 1, most <= blocks, blocks < 1 << 31,
         images.len() == image_count * IMAGE_WORDS,
-        quantisation.len() == table_count * 64,
+        quantisation.len() == table_count * 32,
         coefficients.len() == blocks * 64,
         coefficients.is_aligned(16),
         quantisation.is_aligned(16),
         planes.len() == bytes,
-        planes.is_aligned(8),
+        planes.is_aligned(16),
     }
     grid(most.div_ceil(BLOCKS), image_count) block(THREADS) shared((BLOCKS * 4 + AT_ONCE * BLOCK_WORDS) * 4)
     {
@@ -206,15 +193,28 @@ kernel! {
         // A column of coefficients is 16 bytes, so one access loads it. All loads are under way before
         // the first result is needed. A block that is not there has the coefficients of block 0, and its
         // samples are not stored: its threads take part in the barriers.
-        let (first, second) = (4 * (rank / 8), 4 * (AT_ONCE + rank / 8));
-        let (first, second) = (cx.shared_get4(found, first), cx.shared_get4(found, second));
-        let load = |block: u32| cx.load4(coefficients.as_ptr().add(block as usize * 64 + 8 * line as usize).cast::<u32>());
-        let columns = [load(first[0]), load(second[0])];
+        let pair = 8 * (rank / 8);
+        let ([block, at, stride, table], [next, beside, other, last]) =
+            (cx.shared_get4(found, pair), cx.shared_get4(found, pair + 4));
+        let column = |of: u32| cx.load4(coefficients.as_ptr().add(of as usize * 64 + 8 * line as usize).cast::<u32>());
+        let steps = |table: u32| cx.load4(quantisation.as_ptr().add(table as usize * 32 + 4 * line as usize));
+        let (columns, steps) = ([column(block), column(next)], [steps(table), steps(last)]);
         let work = Work { window: work, own: rank / 8 * BLOCK_WORDS, line };
-        let steps = quantisation.as_ptr().add(8 * line as usize);
-        let to = planes.as_ptr().cast::<u64>();
-        work.transform(cx, columns[0], first, steps, to);
+        let [a, b] = work.transform(cx, columns[0], steps[0]);
         cx.warp_barrier();
-        work.transform(cx, columns[1], second, steps, to);
+        let [c, d] = work.transform(cx, columns[1], steps[1]);
+        let to = planes.as_ptr().cast::<u32>();
+        let row = |at: u32, stride: u32| 2 * (at + line * stride) as usize;
+        // The samples of two neighbours are 16 bytes. `beside` is a place of its own if the first block is not there.
+        if at % 2 == 0 && stride.is_multiple_of(2) && beside == at + 1 && stride == other {
+            cx.store4(to.add(row(at, stride)), [a, b, c, d]);
+        } else {
+            if at != NOWHERE {
+                cx.store(to.add(row(at, stride)).cast::<u64>(), u64::from(b) << 32 | u64::from(a));
+            }
+            if beside != NOWHERE {
+                cx.store(to.add(row(beside, other)).cast::<u64>(), u64::from(d) << 32 | u64::from(c));
+            }
+        }
     }
 }

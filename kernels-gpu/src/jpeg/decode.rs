@@ -55,8 +55,9 @@ pub(super) struct Decoder {
     word: u32,
     /// The last word that may be read.
     last: u32,
-    /// The bits of the piece.
-    bits: u32,
+    /// The bits of the piece, and those from its start to the end of its segment.
+    pub(super) bits: u32,
+    pub(super) left: u32,
     /// The blocks of a unit.
     blocks: u32,
     /// The component of each block of a unit, 2 bits each.
@@ -82,7 +83,8 @@ impl Decoder {
     ) -> Self {
         // SAFETY: All words are inside their records, by the tables in `record`.
         unsafe {
-            let bits = segment.get(cx, 1).saturating_sub(index.saturating_mul(PIECE_BITS)).min(PIECE_BITS);
+            let left = segment.get(cx, 1).saturating_sub(index.saturating_mul(PIECE_BITS));
+            let bits = left.min(PIECE_BITS);
             let word = segment.get(cx, 0).saturating_add(index.saturating_mul(PIECE_BITS / 32));
             let mut tables = 0;
             for c in 0..3 {
@@ -90,93 +92,138 @@ impl Decoder {
                 tables |= ((both & 0xffff).min(TABLES - 1) | (both >> 16).min(TABLES - 1) << 3) << (6 * c);
             }
             let (blocks, components) = (image.get(cx, 7).clamp(1, 16), image.get(cx, 8));
-            Self { data, word: word.min(words - 1), last: words - 1, bits, blocks, components, tables }
+            Self { data, word: word.min(words - 1), last: words - 1, bits, left, blocks, components, tables }
         }
     }
 
-    /// Decodes the piece from `start`. Calls `write` with the number of coefficients from `start`, the
-    /// place in the block in zigzag order, and the value, for each coefficient that is not 0 and for
-    /// each DC coefficient; there the value is the sum so far, which starts at `sums`. Stops before it
-    /// has passed `most` coefficients.
+    /// Loads a word of data.
+    #[inline(always)]
+    fn load(&self, cx: impl Simt, i: u32) -> u32 {
+        // SAFETY: The index is at most that of the last word of `data`.
+        unsafe { self.data.get(cx, i.min(self.last)).swap_bytes() }
+    }
+
+    /// Decodes the piece from `start`.
     ///
     /// # Safety
     /// The window `tables` has [`TABLES`] tables of [`TABLE_WORDS`] words.
     #[inline(always)]
-    pub(super) unsafe fn run<C: Cooperative>(
-        self,
-        cx: C,
-        tables: Shared<u32>,
-        start: State,
-        sums: [u32; 3],
-        most: u32,
-        mut write: impl FnMut(u32, u32, u32),
-    ) -> Outcome {
-        // SAFETY: `load` clamps the index to the last word of `data`.
-        let load = |i: u32| unsafe { self.data.get(cx, i.min(self.last)).swap_bytes() };
-        let (mut bit, mut next) = (start.bits(), start.next() & 63);
-        let mut block = if start.block() < self.blocks { start.block() } else { 0 };
-        let mut word = self.word + (bit >> 5);
-        let mut window = u64::from(load(word)) << 32 | u64::from(load(word + 1));
-        let (mut passed, mut broken) = (0, false);
-        let [mut luma, mut blue, mut red] = sums;
-        while bit < self.bits && passed < most {
-            if self.word + (bit >> 5) != word {
-                word += 1;
-                window = window << 32 | u64::from(load(word + 1));
-            }
-            let ahead = (window << (bit & 31) >> 32) as u32;
-            let component = (self.components >> (2 * block) & 3).min(2);
-            let table = (self.tables >> (6 * component + if next == 0 { 0 } else { 3 }) & 7) * TABLE_WORDS;
-            // SAFETY: The caller promises the tables, and `symbol` stays inside one.
-            let (length, symbol) = unsafe { symbol(cx, tables, table, ahead) };
-            if length == 0 {
-                // No code starts like this. The next try is one bit further, so that a guess goes on.
-                broken = true;
-                bit += 1;
-                continue;
-            }
-            let (run, size) = (symbol >> 4, symbol & 15);
-            // The value of `size` bits after the code, as T.81 extends its sign.
-            let raw = (u64::from(ahead) << length << size >> 32) as u32 & ((1 << size) - 1);
-            let value = if size > 0 && raw >> (size - 1) == 0 { raw.wrapping_sub((1 << size) - 1) } else { raw };
-            bit += length + size;
-            let before = next;
-            if next == 0 {
-                // A choice of a reference would put the sums into local memory.
-                luma = luma.wrapping_add(if component == 0 { value } else { 0 });
-                blue = blue.wrapping_add(if component == 1 { value } else { 0 });
-                red = red.wrapping_add(if component == 2 { value } else { 0 });
-                write(
-                    passed,
-                    0,
-                    if component == 0 {
-                        luma
-                    } else if component == 1 {
-                        blue
-                    } else {
-                        red
-                    },
-                );
-                next = 1;
-            } else if size > 0 {
-                next += run;
-                if next < 64 {
-                    write(passed + run, next, value);
-                }
-                next += 1;
-            } else {
-                next = if run == 15 { next + 16 } else { 64 };
-            }
-            // A run of 16 zeros that ends with the block is the end of the block, too.
-            broken |= next > 64;
-            passed += next.min(64) - before;
-            if next >= 64 {
-                next = 0;
-                block = if block + 1 == self.blocks { 0 } else { block + 1 };
-            }
+    pub(super) unsafe fn run<C: Cooperative>(self, cx: C, tables: Shared<u32>, start: State) -> Outcome {
+        let mut cursor = Cursor::new(cx, &self, start, [0; 3]);
+        while cursor.bit < self.bits {
+            // SAFETY: The caller promises the tables.
+            unsafe { cursor.step(cx, &self, tables) };
         }
+        let Cursor { bit, next, block, passed, broken, luma, blue, red, .. } = cursor;
         let end = State::new(bit.saturating_sub(self.bits), block, next);
         Outcome { end, coefficients: passed, sums: [luma, blue, red], broken }
+    }
+}
+
+/// Where a decoder is, and what it has found.
+#[derive(Clone, Copy)]
+pub(super) struct Cursor {
+    /// The bits after the start of the piece.
+    pub(super) bit: u32,
+    /// The next coefficient of the block, in zigzag order.
+    pub(super) next: u32,
+    block: u32,
+    /// The two words of data from the next bit on, the number of the first one, and the word after them. It is loaded
+    /// one word early, so that no code waits for it.
+    window: u64,
+    following: u32,
+    word: u32,
+    /// The coefficients that it has passed.
+    pub(super) passed: u32,
+    pub(super) broken: bool,
+    luma: u32,
+    blue: u32,
+    red: u32,
+}
+
+/// What a code gives.
+#[derive(Clone, Copy)]
+pub(super) enum Found {
+    /// A coefficient: its place in the block in zigzag order, and its value. That of a DC coefficient is the sum so far.
+    Coefficient(u32, u32),
+    /// Coefficients that are 0.
+    Zeros,
+    /// No code starts like this.
+    Nothing,
+}
+
+impl Cursor {
+    /// Starts at `start` of a piece, with the sums of DC differences before it.
+    #[inline(always)]
+    pub(super) fn new(cx: impl Simt, decoder: &Decoder, start: State, [luma, blue, red]: [u32; 3]) -> Self {
+        let (bit, next) = (start.bits(), start.next() & 63);
+        let block = if start.block() < decoder.blocks { start.block() } else { 0 };
+        let word = decoder.word + (bit >> 5);
+        let window = u64::from(decoder.load(cx, word)) << 32 | u64::from(decoder.load(cx, word + 1));
+        let following = decoder.load(cx, word + 2);
+        Self { bit, next, block, window, following, word, passed: 0, broken: false, luma, blue, red }
+    }
+
+    /// Decodes a code and its value.
+    ///
+    /// # Safety
+    /// The window `tables` has [`TABLES`] tables of [`TABLE_WORDS`] words.
+    #[inline(always)]
+    pub(super) unsafe fn step(&mut self, cx: impl Cooperative, decoder: &Decoder, tables: Shared<u32>) -> Found {
+        if decoder.word + (self.bit >> 5) != self.word {
+            self.word += 1;
+            self.window = self.window << 32 | u64::from(self.following);
+            self.following = decoder.load(cx, self.word + 2);
+        }
+        let ahead = (self.window << (self.bit & 31) >> 32) as u32;
+        let component = (decoder.components >> (2 * self.block) & 3).min(2);
+        let table = (decoder.tables >> (6 * component + if self.next == 0 { 0 } else { 3 }) & 7) * TABLE_WORDS;
+        // SAFETY: The caller promises the tables, and `symbol` stays inside one.
+        let (length, symbol) = unsafe { symbol(cx, tables, table, ahead) };
+        if length == 0 {
+            // The next try is one bit further, so that a guess goes on.
+            self.broken = true;
+            self.bit += 1;
+            return Found::Nothing;
+        }
+        let (run, size) = (symbol >> 4, symbol & 15);
+        // The value of `size` bits after the code, as T.81 extends its sign.
+        let raw = (u64::from(ahead) << length << size >> 32) as u32 & ((1 << size) - 1);
+        let value = if size > 0 && raw >> (size - 1) == 0 { raw.wrapping_sub((1 << size) - 1) } else { raw };
+        self.bit += length + size;
+        let before = self.next;
+        let mut found = Found::Zeros;
+        if before == 0 {
+            // A choice of a reference would put the sums into local memory.
+            self.luma = self.luma.wrapping_add(if component == 0 { value } else { 0 });
+            self.blue = self.blue.wrapping_add(if component == 1 { value } else { 0 });
+            self.red = self.red.wrapping_add(if component == 2 { value } else { 0 });
+            let sum = if component == 0 {
+                self.luma
+            } else if component == 1 {
+                self.blue
+            } else {
+                self.red
+            };
+            found = Found::Coefficient(0, sum);
+            self.next = 1;
+        } else if size > 0 {
+            self.next += run;
+            if self.next < 64 {
+                found = Found::Coefficient(self.next, value);
+            }
+            self.next += 1;
+        } else {
+            self.next = if run == 15 { before + 16 } else { 64 };
+        }
+        // A run of 16 zeros that ends with the block is the end of the block, too.
+        self.broken |= self.next > 64;
+        self.passed += self.next.min(64) - before;
+        if self.next >= 64 {
+            self.next = 0;
+            self.block = if self.block + 1 == decoder.blocks { 0 } else { self.block + 1 };
+        }
+        found
     }
 }
 

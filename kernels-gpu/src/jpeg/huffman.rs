@@ -18,7 +18,7 @@
 
 use thalweg_simt::{Cooperative, In, InOut, Shared, kernel};
 
-use super::decode::{Decoder, Outcome, State};
+use super::decode::{Cursor, Decoder, Found, Outcome, State};
 use super::record::{IMAGE_WORDS, Record, SEGMENT_WORDS};
 use super::{PIECE_BITS, PIECES_OF_BLOCK, TABLE_WORDS, TABLES};
 
@@ -30,6 +30,12 @@ const ALL_TABLES: u32 = TABLES * TABLE_WORDS;
 const STATES: u32 = 2;
 /// The words of `counts` and `places` for each piece: coefficients, and DC sums of 3 components.
 const COUNTS: u32 = 4;
+/// The words of a thread of [`coefficients`] in shared memory: a block of coefficients, and one more, so that words of one
+/// place lie in different banks.
+const OWN: u32 = 33;
+/// The codes that a thread of [`coefficients`] decodes before its warp looks for complete blocks. A thread that has
+/// completed one waits.
+const TURNS: u32 = 4;
 /// The bit of `status` for data that does not fit its tables.
 const BROKEN: u32 = 1;
 /// The bit of `status` for data that ends too early.
@@ -134,7 +140,7 @@ kernel! {
         let mut start = State::START;
         let mut outcome = Outcome { end: State::START, coefficients: 0, sums: [0; 3], broken: false };
         if present {
-            outcome = decoder.run(cx, tables, start, [0; 3], u32::MAX, |_, _, _| {});
+            outcome = decoder.run(cx, tables, start);
         }
         cx.shared_set(ends, rank, outcome.end.0);
         if rank < 3 {
@@ -148,7 +154,7 @@ kernel! {
             cx.barrier();
             if before != start {
                 start = before;
-                outcome = decoder.run(cx, tables, start, [0; 3], u32::MAX, |_, _, _| {});
+                outcome = decoder.run(cx, tables, start);
                 cx.shared_set(ends, rank, outcome.end.0);
                 cx.shared_add(changes, round % 3, 1);
             }
@@ -223,7 +229,7 @@ kernel! {
                     going = within > 0 && before != State(states.get(cx, STATES * piece));
                     if going {
                         let decoder = Decoder::new(cx, image, segment, within, data, words);
-                        let outcome = decoder.run(cx, tables, before, [0; 3], u32::MAX, |_, _, _| {});
+                        let outcome = decoder.run(cx, tables, before);
                         let same = outcome.end == State(states.get(cx, STATES * piece + 1));
                         keep(cx, states, counts, piece, before, &outcome);
                         cx.shared_add(changes, round % 3, 1);
@@ -345,49 +351,107 @@ kernel! {
         counts.len() == piece_count * COUNTS,
         places.len() == piece_count * COUNTS,
         coefficients.len() == blocks * 64,
+        coefficients.is_aligned(4),
         status.len() == image_count,
     }
-    grid(most.div_ceil(PIECES_OF_BLOCK), image_count) block(PIECES_OF_BLOCK) shared(ALL_TABLES * 4)
+    grid(most.div_ceil(PIECES_OF_BLOCK), image_count) block(PIECES_OF_BLOCK)
+    shared(ALL_TABLES * 4 + 64 + PIECES_OF_BLOCK * OWN * 4)
     {
         let number = cx.block_idx().y;
         let image = Record::new(images, number, IMAGE_WORDS);
+        let rank = cx.rank();
         let tables = cx.shared::<u32>(0);
+        let order = cx.shared::<u8>(ALL_TABLES * 4);
+        let window = cx.shared::<u32>(ALL_TABLES * 4 + 64);
+        if rank < 64 {
+            cx.shared_set(order, rank, ZIGZAG[rank as usize]);
+        }
+        let own = cx.shared_at::<u16>(window.address() + 4 * OWN * rank);
+        let mut word = 0;
+        while word < OWN {
+            cx.shared_set(window, OWN * rank + word, 0);
+            word += 1;
+        }
         load_tables(cx, image, huffman, table_count, tables, PIECES_OF_BLOCK);
-        let index = cx.block_idx().x * PIECES_OF_BLOCK + cx.rank();
+        let index = cx.block_idx().x * PIECES_OF_BLOCK + rank;
         let first = image.get(cx, 10).min(piece_count);
-        if index < image.get(cx, 11).min(piece_count - first) {
-            let piece = first + index;
-            let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
-            let within = piece.saturating_sub(segment.get(cx, 2));
-            let decoder = Decoder::new(cx, image, segment, within, data, words);
-            let start = State(states.get(cx, STATES * piece));
-            // A piece that does not start where the one before it ended has wrong places. This is
-            // told here, because what the end of the kernel needs takes registers until then.
-            if within > 0 && piece > 0 && State(states.get(cx, STATES * (piece - 1) + 1)) != start {
-                status.atomic(number).or(cx, APART);
-            }
-            // The sums before this piece, from the start of its segment.
-            let sum = |c: u32| {
-                let zero = (piece - within).max(first);
-                places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c))
-            };
-            let passed = sum(0);
-            let all = segment.get(cx, 4).min(u32::MAX / 64) * 64;
-            let most = all.saturating_sub(passed);
-            let first_block = image.get(cx, 9).saturating_add(segment.get(cx, 3));
-            let outcome = decoder.run(cx, tables, start, [sum(1), sum(2), sum(3)], most, |at, place, value| {
-                let block = first_block.saturating_add(passed.wrapping_add(at) / 64);
-                if block < blocks {
-                    let element = block as usize * 64 + usize::from(ZIGZAG[(place & 63) as usize]);
-                    coefficients.set(cx, element, value as i16);
+        let mut active = index < image.get(cx, 11).min(piece_count - first);
+        let piece = (first + index).min(piece_count - 1);
+        let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
+        let within = piece.saturating_sub(segment.get(cx, 2));
+        let decoder = Decoder::new(cx, image, segment, within, data, words);
+        let start = State(states.get(cx, STATES * piece));
+        // A piece that does not start where the one before it ended has wrong places. This is
+        // told here, because what the end of the kernel needs takes registers until then.
+        if active && within > 0 && piece > 0 && State(states.get(cx, STATES * (piece - 1) + 1)) != start {
+            status.atomic(number).or(cx, APART);
+        }
+        // The sums before this piece, from the start of its segment.
+        let sum = |c: u32| {
+            let zero = (piece - within).max(first);
+            places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c))
+        };
+        let passed = sum(0);
+        let all = segment.get(cx, 4).min(u32::MAX / 64) * 64;
+        let most = all.saturating_sub(passed);
+        let first_block = image.get(cx, 9).saturating_add(segment.get(cx, 3));
+        let mut cursor = Cursor::new(cx, &decoder, start, [sum(1), sum(2), sum(3)]);
+        // Whether the block started in this piece, and where it goes.
+        let (mut mine, mut block) = (false, 0);
+        let mut going = true;
+        while going {
+            let (mut full, mut turn) = (false, 0);
+            while turn < TURNS {
+                turn += 1;
+                if !active || full {
+                    continue;
                 }
-            });
-            let mut found = if outcome.broken { BROKEN } else { 0 };
+                let fresh = cursor.next == 0;
+                // A thread goes past the end of its piece to complete a block.
+                let end = if mine && !fresh { decoder.left } else { decoder.bits };
+                active = cursor.passed < most && cursor.bit < end;
+                if active {
+                    if fresh {
+                        (mine, block) = (true, first_block.saturating_add(passed.wrapping_add(cursor.passed) / 64));
+                    }
+                    match cursor.step(cx, &decoder, tables) {
+                        Found::Coefficient(place, value) => {
+                            if mine {
+                                cx.shared_set(own, u32::from(cx.shared_get(order, place & 63)), value as u16);
+                            }
+                            full = mine && cursor.next == 0;
+                        }
+                        Found::Zeros => full = mine && cursor.next == 0,
+                        // Past the end of the piece this is the next thread's error. It ends here, or each piece
+                        // might take the time of all that follow.
+                        Found::Nothing => active = cursor.bit < decoder.bits,
+                    }
+                }
+            }
+            // The warp writes the blocks that are complete, one after another: each is a whole line of memory.
+            let mut left = cx.ballot(full);
+            cx.warp_barrier();
+            while left != 0 {
+                let lane = left.trailing_zeros();
+                left &= left - 1;
+                let at = OWN * (rank - cx.lane() + lane) + cx.lane();
+                let pair = cx.shared_get(window, at);
+                cx.shared_set(window, at, 0);
+                let block = cx.shuffle(block, lane);
+                if block < blocks {
+                    cx.store(coefficients.as_ptr().add(block as usize * 64).cast::<u32>().add(cx.lane() as usize), pair);
+                }
+            }
+            cx.warp_barrier();
+            going = cx.ballot(active) != 0;
+        }
+        if index < image.get(cx, 11).min(piece_count - first) {
+            let mut found = if cursor.broken { BROKEN } else { 0 };
             // The last piece of a segment must reach the end of the segment's last block, with bits
             // that are there.
             let last = segment.get(cx, 1).div_ceil(PIECE_BITS).max(1) - 1;
-            let ran_over = outcome.coefficients == most && outcome.end.0 >> 16 > 0 && most > 0;
-            if within == last && (outcome.coefficients < most || ran_over) {
+            let ran_over = cursor.passed == most && cursor.bit > decoder.bits && most > 0;
+            if within == last && (cursor.passed < most || ran_over) {
                 found |= SHORT;
             }
             if found != 0 {

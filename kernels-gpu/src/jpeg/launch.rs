@@ -146,7 +146,7 @@ pub fn coefficients<S, L: Launch<S> + ?Sized>(
     )
 }
 
-/// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 64] is in the order of the
+/// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 32] has two steps in each word, in the order of the
 /// coefficients, which is column by column. `most` is the largest number of blocks of an image.
 ///
 /// # Errors
@@ -159,7 +159,7 @@ pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
     coefficients: &DeviceSlice<S, i16>,
     planes: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
-    let (count, tables, blocks) = (items(images, IMAGE_WORDS), items(quantisation, 64), items(coefficients, 64));
+    let (count, tables, blocks) = (items(images, IMAGE_WORDS), items(quantisation, 32), items(coefficients, 64));
     let bytes = planes.len() as u64;
     dct::inverse_dct(on, count, tables, blocks, most, bytes, images, quantisation, coefficients, planes)
 }
@@ -178,4 +178,22 @@ pub fn colors<S, L: Launch<S> + ?Sized>(
 ) -> Result<(), L::Error> {
     let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
     color::colors(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, planes, rgb)
+}
+
+/// Does the same as [`colors`] for upright images of YCbCr whose chroma is enlarged by 2 in both directions, has more
+/// than 2 columns, and has luma of full size. `colors` leaves these alone. `most` is the largest number of groups
+/// of such an image of H rows: H / 2 + 1 times one for each [`PIXELS`](super::PIXELS) pixels of a row, and one for
+/// the rest.
+///
+/// # Errors
+/// See the launchers of this module.
+pub fn photographs<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    images: &DeviceSlice<S, u32>,
+    most: u32,
+    planes: &DeviceSlice<S, u8>,
+    rgb: &mut DeviceSlice<S, u8>,
+) -> Result<(), L::Error> {
+    let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
+    color::photographs(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, planes, rgb)
 }

@@ -35,11 +35,13 @@ mod decode;
 mod huffman;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
+mod pixels;
+mod plane;
 mod record;
 
 pub use huffman::ZIGZAG;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{Coded, Pieces, coefficients, colors, inverse_dct, offsets, settle, synchronize};
+pub use launch::{Coded, Pieces, coefficients, colors, inverse_dct, offsets, photographs, settle, synchronize};
 pub use record::{COMPONENT_WORDS, IMAGE_WORDS, SEGMENT_WORDS};
 
 /// The bits of a piece of coded data.

@@ -3,7 +3,7 @@
 use thalweg_simt::kernel;
 
 /// The number of results of [`integers`] for each element.
-pub const RESULTS: u32 = 20;
+pub const RESULTS: u32 = 22;
 
 kernel! {
     /// Computes each operation for each triple of words.
@@ -23,6 +23,8 @@ kernel! {
                 cx.dp2a_lo_i32(a, b, c as i32) as u32,
                 cx.dp2a_hi_i32(a, b, c as i32) as u32,
                 cx.byte_perm(a, b, c),
+                cx.clamped_bytes(a as i32, b as i32, c),
+                cx.clamped_bytes(a as i32 >> 23, b as i32 >> 23, c),
                 cx.funnel_shift_left(a, b, c),
                 cx.funnel_shift_right(a, b, c),
                 cx.mul_hi_u32(a, b),
