@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use thalweg::{Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Resource, Result, Stream};
+use thalweg::{
+    Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result, Stream,
+};
 use thalweg_kernels::jpeg::{self, Coded, Pieces};
 
 use crate::error::{JpegError, Unsupported};
-use crate::plan::{ALIGNED, File, Place, Plan, Scratch, step};
+use crate::plan::{ALIGNED, Decoded, File, Place, Plan, Scratch, step};
 
 /// The buffers of pixels that a decoder keeps for later batches.
 const SPARE: usize = 4;
@@ -199,6 +201,15 @@ impl Decoder {
         Self { device, scratch: Scratch::default(), work: None, spare: Vec::new() }
     }
 
+    /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of the device's own
+    /// one: 128 bytes for each block of 8 x 8, which is 3 bytes a pixel where chroma is halved in both directions. A
+    /// file for which the pool has none is [`JpegError::NoMemory`], and the others of its batch are decoded.
+    #[must_use]
+    pub fn coefficients_from(mut self, pool: PinnedPool) -> Self {
+        self.scratch.coefficients = Some(pool);
+        self
+    }
+
     /// Reads files as [`Batch::new`] does, with memory of earlier batches.
     ///
     /// # Errors
@@ -337,9 +348,9 @@ fn launch<S: LiveBrand>(
     let words = stream.bind(words)?;
     stream.copy_to_device(words.slice(..lengths.tables)?, tables)?;
     stream.zero(status)?;
-    for (own, block) in decoded {
-        let start = 32 * block;
-        stream.copy_to_device(words.slice(own.clone())?, coefficients.slice_mut(start..start + own.len())?)?;
+    for Decoded { memory, words, first_block } in decoded {
+        let (memory, start) = (stream.bind(memory)?, 32 * first_block);
+        stream.copy_to_device(memory.slice(..words)?, coefficients.slice_mut(start..start + words)?)?;
     }
     let tables = &*tables;
     let images = tables.slice(parts.images)?;

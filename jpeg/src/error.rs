@@ -20,6 +20,8 @@ pub enum JpegError {
     /// The coded data of the image is broken: it contains a code that its tables do not have, or too
     /// many coefficients for a block.
     BrokenData,
+    /// There is no page-locked memory for the coefficients of a progressive file.
+    NoMemory,
     /// The file is a JPEG file of a kind that the kernels do not decode. A decoder on the host may.
     Unsupported(Unsupported),
 }
@@ -63,6 +65,9 @@ impl fmt::Display for JpegError {
             Self::Truncated => f.write_str("truncated: the file ends before the JPEG image does"),
             Self::Broken { at, what } => write!(f, "broken JPEG file: {what} at byte {at}"),
             Self::BrokenData => f.write_str("broken JPEG file: its coded data does not fit its tables"),
+            Self::NoMemory => {
+                f.write_str("there is no page-locked memory for the coefficients of this progressive file")
+            }
             Self::Unsupported(kind) => write!(f, "the device does not decode this kind of JPEG file: {kind}"),
         }
     }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use thalweg::{Device, PinnedBuffer};
+use thalweg::{Device, Error, PinnedBuffer, PinnedPool};
 use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, PIXELS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
 
 use crate::error::JpegError;
@@ -34,8 +34,17 @@ pub(crate) struct Plan {
     pub(crate) most_blocks: u32,
     pub(crate) most_pairs: u32,
     pub(crate) most_groups: u32,
-    /// The coefficients that the host has decoded: where they lie in `words`, and their first block.
-    pub(crate) decoded: Vec<(Range<usize>, usize)>,
+    /// The coefficients of progressive files, which the host has decoded.
+    pub(crate) decoded: Vec<Decoded>,
+}
+
+/// The coefficients of a progressive file.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    /// They may be shorter than the memory.
+    pub(crate) memory: PinnedBuffer<u32>,
+    pub(crate) words: usize,
+    pub(crate) first_block: usize,
 }
 
 /// Where the parts of a plan lie in its words.
@@ -51,8 +60,6 @@ pub(crate) struct Parts {
     pub(crate) pieces: Range<usize>,
     /// Coded data as little-endian words of the bytes. Each segment starts with a word.
     pub(crate) data: Range<usize>,
-    /// Coefficients of progressive files. They go to the device on their own.
-    pub(crate) coefficients: Range<usize>,
 }
 
 /// Parts start at multiples of this many words, which are 64 bytes.
@@ -70,6 +77,10 @@ const MAX_WORDS: usize = 1 << 30;
 /// The bytes of a batch from which several threads read it. One thread reads 1 MiB in about 0.1 ms
 /// (`benches/decode.rs`), which leaves little to gain below that.
 const PARALLEL: usize = 1 << 20;
+
+/// How many times as long it takes to decode the scans of a progressive file as to copy as many bytes: 10 GB/s are
+/// copied (as above), and 70 to 150 MB/s of scans are decoded.
+const SCANS: usize = 64;
 
 /// Where an image lies in the pixels of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +100,6 @@ pub(crate) struct Room {
     pub(crate) quantisations: usize,
     pub(crate) pieces: usize,
     pub(crate) words: usize,
-    /// The words of coefficients that the host decodes.
-    pub(crate) coefficients: usize,
     pub(crate) blocks: u32,
     pub(crate) plane_bytes: u64,
 }
@@ -109,7 +118,6 @@ impl Room {
             return Ok(Self {
                 images: 1,
                 quantisations: header.components.len(),
-                coefficients: 32 * blocks as usize,
                 blocks,
                 plane_bytes: 64 * u64::from(blocks),
                 ..Self::default()
@@ -130,7 +138,6 @@ impl Room {
             // Each segment rounds up once.
             pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
             words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
-            coefficients: 0,
             blocks,
             plane_bytes: 64 * u64::from(blocks),
         })
@@ -144,14 +151,13 @@ impl Room {
             quantisations: self.quantisations + other.quantisations,
             pieces: self.pieces + other.pieces,
             words: self.words + other.words,
-            coefficients: self.coefficients + other.coefficients,
             blocks: self.blocks + other.blocks,
             plane_bytes: self.plane_bytes + other.plane_bytes,
         }
     }
 
     /// The words of each part.
-    fn lengths(&self) -> [usize; 7] {
+    fn lengths(&self) -> [usize; 6] {
         [
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
@@ -159,7 +165,6 @@ impl Room {
             self.quantisations * 32,
             self.pieces,
             self.words,
-            self.coefficients,
         ]
     }
 }
@@ -184,6 +189,8 @@ fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     headers: Vec<Parsed>,
+    /// Where page-locked memory for coefficients comes from. `None` is the device's own pool.
+    pub(crate) coefficients: Option<PinnedPool>,
 }
 
 /// A file after its header: the header and what the file needs, or why it is not decoded, with the size
@@ -211,7 +218,7 @@ impl Plan {
             let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
             Ok((header, room))
         };
-        let headers = &mut scratch.headers;
+        let Scratch { headers, coefficients: from } = scratch;
         headers.clear();
         match pool {
             Some(pool) => pool.install(|| files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers)),
@@ -221,8 +228,9 @@ impl Plan {
         let (mut totals, mut rgb_bytes) = (Room::default(), 0);
         let [mut most_pieces, mut most_blocks, mut most_pairs, mut most_groups] = [0; 4];
         let mut places = Vec::with_capacity(files.len());
-        let mut decoded: Vec<(Range<usize>, usize)> = Vec::new();
-        for ((gap, _), parsed) in files.iter().zip(headers.iter_mut()) {
+        let mut decoded: Vec<Decoded> = Vec::new();
+        let mut scan_bytes = 0;
+        for ((gap, file), parsed) in files.iter().zip(headers.iter_mut()) {
             rgb_bytes = usize::next_multiple_of(rgb_bytes + gap, 16);
             let (header, room) = match parsed {
                 Ok(parsed) => parsed,
@@ -241,6 +249,28 @@ impl Plan {
                 places.push(Err(error));
                 continue;
             }
+            if header.progressive {
+                let words = 32 * room.blocks as usize;
+                let memory =
+                    match from.as_ref().map_or_else(|| device.pinned(step(words)), |pool| pool.take(step(words))) {
+                        Ok(memory) => memory,
+                        // This file goes without; the others need not.
+                        Err(
+                            Error::PinnedBudget { .. }
+                            | Error::OutOfMemory { .. }
+                            | Error::Cuda { .. }
+                            | Error::TooLarge { .. },
+                        ) => {
+                            rgb_bytes += if keeps { pixels(header) } else { 0 };
+                            *parsed = Err((JpegError::NoMemory, 0));
+                            places.push(Err(JpegError::NoMemory));
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    };
+                decoded.push(Decoded { memory, words, first_block: totals.blocks as usize });
+                scan_bytes += file.len();
+            }
             let [height, width] = header.upright();
             places.push(Ok(Place { number: totals.images, height, width, start: rgb_bytes }));
             most_pieces = most_pieces.max(room.pieces as u32);
@@ -251,31 +281,18 @@ impl Plan {
                 false => most_groups = most_groups.max(header.height * across),
             }
             rgb_bytes += pixels(header);
-            if header.progressive {
-                let own = totals.coefficients..totals.coefficients + room.coefficients;
-                // One copy for files that follow one another in both places.
-                match decoded.last_mut() {
-                    Some((before, first)) if first.abs_diff(totals.blocks as usize) * 32 == before.len() => {
-                        before.end = own.end;
-                    }
-                    _ => decoded.push((own, totals.blocks as usize)),
-                }
-            }
             // From here on, the room says where the parts of this file begin.
             (totals, *room) = (totals.plus(room), totals);
         }
 
         let lengths = totals.lengths();
         let mut end = 0;
-        let [images, segments, huffman, quantisation, pieces, data, coefficients] = lengths.map(|length| {
+        let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
             let start = usize::next_multiple_of(end, ALIGNED);
             end = start + length;
             start..end
         });
-        let parts = Parts { images, segments, huffman, quantisation, pieces, data, coefficients };
-        for (own, _) in &mut decoded {
-            *own = parts.coefficients.start + own.start..parts.coefficients.start + own.end;
-        }
+        let parts = Parts { images, segments, huffman, quantisation, pieces, data };
         // With sizes in steps, the pool finds a block for nearly every batch.
         let mut words = device.pinned::<u32>(if totals.images == 0 { 0 } else { step(end) })?;
         let mut rest = &mut words[..];
@@ -292,7 +309,7 @@ impl Plan {
         let mut quantisation = cut(&parts.quantisation);
         let mut pieces = cut(&parts.pieces);
         let mut data = cut(&parts.data);
-        let mut coefficients = cut(&parts.coefficients);
+        let mut coefficients = decoded.iter_mut();
 
         let mut starts = headers.iter().flatten().map(|(_, start)| *start).skip(1).collect::<Vec<_>>();
         starts.push(totals);
@@ -312,9 +329,13 @@ impl Plan {
                 quantisation: split(&mut quantisation, own(3)),
                 pieces: split(&mut pieces, own(4)),
                 data: split(&mut data, own(5)),
-                coefficients: split(&mut coefficients, own(6)),
+                coefficients: match header.progressive {
+                    true => coefficients.next().map_or(&mut [], |own| &mut own.memory[..own.words]),
+                    false => &mut [],
+                },
             }
         });
+        let pool = pool.or_else(|| (totals.images > 1 && scan_bytes * SCANS >= PARALLEL).then(self::pool).flatten());
         match pool {
             Some(pool) => {
                 let jobs: Vec<_> = jobs.collect();

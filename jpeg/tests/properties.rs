@@ -1,6 +1,9 @@
 //! Random images through an encoder.
 
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
+use thalweg::PinnedPool;
+use thalweg_jpeg::{Decoder, JpegError};
 
 mod encoder;
 mod reference;
@@ -67,5 +70,124 @@ fn a_large_image_equals_the_reference() {
         for (decoded, expected) in decoded.into_iter().zip(&expected) {
             assert!(decoded.unwrap().1 == *expected);
         }
+    });
+}
+
+/// An image, and how an encoder for photographs writes it. That encoder is another crate's.
+#[derive(Clone, Debug)]
+struct Photograph {
+    height: u16,
+    width: u16,
+    gray: bool,
+    quality: u8,
+    sampling: SamplingFactor,
+    restart: u16,
+    optimised: bool,
+    scans: u8,
+    seed: u64,
+}
+
+prop_compose! {
+    fn photographs(most: u16)(
+        height in 1..=most, width in 1..=most, gray in prop::bool::weighted(0.2), quality in 1..=100u8,
+        sampling in prop::sample::select(vec![
+            SamplingFactor::F_1_1, SamplingFactor::F_2_1, SamplingFactor::F_1_2, SamplingFactor::F_2_2,
+        ]),
+        restart in prop_oneof![Just(0), 1..20u16], optimised: bool, scans in 2..=20u8, seed: u64,
+    ) -> Photograph {
+        Photograph { height, width, gray, quality, sampling, restart, optimised, scans, seed }
+    }
+}
+
+impl Photograph {
+    /// Encodes the image: slopes, and noise as strong as the seed says.
+    fn encode(&self, progressive: bool) -> Vec<u8> {
+        let (height, width) = (usize::from(self.height), usize::from(self.width));
+        let channels = if self.gray { 1 } else { 3 };
+        let mut noise = self.seed | 1;
+        let pixels: Vec<u8> = (0..height * width * channels)
+            .map(|i| {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let (y, x, c) = (i / channels / width, i / channels % width, i % channels);
+                (2 * y + (c + 1) * x + (noise >> 33) as usize % (1 + self.seed as usize % 100)) as u8
+            })
+            .collect();
+        let mut file = Vec::new();
+        let mut encoder = Encoder::new(&mut file, self.quality);
+        encoder.set_sampling_factor(self.sampling);
+        encoder.set_restart_interval(self.restart);
+        if progressive {
+            // In a baseline file it would write a scan for each component.
+            // With restarts, its optimised tables lack codes.
+            encoder.set_optimized_huffman_tables(self.optimised && self.restart == 0);
+            encoder.set_progressive_scans(self.scans);
+        }
+        let color = if self.gray { ColorType::Luma } else { ColorType::Rgb };
+        encoder.encode(&pixels, self.width, self.height, color).unwrap();
+        file
+    }
+}
+
+proptest! {
+    /// The host decodes the scans of progressive files, and the device decodes baseline files with the same
+    /// coefficients.
+    #[test]
+    fn progressive_files_have_the_pixels_of_baseline_files(photographs in prop::collection::vec(photographs(150), 1..4)) {
+        let files: Vec<_> = photographs.iter().flat_map(|p| [p.encode(false), p.encode(true)]).collect();
+        assert!(files.chunks(2).all(|f| !is_progressive(&f[0]) && is_progressive(&f[1])));
+        let expected: Vec<_> = files.iter().step_by(2).map(|file| reference::decode(file).2).collect();
+        let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        on_each_device(|stream| {
+            let decoded: Vec<_> = decode(stream, &files).into_iter().map(|image| image.unwrap().1).collect();
+            for (i, (pair, expected)) in decoded.chunks(2).zip(&expected).enumerate() {
+                assert!(pair[0] == *expected && pair[1] == *expected, "image {i}");
+            }
+        });
+    }
+}
+
+/// Whether the frame header of a file is that of a progressive file.
+fn is_progressive(file: &[u8]) -> bool {
+    let mut at = 2;
+    while !(0xC0..=0xC2).contains(&file[at + 1]) {
+        at += 2 + usize::from(u16::from_be_bytes([file[at + 2], file[at + 3]]));
+    }
+    file[at + 1] == 0xC2
+}
+
+/// The coefficients of progressive files come out of the pool that they are to come from. A file for which it has no
+/// memory fails alone.
+#[test]
+fn coefficients_stay_in_their_budget() {
+    let photograph = |height, width| Photograph {
+        height,
+        width,
+        gray: false,
+        quality: 80,
+        sampling: SamplingFactor::F_2_2,
+        restart: 0,
+        optimised: false,
+        scans: 5,
+        seed: 7,
+    };
+    let small = photograph(60, 70);
+    let (baseline, large) = (photograph(300, 300).encode(false), photograph(300, 300).encode(true));
+    let expected = [&baseline, &small.encode(false)].map(|file| reference::decode(file).2);
+    let small = small.encode(true);
+    let files = [&baseline[..], &large, &small, &small];
+    on_each_device(|stream| {
+        // The large file needs 128 bytes for each of its 2166 blocks, and the small one for each of 120.
+        let pool = PinnedPool::new(stream.device(), 64 << 10);
+        let mut decoder = Decoder::new(stream.device()).coefficients_from(pool.clone());
+        let batch = decoder.read(&files).unwrap();
+        assert!((2 * 120 * 128..=64 << 10).contains(&pool.in_use()), "{} bytes are in use", pool.in_use());
+        let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
+        assert_eq!(images.image(1), Err(JpegError::NoMemory));
+        let places = [0, 2, 3].map(|i| images.image(i).unwrap().bytes);
+        let on = stream.bind(images.rgb).unwrap();
+        let bytes = stream.read_blocking(&on).unwrap();
+        assert!(places.iter().zip([0, 1, 1]).all(|(place, i)| bytes[place.clone()] == expected[i][..]));
+        // All of it comes back once the device has read it.
+        assert_eq!(pool.take::<u8>(64 << 10).unwrap().len(), 64 << 10);
     });
 }

@@ -93,7 +93,10 @@ impl<M: Clone + Send + 'static> Queue<M> {
             if files.is_empty() {
                 break;
             }
-            let mut decoder = lock(&self.decoders).pop().unwrap_or_else(|| Decoder::new(stream.device()));
+            let decoder = lock(&self.decoders).pop();
+            // A progressive file for which the budget has no memory is decoded by the host.
+            let mut decoder =
+                decoder.unwrap_or_else(|| Decoder::new(stream.device()).coefficients_from(self.pool.clone()));
             let report = self.options.timeline.span(stream, Activity::Compute, "decode", || {
                 let batch = decoder.read_with_gaps(&files)?;
                 decoder.decode_into(stream, batch, rgb)

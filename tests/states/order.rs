@@ -323,3 +323,42 @@ fn events_are_awaited_by_any_executor() {
         });
     });
 }
+
+/// The processor time of this thread, where the system says it.
+#[cfg(target_os = "linux")]
+fn own_time() -> Option<std::time::Duration> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(std::time::Duration::from_nanos(stat.split_whitespace().next()?.parse().ok()?))
+}
+
+#[test]
+fn a_sleeping_wait_lasts_until_the_work_is_done_and_keeps_no_core_busy() {
+    everywhere(|device| {
+        lanes(device, |a, ..| {
+            let mut x = filled(a, 1000, 1);
+            let gate = Gate::closed(device);
+            gate.hold(&a);
+            a.fill(&mut x, 2).unwrap();
+            let mut host = a.bind(device.pinned::<u32>(1000).unwrap()).unwrap();
+            a.copy_to_host(&x, &mut host).unwrap();
+            let done = a.record(host).unwrap();
+            let opened = AtomicUsize::new(0);
+            thread::scope(|threads| {
+                threads.spawn(|| {
+                    thread::sleep(std::time::Duration::from_millis(200));
+                    opened.store(1, Ordering::SeqCst);
+                    gate.open();
+                });
+                #[cfg(target_os = "linux")]
+                let before = own_time();
+                assert_eq!(*done.synchronize_asleep().unwrap(), [2; 1000]);
+                assert_eq!(opened.load(Ordering::SeqCst), 1);
+                #[cfg(target_os = "linux")]
+                if let Some((before, after)) = before.zip(own_time()) {
+                    let took = after - before;
+                    assert!(took < std::time::Duration::from_millis(50), "{took:?} of 200 ms on {device}");
+                }
+            });
+        });
+    });
+}

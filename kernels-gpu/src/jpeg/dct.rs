@@ -136,8 +136,7 @@ impl Work {
             let ([a, b, c, d], [q, r, s, t]) = (column, steps);
             let low = |pair: u32, steps: u32| i32::from(pair as i16).wrapping_mul((steps & 0xffff) as i32);
             let high = |pair: u32, steps: u32| (pair as i32 >> 16).wrapping_mul((steps >> 16) as i32);
-            let values =
-                [low(a, q), high(a, q), low(b, r), high(b, r), low(c, s), high(c, s), low(d, t), high(d, t)];
+            let values = [low(a, q), high(a, q), low(b, r), high(b, r), low(c, s), high(c, s), low(d, t), high(d, t)];
             let [v0, v1, v2, v3, v4, v5, v6, v7] = inverse(values, 1 << 10);
             let keep = |row: u32, value: i32| cx.shared_set(window, own + ROW * row + line, value >> 11);
             keep(0, v0);

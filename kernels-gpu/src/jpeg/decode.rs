@@ -128,10 +128,8 @@ pub(super) struct Cursor {
     /// The next coefficient of the block, in zigzag order.
     pub(super) next: u32,
     block: u32,
-    /// The two words of data from the next bit on, the number of the first one, and the word after them. It is loaded
-    /// one word early, so that no code waits for it.
+    /// The two words of data from the next bit on, and the number of the first one.
     window: u64,
-    following: u32,
     word: u32,
     /// The coefficients that it has passed.
     pub(super) passed: u32,
@@ -160,8 +158,7 @@ impl Cursor {
         let block = if start.block() < decoder.blocks { start.block() } else { 0 };
         let word = decoder.word + (bit >> 5);
         let window = u64::from(decoder.load(cx, word)) << 32 | u64::from(decoder.load(cx, word + 1));
-        let following = decoder.load(cx, word + 2);
-        Self { bit, next, block, window, following, word, passed: 0, broken: false, luma, blue, red }
+        Self { bit, next, block, window, word, passed: 0, broken: false, luma, blue, red }
     }
 
     /// Decodes a code and its value.
@@ -172,8 +169,7 @@ impl Cursor {
     pub(super) unsafe fn step(&mut self, cx: impl Cooperative, decoder: &Decoder, tables: Shared<u32>) -> Found {
         if decoder.word + (self.bit >> 5) != self.word {
             self.word += 1;
-            self.window = self.window << 32 | u64::from(self.following);
-            self.following = decoder.load(cx, self.word + 2);
+            self.window = self.window << 32 | u64::from(decoder.load(cx, self.word + 1));
         }
         let ahead = (self.window << (self.bit & 31) >> 32) as u32;
         let component = (decoder.components >> (2 * self.block) & 3).min(2);

@@ -33,9 +33,6 @@ const COUNTS: u32 = 4;
 /// The words of a thread of [`coefficients`] in shared memory: a block of coefficients, and one more, so that words of one
 /// place lie in different banks.
 const OWN: u32 = 33;
-/// The codes that a thread of [`coefficients`] decodes before its warp looks for complete blocks. A thread that has
-/// completed one waits.
-const TURNS: u32 = 4;
 /// The bit of `status` for data that does not fit its tables.
 const BROKEN: u32 = 1;
 /// The bit of `status` for data that ends too early.
@@ -388,7 +385,8 @@ kernel! {
         }
         // The sums before this piece, from the start of its segment.
         let sum = |c: u32| {
-            let zero = (piece - within).max(first);
+            // An image without pieces may come after the last piece.
+            let zero = (piece - within).max(first).min(piece_count - 1);
             places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c))
         };
         let passed = sum(0);
@@ -400,12 +398,8 @@ kernel! {
         let (mut mine, mut block) = (false, 0);
         let mut going = true;
         while going {
-            let (mut full, mut turn) = (false, 0);
-            while turn < TURNS {
-                turn += 1;
-                if !active || full {
-                    continue;
-                }
+            let mut full = false;
+            if active {
                 let fresh = cursor.next == 0;
                 // A thread goes past the end of its piece to complete a block.
                 let end = if mine && !fresh { decoder.left } else { decoder.bits };
@@ -429,8 +423,8 @@ kernel! {
                 }
             }
             // The warp writes the blocks that are complete, one after another: each is a whole line of memory.
-            let mut left = cx.ballot(full);
             cx.warp_barrier();
+            let mut left = cx.ballot(full);
             while left != 0 {
                 let lane = left.trailing_zeros();
                 left &= left - 1;
