@@ -98,9 +98,8 @@ impl Header {
     /// Says whether the image is of the kind that the kernel `photographs` takes: upright YCbCr whose chroma is
     /// enlarged by 2 in both directions. A chroma of 1 or 2 columns is replicated, so it is of another kind.
     pub(crate) fn is_usual(&self) -> bool {
-        let factors: Vec<[u32; 2]> = self.components.iter().map(|c| c.blocks).collect();
-        let doubled = |chroma: [u32; 2]| factors[0] == chroma.map(|own| 2 * own);
-        let [_, blue, red] = factors[..] else { return false };
+        let [luma, blue, red] = &self.components[..] else { return false };
+        let doubled = |chroma: &Component| luma.blocks == chroma.blocks.map(|own| 2 * own);
         self.color == Color::YCbCr && self.orientation <= 1 && self.width > 4 && doubled(blue) && doubled(red)
     }
 

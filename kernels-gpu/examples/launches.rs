@@ -179,8 +179,8 @@ fn main() -> Result<(), LaunchError> {
     probe(&on, 1, out(32))?;
     {
         use thalweg_kernels::jpeg::{
-            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets, settle,
-            synchronize,
+            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets,
+            photographs, settle, synchronize,
         };
         // One image with one component, one segment, one piece and one block of coefficients.
         let images = of(IMAGE_WORDS as usize);
@@ -191,7 +191,8 @@ fn main() -> Result<(), LaunchError> {
         offsets(&on, &coded, of(4), out(4))?;
         let known = Pieces { states: of(2), counts: of(4), places: of(4) };
         coefficients(&on, &coded, &known, out(64), out(1))?;
-        inverse_dct(&on, images, 1, of(64), of(64), out(64))?;
+        inverse_dct(&on, images, 1, of(32), of(64), out(64))?;
+        photographs(&on, images, 64, of(64), out(192))?;
         colors(&on, images, 64, of(64), out(192))?;
     }
     {

@@ -133,7 +133,8 @@ pub struct Options {
     /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
     /// which takes 20 to 40 us to copy.
     pub stream_bytes: usize,
-    /// The most page-locked memory to hold, in bytes. Decoders wait while it is spent. If waiting
+    /// The most page-locked memory to hold, in bytes, with that for the coefficients of progressive JPEG files that the
+    /// device decodes (if it is spent, the host decodes such a file). Decoders wait while it is spent. If waiting
     /// may never end, because the consumer waits for the batch in question, the sample fails with
     /// [`Error::PinnedBudget`]. Default: no limit.
     pub pinned_budget: usize,

@@ -7,7 +7,8 @@
 //! settle:       for every image: repeat up to 16 times for every block of pieces whose predecessor ended elsewhere than assumed:
 //!                   decode its pieces again, until one ends as before
 //! offsets:      for every image: sums of coefficients and of DC differences over the pieces before
-//! coefficients: for every piece, in parallel: decode(piece, start) and write
+//! coefficients: for every piece, in parallel: decode(piece, start), and on to the end of the last block that starts in it;
+//!                   write each block that starts in it
 //! ```
 //!
 //! - **A piece ends with a state of one word**: the bits that its last code takes from the next
@@ -15,6 +16,11 @@
 //!   continue alike, so comparing states is enough.
 //! - **Sums of DC differences come with the counts**: a scan over pieces then gives each piece its
 //!   DC values, and no other pass over the coefficients is needed.
+//! - **A block of coefficients is written once, as a whole line** of 128 bytes, by all threads of a warp. A thread keeps its
+//!   block in shared memory until it is complete. Stores of 2 bytes, to memory that was set to 0 before, made the
+//!   device read and write each sector of it once more.
+//! - **Between two votes a thread decodes one code.** With a loop of several codes, in which a thread with a complete block waits,
+//!   the assembler for `sm_90` (CUDA 13.0) let lanes vote apart from one another, and blocks were lost.
 
 use thalweg_simt::{Cooperative, In, InOut, Shared, kernel};
 

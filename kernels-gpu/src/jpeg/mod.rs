@@ -1,13 +1,15 @@
-//! From the coded data of JPEG files to pixels. A batch of images takes five launches and two fills.
+//! From the coded data of JPEG files to pixels. A batch of images takes six or seven
+//! launches and a fill.
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
 //! | [`synchronize`] | `data`, `tables` | `states`, `counts` | one for each piece of coded data |
 //! | [`settle`] | the same | the same | a block for each image |
 //! | [`offsets`] | `counts` | `places` | a block for each image |
-//! | [`coefficients`] | `data`, `tables`, `states`, `places` | `coefficients` i16 [B, 64] | one for each piece |
+//! | [`coefficients`] | `data`, `tables`, `states`, `places` | `coefficients` i16 [B, 64] | one for each piece, which writes the blocks that start in it |
 //! | [`inverse_dct`] | `coefficients`, `quantisation` | `planes` u8 | 8 for each two blocks of 8 x 8 |
-//! | [`colors`] | `planes` | `rgb` u8 [H, W, 3] for each image | one for 16 pixels of a row |
+//! | [`photographs`] | `planes` | `rgb` u8 [H, W, 3] for each upright image with chroma halved in both directions | one for 16 pixels of two rows |
+//! | [`colors`] | `planes` | `rgb` for each other image | one for 16 pixels of a row |
 //!
 //! # The method
 //!
