@@ -334,7 +334,7 @@ fn own_time() -> Option<std::time::Duration> {
 #[test]
 fn a_sleeping_wait_lasts_until_the_work_is_done_and_keeps_no_core_busy() {
     everywhere(|device| {
-        lanes(device, |a, ..| {
+        lanes(device, |a, _, _| {
             let mut x = filled(a, 1000, 1);
             let gate = Gate::closed(device);
             gate.hold(&a);
