@@ -34,7 +34,7 @@ use crate::parts::block::maxima;
 use crate::vision::PLANES;
 use crate::vision::layout::fits;
 use crate::vision::patch::pixel;
-use crate::vision::textures::linear_lab;
+use crate::vision::texel::linear_lab;
 
 /// Patches of an image, 32 x 32.
 const PATCHES: u32 = 1024;

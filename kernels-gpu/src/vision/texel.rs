@@ -289,6 +289,44 @@ pub(crate) fn eccentricity(cx: impl Simt, row: f32, column: f32) -> f32 {
     cx.sqrt_approx(cx.fma(row, row, column * column))
 }
 
+/// Computes the 13 planes of `N` pixels of a `row`, which is given with its neighbours, from it and
+/// the columns of luma. `y` and `x` are the places of the pixels and their parts of the
+/// eccentricity. The order of the planes keeps few registers alive.
+#[inline(always)]
+pub(crate) fn texels<const N: usize, const M: usize>(
+    cx: impl Simt,
+    y: (f32, f32),
+    x: [(f32, f32); N],
+    row: [u32; M],
+    columns: [Column; M],
+    put: impl Fn(u32, [f32; N]),
+) {
+    let rgb: [[u32; 3]; N] = core::array::from_fn(|i| channels(row[i + 1]));
+    let windows: [[Column; 3]; N] = core::array::from_fn(|i| [columns[i], columns[i + 1], columns[i + 2]]);
+    put(0, rgb.map(|c| scaled(cx, c[0], 1.0 / 255.0)));
+    put(1, rgb.map(|c| scaled(cx, c[1], 1.0 / 255.0)));
+    put(2, rgb.map(|c| scaled(cx, c[2], 1.0 / 255.0)));
+    let lab = rgb.map(|c| linear_lab(cx, c.map(|v| LINEAR.0[v as usize])));
+    put(3, lab.map(|v| v.0));
+    put(4, lab.map(|v| v.1));
+    put(5, lab.map(|v| v.2));
+    put(12, windows.map(|w| contrast(cx, w) * CONTRAST));
+    let gradients = windows.map(|w| gradient(cx, w));
+    put(6, gradients.map(|v| v.0 * GRADIENT));
+    put(7, gradients.map(|v| v.1 * GRADIENT));
+    put(8, gradients.map(|v| v.2 * GRADIENT));
+    put(9, [y.0; N]);
+    put(10, x.map(|v| v.0));
+    put(11, x.map(|v| eccentricity(cx, y.1, v.1)));
+}
+
+/// Computes planes 3 to 5 from linear light.
+#[inline(always)]
+pub(crate) fn linear_lab(cx: impl Simt, rgb: [f32; 3]) -> (f32, f32, f32) {
+    let [l, a, b] = lab(cx, response(cx, rgb), 1.0);
+    (l, a, b)
+}
+
 /// A table that is aligned for loads of 16 bytes.
 #[repr(align(16))]
 pub(crate) struct Table(pub(crate) [f32; 256]);

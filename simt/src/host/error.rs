@@ -58,10 +58,21 @@ pub enum LaunchError {
         kernel: &'static str,
         /// The buffer's name.
         buffer: &'static str,
+        /// The numbers of each element of the declaration: more than one if that is an array.
+        count: usize,
         /// The extents of the declaration.
         extents: Vec<u128>,
         /// The number of elements in the buffer.
         len: u128,
+    },
+    /// A buffer of a kernel without `unsafe` starts where its elements cannot be one access.
+    Alignment {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The buffer's name.
+        buffer: &'static str,
+        /// The bytes to a multiple of which it must be aligned.
+        bytes: usize,
     },
     /// A kernel without `unsafe` has 2^32 threads or more along one axis of its grid.
     Positions {
@@ -108,11 +119,17 @@ impl fmt::Display for LaunchError {
                  {granted}",
                 counted(*shared, "byte")
             ),
-            Self::Extents { kernel, buffer, extents, len } => write!(
+            Self::Extents { kernel, buffer, count, extents, len } => {
+                write!(f, "kernel `{kernel}` declares `{buffer}` with extents {extents:?}")?;
+                if *count > 1 {
+                    write!(f, " of {count} numbers each")?;
+                }
+                write!(f, ", but was given {} (their product is the length, below 2^32)", counted(*len, "element"))
+            }
+            Self::Alignment { kernel, buffer, bytes } => write!(
                 f,
-                "kernel `{kernel}` declares `{buffer}` with extents {extents:?}, but was given {} (their product is the \
-                 length, below 2^32)",
-                counted(*len, "element")
+                "kernel `{kernel}` accesses {bytes} bytes of `{buffer}` at once, but was given a buffer that does not start \
+                 on a multiple of {bytes} bytes"
             ),
             Self::Positions { kernel, blocks, threads } => write!(
                 f,

@@ -4,18 +4,29 @@ use super::argument::Extent;
 use super::error::LaunchError;
 use super::kernel::Kernel;
 use super::shape::LaunchShape;
+use crate::safe::Item;
 
-/// Checks that the product of the extents of a buffer is its length and below 2^32, so that an
-/// offset that a body computes with 32 bits does not wrap.
+/// Checks that a buffer has as many elements `T` as the product of the extents says, and starts where
+/// each access to them is aligned. The number of its own elements is below 2^32, so that an offset
+/// that a body computes with 32 bits does not wrap.
 #[doc(hidden)]
-pub fn extents(kernel: &Kernel, buffer: &'static str, of: Extent, extents: &[u128]) -> Result<(), LaunchError> {
-    let product = extents.iter().try_fold(1u128, |product, extent| product.checked_mul(*extent));
+pub fn extents<T: Item>(
+    kernel: &Kernel,
+    buffer: &'static str,
+    of: Extent,
+    extents: &[u128],
+) -> Result<(), LaunchError> {
+    let product = extents.iter().try_fold(T::COUNT as u128, |product, extent| product.checked_mul(*extent));
     // An extent of 0 makes the product 0, but another one could still be too large for 32 bits.
     let fits = extents.iter().all(|extent| *extent <= u128::from(u32::MAX));
-    if fits && product == Some(of.len()) && of.len() <= u128::from(u32::MAX) {
-        return Ok(());
+    if !fits || product != Some(of.len()) || of.len() > u128::from(u32::MAX) {
+        let (kernel, count, extents) = (kernel.name(), T::COUNT, extents.to_vec());
+        return Err(LaunchError::Extents { kernel, buffer, count, extents, len: of.len() });
     }
-    Err(LaunchError::Extents { kernel: kernel.name(), buffer, extents: extents.to_vec(), len: of.len() })
+    if !of.is_aligned(T::ALIGN as u64) {
+        return Err(LaunchError::Alignment { kernel: kernel.name(), buffer, bytes: T::ALIGN });
+    }
+    Ok(())
 }
 
 /// Checks that the position of a thread in the grid fits into 32 bits along each axis, and that the

@@ -18,6 +18,8 @@ pub struct Block<'k, M> {
     used: u32,
     /// Whether the next step runs the threads in descending order, where they run one after another.
     descending: bool,
+    /// Whether the compiler knows the number of threads, because the declaration states it.
+    shaped: bool,
     brand: Brand<'k>,
 }
 
@@ -104,8 +106,8 @@ impl<'k, M: Team> Block<'k, M> {
     /// thread of it, and passes it to the body.
     #[doc(hidden)]
     #[inline(always)]
-    pub unsafe fn new(team: M) -> Self {
-        Self { team, used: 0, descending: false, brand: PhantomData }
+    pub unsafe fn new(team: M, shaped: bool) -> Self {
+        Self { team, used: 0, descending: false, shaped, brand: PhantomData }
     }
 
     #[inline(always)]
@@ -185,19 +187,32 @@ impl<'k, M: Team> Block<'k, M> {
             // SAFETY: The team runs this in the thread whose context it passes, and the witness
             // goes to the step by reference.
             let t = unsafe { Thread::new(cx) };
-            let (mut turn, rank, threads) = (0, rank(cx), threads(cx));
-            // The number of turns does not depend on the thread, so that it can be a constant and the
-            // loop can be unrolled.
-            while turn < to.0.len() {
-                let i = turn + rank;
-                if i < to.0.len() {
-                    let v = f(&t, a, i);
-                    // SAFETY: The condition says that `i` is inside the window. No other thread uses
-                    // element `i`: `fill` is the only access to a fresh window, and the indices of
-                    // two threads are not congruent.
-                    unsafe { cx.__set(to.0.start(), i, v) };
+            let (rank, threads) = (rank(cx), threads(cx));
+            let put = |i: u32| {
+                let v = f(&t, a, i);
+                // SAFETY: Both loops call this for indices inside the window only. No other thread uses
+                // element `i`: `fill` is the only access to a fresh window, and the indices of two
+                // threads are not congruent.
+                unsafe { cx.__set(to.0.start(), i, v) };
+            };
+            // Shared memory is small, so neither loop wraps.
+            if self.shaped {
+                // The number of turns is the same constant for each thread, so the loop is unrolled.
+                let mut turn = 0;
+                while turn < to.0.len() {
+                    let i = turn + rank;
+                    if i < to.0.len() {
+                        put(i);
+                    }
+                    turn += threads;
                 }
-                turn += threads; // shared memory is small, so it does not wrap
+            } else {
+                // The compiler would compute a number of turns by a division.
+                let mut i = rank;
+                while i < to.0.len() {
+                    put(i);
+                    i += threads;
+                }
             }
         });
         Filled(to.0)

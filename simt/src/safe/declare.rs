@@ -65,7 +65,7 @@ macro_rules! __safe_kernel {
         $vis:vis fn $name:ident(
             $cx:ident: impl $context:ident
             $(, $arg:ident: $kind:ident $(
-                <$element:ident> [$($extent:tt $(= $value:expr)?),+ $(,)?] $(by [$($axis:ident $(($of:tt))?),+ $(,)?])?
+                <$element:tt> [$($extent:tt $(= $value:expr)?),+ $(,)?] $(by [$($axis:ident $(($of:tt))?),+ $(,)?])?
             )?)* $(,)?
         )
         $(require { $($require:expr),* $(,)? })?
@@ -86,17 +86,18 @@ macro_rules! __safe_kernel {
                 [$($grid),+] [$($block),+] $body
             }
             $($(
-                // SAFETY: The launcher checked that the product of the extents is the buffer's
-                // length. It borrows each buffer, so no other parameter overlaps one that is not `In`.
+                // SAFETY: The launcher checked that the buffer holds as many elements as the product of the
+                // extents says, and where it starts. It borrows each buffer, so no other parameter
+                // overlaps one that is not `In`.
                 let $arg = unsafe {
-                    $crate::safe::$kind::new($arg, [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                    $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
                 };
             )?)*
             // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers are
             // part of the origin, so they are those of the launcher.
             unsafe { $crate::safe::__shaped([$($crate::safe::__decimal($crate::__core::stringify!($block))),+]) };
             // SAFETY: This is the kernel's entry. The body gets the witness of this thread.
-            let cx = unsafe { $crate::__safe_context!(gpu $context) };
+            let cx = unsafe { $crate::__safe_context!(gpu $context [$($block),+]) };
             __thalweg_body($crate::__safe_context!(pass $context cx), $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*);
         }
 
@@ -145,11 +146,11 @@ macro_rules! __safe_kernel {
                     let $extent: $crate::__safe_hidden!($value) = unsafe { $crate::host::take(&mut slots) };
                 )?)+)?)*
                 $($(
-                    // SAFETY: The launcher checked that the product of the extents is the buffer's
-                    // length. It borrows each buffer, so no other parameter overlaps one that is not
-                    // `In`.
+                    // SAFETY: The launcher checked that the buffer holds as many elements as the product
+                    // of the extents says, and where it starts. It borrows each buffer, so no other
+                    // parameter overlaps one that is not `In`.
                     let $arg = unsafe {
-                        $crate::safe::$kind::new($arg, [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                        $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
                     };
                 )?)*
                 $crate::__safe_context!(cpu $context block, |cx| {
@@ -166,7 +167,7 @@ macro_rules! __safe_kernel {
             const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
                 $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
                     $crate::__core::stringify!($arg),
-                    $crate::__parameter!(buffer $kind $(<$element>)?),
+                    $crate::__safe_parameter!(buffer $kind $(<$element>)?),
                 ),)*
                 $($($($($crate::host::Parameter::new::<$crate::__safe_hidden!($value)>(
                     $crate::__core::stringify!($extent),
@@ -191,9 +192,6 @@ macro_rules! __safe_kernel {
             #[allow(unused_mut)]
             let mut slots = $crate::host::Slots::<{ $crate::host::total(__PARAMETERS) }>::new();
             $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
-            $($($($(
-                let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
-            )?)+)?)*
             #[allow(unused_labels)]
             let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
                 $($(if !$crate::__clause!($crate::host::widened; $require) {
@@ -210,8 +208,12 @@ macro_rules! __safe_kernel {
                     ),
                 ));
             }
+            // After `require`, which may rule out a division by zero.
+            $($($($(
+                let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
+            )?)+)?)*
             $($(
-                $crate::host::extents(
+                $crate::host::extents::<$crate::__safe_item!($element)>(
                     &__KERNEL,
                     $crate::__core::stringify!($arg),
                     $arg,
@@ -243,7 +245,7 @@ macro_rules! __safe_kernel {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_why {
-    ($name:ident $cx:ident: impl $context:ident $(, $arg:ident: $kind:ident $(<$element:ident> $([$($extent:tt)*])? $(by [$($by:tt)*])?)?)* $(,)?) => {
+    ($name:ident $cx:ident: impl $context:ident $(, $arg:ident: $kind:ident $(<$element:tt> $([$($extent:tt)*])? $(by [$($by:tt)*])?)?)* $(,)?) => {
         $($($crate::__safe_why!(@ $arg $kind $([$($extent)*])? $(by [$($by)*])?);)?)*
         $crate::__core::compile_error!($crate::__core::concat!(
             "`", $crate::__core::stringify!($name), "` is not a kernel without `unsafe`. It has this form: \
@@ -280,7 +282,7 @@ macro_rules! __safe_body {
     (
         $cx:ident $context:ident
         [$($arg:ident $kind:ident $(
-            <$element:ident> [$($extent:tt $(= $value:expr)?),+] [$($axis:ident $(($of:tt))?),*]
+            <$element:tt> [$($extent:tt $(= $value:expr)?),+] [$($axis:ident $(($of:tt))?),*]
         )?,)*]
         [$($grid:expr),+] [$($block:expr),+] $body:block
     ) => {
@@ -330,34 +332,41 @@ macro_rules! __safe_known {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_parameter {
-    (host $s:ident In<$t:ident>) => { &$crate::host::DeviceSlice<$s, $crate::__safe_number!($t)> };
-    (host $s:ident $kind:ident<$t:ident>) => { &mut $crate::host::DeviceSlice<$s, $crate::__safe_number!($t)> };
+    (host $s:ident In<$t:tt>) => { &$crate::host::DeviceSlice<$s, $crate::__safe_base!($t)> };
+    (host $s:ident $kind:ident<$t:tt>) => { &mut $crate::host::DeviceSlice<$s, $crate::__safe_base!($t)> };
     (host $s:ident $t:ident) => { $crate::__safe_number!($t) };
-    (raw $kind:ident<$t:ident>) => { *mut $crate::__safe_number!($t) };
+    (raw $kind:ident<$t:tt>) => { *mut $crate::__safe_base!($t) };
     (raw $t:ident) => { $crate::__safe_number!($t) };
-    (take ($($slots:tt)*) $kind:ident<$t:ident>) => {
-        $crate::host::take_address::<$crate::__safe_number!($t)>($($slots)*)
+    (buffer $kind:ident<$t:tt>) => {
+        $crate::__core::option::Option::Some($crate::host::BufferKind {
+            element: $crate::__core::mem::size_of::<$crate::__safe_base!($t)>(),
+            written: $crate::__safe_written!($kind),
+        })
+    };
+    (buffer $t:ident) => { $crate::__core::option::Option::None };
+    (take ($($slots:tt)*) $kind:ident<$t:tt>) => {
+        $crate::host::take_address::<$crate::__safe_base!($t)>($($slots)*)
     };
     (take ($($slots:tt)*) $t:ident) => { $crate::host::take::<$crate::__safe_number!($t)>($($slots)*) };
     (body $k:lifetime Out $($rest:tt)*) => { $crate::__safe_parameter!(own $k Out $($rest)*) };
     (body $k:lifetime InOut $($rest:tt)*) => { $crate::__safe_parameter!(own $k InOut $($rest)*) };
-    (body $k:lifetime $kind:ident<$t:ident> [$($extent:tt),+] [] $grid:ident $block:ident) => {
-        $crate::safe::$kind<$k, $crate::__safe_number!($t), { [$($crate::__core::stringify!($extent)),+].len() }>
+    (body $k:lifetime $kind:ident<$t:tt> [$($extent:tt),+] [] $grid:ident $block:ident) => {
+        $crate::safe::$kind<$k, $crate::__safe_item!($t), { [$($crate::__core::stringify!($extent)),+].len() }>
     };
-    (body $k:lifetime $kind:ident<$t:ident> $($rest:tt)*) => {
+    (body $k:lifetime $kind:ident<$t:tt> $($rest:tt)*) => {
         $crate::__core::compile_error!("only outputs, `Out` and `InOut`, have owners: leave `by` out")
     };
     (body $k:lifetime $t:ident) => { $crate::__safe_number!($t) };
-    (own $k:lifetime $kind:ident<$t:ident> $extents:tt [] $grid:ident $block:ident) => {
+    (own $k:lifetime $kind:ident<$t:tt> $extents:tt [] $grid:ident $block:ident) => {
         $crate::__core::compile_error!($crate::__core::concat!(
             "an output says which coordinate of the launch owns which of its dimensions: `",
             $crate::__core::stringify!($kind), "<", $crate::__core::stringify!($t), ">[h, w] by [y, x]`"
         ))
     };
-    (own $k:lifetime $kind:ident<$t:ident> [$($extent:tt),+] [$($axis:ident $(($of:tt))?),+] $grid:ident $block:ident) => {
+    (own $k:lifetime $kind:ident<$t:tt> [$($extent:tt),+] [$($axis:ident $(($of:tt))?),+] $grid:ident $block:ident) => {
         $crate::safe::$kind<
             $k,
-            $crate::__safe_number!($t),
+            $crate::__safe_item!($t),
             { [$($crate::__core::stringify!($extent)),+].len() },
             $crate::safe::By<($($crate::__safe_axis!($axis $(($of))?),)+), { $grid }, { $block }>,
         >
@@ -410,13 +419,50 @@ macro_rules! __safe_number {
     (bool) => {
         $crate::__core::primitive::bool
     };
-    ($other:ident) => {
+    ($other:tt) => {
         $crate::__core::compile_error!($crate::__core::concat!(
             "a kernel without `unsafe` cannot have a parameter of type `",
             $crate::__core::stringify!($other),
             "`: it has numbers (`u8` to `u64`, `usize`, `i8` to `i64`, `f16`, `bf16`, `f32`, `f64`), `bool`, and buffers of \
-            numbers (`In<f32>[n]`, `Out<f32>[n] by [x]`, `InOut<f32>[n] by [x]`, `Atomic<u32>[n]`)"
+            numbers (`In<f32>[n]`, `Out<f32>[n] by [x]`, `InOut<f32>[n] by [x]`, `Atomic<u32>[n]`) or of arrays whose length \
+            is a number (`In<[f32; 4]>[n]`)"
         ))
+    };
+}
+
+/// Makes the type of an element of a buffer, as the body sees it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_item {
+    ([$t:tt; $n:literal]) => {
+        [$crate::__safe_item!($t); $n]
+    };
+    ($t:tt) => {
+        $crate::__safe_number!($t)
+    };
+}
+
+/// Makes the type of an element of a buffer, as the launcher takes it: a number.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_base {
+    ([$t:tt; $n:literal]) => {
+        $crate::__safe_base!($t)
+    };
+    ($t:tt) => {
+        $crate::__safe_number!($t)
+    };
+}
+
+/// Makes whether the kernel may write a buffer.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_written {
+    (In) => {
+        false
+    };
+    ($kind:ident) => {
+        true
     };
 }
 
@@ -454,8 +500,10 @@ macro_rules! __safe_axis {
 macro_rules! __safe_context {
     (body $k:lifetime Simt) => { &$crate::safe::Thread<$k, impl $crate::Simt> };
     (body $k:lifetime Cooperative) => { $crate::safe::Block<$k, impl $crate::safe::Team> };
-    (gpu Simt) => { $crate::safe::Thread::new($crate::Gpu::new()) };
-    (gpu Cooperative) => { $crate::safe::Block::new($crate::Gpu::new()) };
+    (gpu Simt $block:tt) => { $crate::safe::Thread::new($crate::Gpu::new()) };
+    (gpu Cooperative [$($block:expr),+]) => {
+        $crate::safe::Block::new($crate::Gpu::new(), true $(&& $crate::safe::__decimal($crate::__core::stringify!($block)) != 0)+)
+    };
     (pass Simt $cx:ident) => { &$cx };
     (pass Cooperative $cx:ident) => { $cx };
     (cpu Simt $block:ident, |$cx:ident| $call:block) => {
@@ -468,7 +516,7 @@ macro_rules! __safe_context {
     };
     (cpu Cooperative $block:ident, |$cx:ident| $call:block) => {{
         // SAFETY: The CPU device runs this once for each block.
-        let $cx = unsafe { $crate::safe::Block::new($block) };
+        let $cx = unsafe { $crate::safe::Block::new($block, false) };
         $call
     }};
 }
@@ -478,13 +526,16 @@ macro_rules! __safe_context {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_entry {
-    ($name:ident $($kind:ident $(<$t:ident> $($value:expr)*)?,)*) => {
+    ($name:ident $($kind:ident $(<$t:tt> $($value:expr)*)?,)*) => {
         $crate::__core::concat!(
             $crate::__core::stringify!($name), "_"
             $(, $crate::__safe_entry!(@ $kind $(<$t>)?) $($(, $crate::__safe_mark!("e" $value))*)?)*
         )
     };
-    (@ Atomic<$t:ident>) => { $crate::__core::concat!("_a", $crate::__core::stringify!($t)) };
+    (@ $kind:ident<[$t:tt; $n:literal]>) => {
+        $crate::__core::concat!($crate::__safe_entry!(@ $kind<$t>), "x", $n)
+    };
+    (@ Atomic<$t:tt>) => { $crate::__core::concat!("_a", $crate::__core::stringify!($t)) };
     (@ $($parameter:tt)*) => { $crate::__entry_name!(@ $($parameter)*) };
 }
 
@@ -493,7 +544,7 @@ macro_rules! __safe_entry {
 #[macro_export]
 macro_rules! __safe_text {
     (
-        $context:ident [$($arg:ident $kind:ident $(<$t:ident> [$($extent:tt $(= $value:expr)?),+])?,)*]
+        $context:ident [$($arg:ident $kind:ident $(<$t:tt> [$($extent:tt $(= $value:expr)?),+])?,)*]
         [$($grid:expr),+] [$($block:expr),+]
     ) => {
         $crate::__core::concat!(

@@ -3,10 +3,12 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use super::item::Item;
 use super::owner::Owner;
 use super::report;
 use super::thread::{Brand, Thread, Witness};
-use crate::{AtomicElement, Element, Simt};
+use crate::memory::{LoadHint, StoreHint};
+use crate::{AtomicElement, Simt};
 
 /// Returns the offset of the element `at`, or nothing if a coordinate is not below its extent. The
 /// launcher checked that the product of the extents is the buffer's length and below 2^32, so the
@@ -27,8 +29,8 @@ macro_rules! view {
     ($(#[$doc:meta])* $name:ident<$($p:ident),*; $(const $c:ident: $ct:ty),*>) => {
         $(#[$doc])*
         pub struct $name<'k, T, const D: usize $(, $p)* $(, const $c: $ct)*> {
-            start: *mut T,
-            extents: [u32; D],
+            pub(super) start: *mut T,
+            pub(super) extents: [u32; D],
             brand: Brand<'k>,
             marks: PhantomData<($($p,)*)>,
         }
@@ -52,8 +54,9 @@ macro_rules! view {
             ///
             /// # Safety
             /// `start` is the address of a device buffer that the launch of `'k` passed for this
-            /// parameter. The product of `extents` is its length and below 2^32. The launch passed
-            /// no other parameter that overlaps it, unless both are `In`.
+            /// parameter, a multiple of [`Item::ALIGN`]. The buffer holds as many elements `T` as the
+            /// product of `extents` says, fewer than 2^32. The launch passed no other parameter that
+            /// overlaps it, unless both are `In`.
             #[doc(hidden)]
             #[inline(always)]
             pub unsafe fn new(start: *mut T, extents: [u32; D]) -> Self {
@@ -75,7 +78,7 @@ view! {
     In<;>
 }
 
-impl<'k, T: Element, const D: usize> In<'k, T, D> {
+impl<'k, T: Item, const D: usize> In<'k, T, D> {
     /// Loads an element. One outside the extents is reported.
     #[must_use]
     #[inline(always)]
@@ -94,9 +97,21 @@ impl<'k, T: Element, const D: usize> In<'k, T, D> {
     pub fn try_get(self, t: &impl Witness<'k>, at: [u32; D]) -> Option<T> {
         let i = offset(at, self.extents)?;
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
-        // promised that the buffer is as long as their product. So the element is in device memory.
-        // It is aligned because every `DeviceSlice` is.
-        Some(unsafe { t.context().load(self.start.add(i)) })
+        // promised that the buffer is as long as their product, and where it starts. So the element is
+        // in device memory, and aligned.
+        Some(unsafe { T::get(t.context(), self.start.add(i)) })
+    }
+
+    /// Loads an element as [`get`](Self::get) does, on a GPU through the caches as `hint` says.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn load<H: LoadHint>(self, t: &impl Witness<'k>, at: [u32; D], _hint: H) -> T {
+        let Some(i) = offset(at, self.extents) else { report::outside("read", at, self.extents) };
+        // SAFETY: As in `try_get`. No thread of the launch writes the buffer, which is what
+        // `ReadOnly` requires.
+        let [v] = unsafe { T::load::<1, H>(t.context(), self.start.add(i)) };
+        v
     }
 
     /// Loads the element at `at + by`, or the nearest one if that is outside the extents. If the
@@ -125,7 +140,7 @@ pub type Out<'k, T, const D: usize, O> = Own<'k, T, D, O, false>;
 /// A buffer that the kernel reads and writes. Only the owner of an element reads and writes it.
 pub type InOut<'k, T, const D: usize, O> = Own<'k, T, D, O, true>;
 
-impl<'k, T: Element, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O, READ> {
+impl<'k, T: Item, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O, READ> {
     /// Returns the elements that the thread owns, in order.
     #[inline(always)]
     pub fn mine<'t, C: Simt>(
@@ -147,6 +162,81 @@ impl<'k, T: Element, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D
             // SAFETY: `at` comes from the owner, for this thread.
             Some(unsafe { self.owned(cx, at) })
         })
+    }
+
+    /// Calls `f` with each element that the thread owns, in order, as a loop over [`mine`](Self::mine)
+    /// does. The loops over chunks, such as those of `x(4)`, have constant numbers of turns, so the
+    /// compiler unrolls them.
+    #[inline(always)]
+    pub fn for_each<'t, C: Simt>(self, t: &'t Thread<'k, C>, mut f: impl FnMut(Cell<'t, C, T, D, READ>))
+    where
+        'k: 't,
+    {
+        // SAFETY: `at` comes from the owner, for this thread.
+        O::each(**t, self.extents, |at| f(unsafe { self.owned(**t, at) }));
+    }
+
+    /// Calls `f` with each column of the thread, in order: elements that differ only in dimensions that
+    /// belong to `all` are one column. The loops are those of [`for_each`](Self::for_each).
+    ///
+    /// ```
+    /// use thalweg_simt::{hint, kernel, ptx};
+    ///
+    /// # fn main() {}
+    /// ptx! {}
+    ///
+    /// kernel! {
+    ///     /// Takes an image apart: four columns of each plane are one store. Rows have a multiple of four.
+    ///     pub fn planes(
+    ///         t: impl Simt, height: u32, width: u32, rgb: In<[[u8; 3]; 4]>[height, quads = width / 4],
+    ///         planes: Out<[f32; 4]>[3, height, quads] by [all, y, x],
+    ///     )
+    ///     require { width % 4 == 0 }
+    ///     grid(quads.div_ceil(64), height) block(64)
+    ///     {
+    ///         planes.for_each_column(t, |column| {
+    ///             let [_, y, x] = column.at();
+    ///             let pixels = rgb.get(t, [y, x]);
+    ///             for c in 0..3 {
+    ///                 let values = pixels.map(|pixel| f32::from(pixel[c as usize]));
+    ///                 column.cell::<0>(c).store(values, hint::Streaming);
+    ///             }
+    ///         });
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    pub fn for_each_column<'t, C: Simt>(self, t: &'t Thread<'k, C>, mut f: impl FnMut(Column<'t, 'k, C, T, D, O, READ>))
+    where
+        'k: 't,
+    {
+        let cx = **t;
+        O::each(cx, self.flat(), |at| f(Column { cx, at, of: self, thread: PhantomData }));
+    }
+
+    /// Returns the thread's first column (see [`for_each_column`](Self::for_each_column)).
+    #[must_use]
+    #[inline(always)]
+    pub fn column<'t, C: Simt>(self, t: &'t Thread<'k, C>) -> Option<Column<'t, 'k, C, T, D, O, READ>>
+    where
+        'k: 't,
+    {
+        let (cx, mut at) = (**t, [0; D]);
+        O::first(cx, &mut at, self.flat()).then_some(Column { cx, at, of: self, thread: PhantomData })
+    }
+
+    /// Returns the extents with one position in each dimension of `all`, by which the owner gives each
+    /// column once, at its first element.
+    #[inline(always)]
+    fn flat(self) -> [u32; D] {
+        const { assert!(O::ALL != 0, "an output without a dimension that belongs to `all` has no columns") };
+        let mut flat = self.extents;
+        for d in 0..D {
+            if O::ALL >> d & 1 == 1 {
+                flat[d] = flat[d].min(1);
+            }
+        }
+        flat
     }
 
     /// Returns the first element that the thread owns. If `by` gives each thread at most one, it is
@@ -175,21 +265,64 @@ impl<'k, T: Element, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D
             report::not_owned(at);
         }
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
-        // promised that the buffer is as long as their product. No other thread accesses the
-        // element, because this one owns it. It is aligned because every `DeviceSlice` is.
-        unsafe { t.store(self.start.add(i), v) };
+        // promised that the buffer is as long as their product, and where it starts. So the element is
+        // in device memory, and aligned. No other thread accesses it, because this one owns it.
+        unsafe { T::set(**t, self.start.add(i), v) };
     }
 
     /// Makes the cell of an element.
     ///
     /// # Safety
-    /// `first` or `next` of the owner gave `at` for this thread and these extents.
+    /// `first`, `next` or `each` of the owner gave `at` for this thread and these extents, up to
+    /// positions of `all`, each of which is below its extent.
     #[inline(always)]
     unsafe fn owned<'t, C: Simt>(self, cx: C, at: [u32; D]) -> Cell<'t, C, T, D, READ> {
         let i = at.into_iter().zip(self.extents).fold(0, |i, (at, extent)| i * extent + at);
         // SAFETY: What an owner gives is below the extents. The caller of `new` promised that the
         // buffer is as long as their product, which is below 2^32, so `i` is inside the buffer.
         Cell { cx, at, element: unsafe { self.start.add(i as usize) }, thread: PhantomData }
+    }
+}
+
+/// Elements that a thread owns and that differ only in dimensions that belong to `all`.
+pub struct Column<'t, 'k, C, T, const D: usize, O, const READ: bool> {
+    cx: C,
+    /// An element that the thread owns.
+    at: [u32; D],
+    of: Own<'k, T, D, O, READ>,
+    thread: PhantomData<&'t ()>,
+}
+
+impl<C, T, const D: usize, O, const READ: bool> fmt::Debug for Column<'_, '_, C, T, D, O, READ> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Column").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column<'t, '_, C, T, D, O, READ> {
+    /// Returns the coordinates of the column's first element: they are 0 in dimensions that belong to
+    /// `all`.
+    #[must_use]
+    #[inline(always)]
+    pub fn at(&self) -> [u32; D] {
+        self.at
+    }
+
+    /// Returns the element at `i` of dimension `A`, which belongs to `all`. One outside the extent is
+    /// reported.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn cell<const A: usize>(&self, i: u32) -> Cell<'t, C, T, D, READ> {
+        const { assert!(A < D && O::ALL >> A & 1 == 1, "this dimension does not belong to `all`") };
+        let mut at = self.at;
+        at[A] = i;
+        if i >= self.of.extents[A] {
+            report::outside("took", at, self.of.extents);
+        }
+        // SAFETY: The owner gave `at` for this thread, which owns every position of dimension `A`. The
+        // check says that `i` is one of them.
+        unsafe { self.of.owned(self.cx, at) }
     }
 }
 
@@ -207,7 +340,7 @@ impl<C, T, const D: usize, const READ: bool> fmt::Debug for Cell<'_, C, T, D, RE
     }
 }
 
-impl<C: Simt, T: Element, const D: usize, const READ: bool> Cell<'_, C, T, D, READ> {
+impl<C: Simt, T: Item, const D: usize, const READ: bool> Cell<'_, C, T, D, READ> {
     /// Returns the coordinates of the element.
     #[must_use]
     #[inline(always)]
@@ -219,21 +352,29 @@ impl<C: Simt, T: Element, const D: usize, const READ: bool> Cell<'_, C, T, D, RE
     #[inline(always)]
     #[track_caller]
     pub fn set(&self, v: T) {
-        // SAFETY: `owned` made the address, of an element in device memory. No other thread accesses
-        // it, because this one owns it. It is aligned because every `DeviceSlice` is.
-        unsafe { self.cx.store(self.element, v) };
+        // SAFETY: `owned` made the address, of an aligned element in device memory. No other thread
+        // accesses it, because this one owns it.
+        unsafe { T::set(self.cx, self.element, v) };
+    }
+
+    /// Stores the element, on a GPU through the caches as `hint` says.
+    #[inline(always)]
+    #[track_caller]
+    pub fn store<H: StoreHint>(&self, v: T, _hint: H) {
+        // SAFETY: As in `set`.
+        unsafe { T::store::<1, H>(self.cx, self.element, [v]) };
     }
 }
 
-impl<C: Simt, T: Element, const D: usize> Cell<'_, C, T, D, true> {
+impl<C: Simt, T: Item, const D: usize> Cell<'_, C, T, D, true> {
     /// Loads the element.
     #[must_use]
     #[inline(always)]
     #[track_caller]
     pub fn get(&self) -> T {
-        // SAFETY: `owned` made the address, of an element in device memory. No other thread accesses
-        // it, because this one owns it. It is aligned because every `DeviceSlice` is.
-        unsafe { self.cx.load(self.element) }
+        // SAFETY: `owned` made the address, of an aligned element in device memory. No other thread
+        // accesses it, because this one owns it.
+        unsafe { T::get(self.cx, self.element) }
     }
 }
 

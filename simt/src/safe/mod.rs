@@ -9,6 +9,9 @@
 //! - **An element of an output has one owner.** `y: Out<f32>[h, w] by [y, x]` says which coordinate
 //!   of the launch owns which dimension. A thread writes its own elements through a [`Cell`], and a
 //!   write to another thread's element is reported.
+//! - **An element is a number or an array of numbers** ([`Item`]). Elements that differ only in
+//!   dimensions of `all` are a [`Column`], and a rectangle of an input that was checked once is an
+//!   [`Area`].
 //! - **A body over `Cooperative` is code of the block.** It holds [`Block`], sees nothing that
 //!   differs between the threads of the block, and alone can wait. What threads do apart stands in
 //!   closures, the thread steps, which get the witness [`Thread`] and cannot wait.
@@ -22,24 +25,28 @@
 //! closure that is `Copy + 'k` captures nothing that a thread could write and block code could
 //! read.
 
+mod area;
 mod block;
 mod declare;
 mod global;
 #[cfg(target_arch = "nvptx64")]
 mod gpu;
+mod item;
 mod owner;
 mod report;
 mod shared;
 mod team;
 mod thread;
 
+pub use area::{Area, Spot};
 pub use block::{Block, Handles, Local};
 #[doc(hidden)]
 pub use declare::{__decimal, __declared};
-pub use global::{Atomic, Cell, In, InOut, Out, Own};
+pub use global::{Atomic, Cell, Column, In, InOut, Out, Own};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub use gpu::__shaped;
+pub use item::Item;
 pub use owner::{All, By, Global, Group, Owner, Rank, Stride};
 pub use shared::{Adding, Filled, Fresh, Reading, Turn, Writing};
 #[cfg(not(target_arch = "nvptx64"))]

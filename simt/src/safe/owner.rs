@@ -27,10 +27,21 @@ const RANK: u8 = THREAD | THREAD << 1 | THREAD << 2;
 pub trait Axis: Debug + 'static {
     /// The coordinates that the axis names.
     const NAMED: u8;
+    /// Whether a thread that owns anything owns each position.
+    const ALL: bool = false;
     /// Returns the first position that the thread owns, if there is one below `extent`.
     fn first(cx: impl Simt, extent: u32) -> Option<u32>;
     /// Returns the next position that the thread owns, after its position `at`.
     fn next(cx: impl Simt, at: u32, extent: u32) -> Option<u32>;
+    /// Calls `f` with each position that the thread owns, in order.
+    #[inline(always)]
+    fn each(cx: impl Simt, extent: u32, mut f: impl FnMut(u32)) {
+        let mut next = Self::first(cx, extent);
+        while let Some(at) = next {
+            f(at);
+            next = Self::next(cx, at, extent);
+        }
+    }
     /// Returns whether the thread owns the position `at`.
     fn owns(cx: impl Simt, at: u32) -> bool;
 }
@@ -68,6 +79,17 @@ impl<const A: u8, const K: u32> Axis for Global<A, K> {
     fn next(_: impl Simt, at: u32, extent: u32) -> Option<u32> {
         let next = at + 1; // at most `extent`
         (K > 1 && !next.is_multiple_of(K) && next < extent).then_some(next)
+    }
+    /// The number of turns is a constant, so that the loop can be unrolled.
+    #[inline(always)]
+    fn each(cx: impl Simt, extent: u32, mut f: impl FnMut(u32)) {
+        let Some(first) = Self::first(cx, extent) else { return };
+        f(first);
+        for turn in 1..K {
+            if turn < extent - first {
+                f(first + turn);
+            }
+        }
     }
     #[inline(always)]
     fn owns(cx: impl Simt, at: u32) -> bool {
@@ -145,6 +167,7 @@ pub enum All {}
 
 impl Axis for All {
     const NAMED: u8 = 0;
+    const ALL: bool = true;
     #[inline(always)]
     fn first(_: impl Simt, extent: u32) -> Option<u32> {
         (extent > 0).then_some(0)
@@ -178,9 +201,15 @@ pub trait Owner<const D: usize>: 'static {
     /// is one.
     #[doc(hidden)]
     fn next(cx: impl Simt, at: &mut [u32; D], extents: [u32; D]) -> bool;
+    /// Calls `f` with each element that the thread owns, in order.
+    #[doc(hidden)]
+    fn each(cx: impl Simt, extents: [u32; D], f: impl FnMut([u32; D]));
     /// Returns whether the thread owns the element `at`.
     #[doc(hidden)]
     fn owns(cx: impl Simt, at: [u32; D]) -> bool;
+    /// The dimensions whose axis is `all`, as bits.
+    #[doc(hidden)]
+    const ALL: u8;
 }
 
 /// The owners that `by [..]` declares: an axis for each dimension, in a launch whose grid has `G`
@@ -200,6 +229,14 @@ fn leads<const G: usize, const B: usize>(cx: impl Simt, named: u8) -> bool {
         && of(THREAD, B > 0, thread.x)
         && of(THREAD << 1, B > 1, thread.y)
         && of(THREAD << 2, B > 2, thread.z)
+}
+
+/// Makes the loops over the positions along each axis, the first one outside.
+macro_rules! each {
+    ($cx:ident $extents:ident $f:ident [$($at:ident)*]) => { $f([$($at),*]) };
+    ($cx:ident $extents:ident $f:ident [$($at:ident)*] $a:ident $i:tt $(, $more:ident $j:tt)*) => {
+        $a::each($cx, $extents[$i], |at| each!($cx $extents $f [$($at)* at] $($more $j),*))
+    };
 }
 
 macro_rules! owners {
@@ -225,6 +262,13 @@ macro_rules! owners {
                 }
                 false
             }
+            #[inline(always)]
+            fn each(cx: impl Simt, extents: [u32; $d], mut f: impl FnMut([u32; $d])) {
+                if leads::<G, B>(cx, 0 $(| $a::NAMED)+) {
+                    each!(cx extents f [] $($a $i),+);
+                }
+            }
+            const ALL: u8 = 0 $(| ($a::ALL as u8) << $i)+;
             #[inline(always)]
             fn owns(cx: impl Simt, at: [u32; $d]) -> bool {
                 leads::<G, B>(cx, 0 $(| $a::NAMED)+) $(&& $a::owns(cx, at[$i]))+

@@ -30,3 +30,10 @@ pub(super) fn no_shared(len: u32, size: usize, left: u32) -> ! {
         "asked for {len} elements of {size} bytes of shared memory, of which {left} bytes are left: see `shared(..)`"
     )
 }
+
+#[cold]
+#[inline(always)]
+#[track_caller]
+pub(super) fn no_area<const D: usize>(from: [u32; 2], extents: [u32; 2], all: [u32; D]) -> ! {
+    panic!("made an area of {extents:?} at {from:?} in the last two dimensions of a buffer with extents {all:?}")
+}
