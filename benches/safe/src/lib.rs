@@ -4,7 +4,18 @@
 //! [`safe`] forbids `unsafe`.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
-mod patch;
+/// What the kernels of `thalweg_kernels` consist of.
+#[allow(dead_code)]
+#[path = "../../../kernels-gpu/src/parts"]
+mod parts {
+    pub(crate) mod number;
+}
+#[allow(dead_code)]
+#[path = "../../../kernels-gpu/src/vision"]
+mod vision {
+    pub(crate) mod patch;
+    pub(crate) mod texel;
+}
 pub mod safe;
 pub mod twin;
 

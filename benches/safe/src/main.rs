@@ -123,11 +123,29 @@ fn main() -> Result<(), Error> {
         vision::entropy(&on, h, w, patch, &rgb, &mut b)
     })?;
     same(on, "entropy", &a, &b)?;
+    // The same of an image that the L2 does not hold.
+    let large = side / 32 * 32;
+    let bytes: Vec<u8> = (0..3 * large * large).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
+    let bytes = on.upload_blocking(&bytes)?;
+    let [mut a, mut b] = pair::<f32>(on, (large / patch).pow(2))?;
+    row(on, "entropy, large image", &mut || safe::entropy(&on, large, large, patch, &bytes, &mut a), &mut || {
+        vision::entropy(&on, large, large, patch, &bytes, &mut b)
+    })?;
+    same(on, "entropy, large image", &a, &b)?;
+    let [mut a, mut b] = pair::<f32>(on, 13 * h * w)?;
+    row(on, "textures", &mut || safe::textures(&on, h, w, 0.5, 0.5, &rgb, &mut a), &mut || {
+        vision::textures(&on, h, w, 0.5, 0.5, &rgb, &mut b)
+    })?;
+    same(on, "textures", &a, &b)?;
     let [mut a, mut b] = pair::<f32>(on, patches * 13)?;
-    row(on, "features", &mut || safe::features(&on, h, w, patch, planes, &mut a), &mut || {
-        vision::features(&on, h, w, patch, planes, &mut b)
+    row(on, "features", &mut || vision::features(&on, h, w, patch, planes, &mut a), &mut || {
+        twin::raw_features(&on, h, w, patch, planes, &mut b)
     })?;
     same(on, "features", &a, &b)?;
+    row(on, "features, both with bounds", &mut || vision::features(&on, h, w, patch, planes, &mut a), &mut || {
+        twin::raw_features_bounds(&on, h, w, patch, planes, &mut b)
+    })?;
+    same(on, "features, both with bounds", &a, &b)?;
 
     let capacity = patches * 256;
     let sides = on.upload_blocking(&vec![16i32; patches as usize])?;
@@ -141,13 +159,15 @@ fn main() -> Result<(), Error> {
         on,
         "compress",
         &mut || {
-            safe::compress(&on, h, w, patch, patches, capacity, planes, &sides, &ends, &ids, &counts, &mut a, &mut pa)
-        },
-        &mut || {
             let selection =
                 vision::Selection { sides: &sides, cu_seqlens: &ends, patch_id: &ids, counts: &counts, most: patches };
-            let out = vision::TokensMut { tokens: &mut b, position: &mut pb, capacity };
+            let out = vision::TokensMut { tokens: &mut a, position: &mut pa, capacity };
             vision::compress(&on, h, w, patch, planes, &selection, out)
+        },
+        &mut || {
+            twin::raw_compress(
+                &on, h, w, patch, patches, capacity, planes, &sides, &ends, &ids, &counts, &mut b, &mut pb,
+            )
         },
     )?;
     same(on, "compress", &a, &b)?;

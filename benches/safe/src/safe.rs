@@ -1,9 +1,10 @@
 //! The kernels without `unsafe`.
 #![forbid(unsafe_code)]
 
-use thalweg_simt::kernel;
+use thalweg_simt::{hint, kernel};
 
-use crate::patch::{Patch, Sum};
+use crate::vision::patch::{Patch, Sum};
+use crate::vision::texel::{Place, Walk, texels};
 
 kernel! {
     /// Computes `y = a x + y`.
@@ -150,11 +151,9 @@ kernel! {
         });
         let tile = b.sync(filled.read());
         b.each(&tile, move |t, tile| {
-            for y in y.mine(t) {
-                let [column, row] = y.at();
-                let (row, column) = (row - top, column - left);
-                y.set(tile.get(t, row * 32 + (column ^ row)));
-            }
+            let (row, column) = (t.thread_idx().x, 4 * t.thread_idx().y);
+            let values = [0, 1, 2, 3].map(|i| tile.get(t, row * 32 + ((column + i) ^ row)));
+            y.for_each(t, |y| y.set(values[y.at()[0] as usize % 4]));
         });
     }
 }
@@ -190,26 +189,11 @@ kernel! {
             at += 16;
         }
         b.each(&sums, move |t, sums| {
-            // An index that is not a constant would put the sums into local memory, so this is no
-            // loop over `mine`.
-            let put = |i: u32, row: [f32; 4]| {
-                let (i, j) = (t.global_y() * 4 + i, t.global_x() * 4);
-                let put = |j, v| {
-                    if i < m && j < n {
-                        z.set(t, [i, j], v);
-                    }
-                };
-                let [v0, v1, v2, v3] = row;
-                put(j, v0);
-                put(j + 1, v1);
-                put(j + 2, v2);
-                put(j + 3, v3);
-            };
-            let [r0, r1, r2, r3] = sums.get(t);
-            put(0, r0);
-            put(1, r1);
-            put(2, r2);
-            put(3, r3);
+            let sums = sums.get(t);
+            z.for_each(t, |z| {
+                let [i, j] = z.at().map(|i| i as usize % 4);
+                z.set(sums[i][j]);
+            });
         });
     }
 }
@@ -247,21 +231,22 @@ kernel! {
 kernel! {
     /// The entropy of the luma of each patch, as `thalweg_kernels::vision::entropy` computes it.
     pub fn entropy(
-        b: impl Cooperative, height: u32, width: u32, patch: u32, rgb: In<u8>[height, width, 3],
+        b: impl Cooperative, height: u32, width: u32, patch: u32, rgb: In<[u8; 3]>[height, width],
         entropy: Out<f32>[patches = height.div_ceil(patch) * width.div_ceil(patch)] by [block],
     )
     require { (1..=16384).contains(&height), (1..=16384).contains(&width), (1..=16384).contains(&patch) }
     grid(patches) block(((patch * patch).div_ceil(1024) * 32).min(256)) shared(512 * 4)
     {
         let area = Patch::new(b.idx().x, height, width, patch);
+        let pixels = rgb.area([area.y, area.x], [area.height, area.width]);
         let counts = b.shared::<u32>(256);
         let zeroed = b.fill(counts, (), |_, (), _| 0);
         let counts = b.sync(zeroed.add());
         b.each(&counts, move |t, counts| {
-            area.every(t.rank(), t.threads(), |y, x| {
-                let [r, g, b] = [0, 1, 2].map(|c| u32::from(rgb.get(t, [y, x, c])));
+            for pixel in pixels.every(t, t.rank(), t.threads()) {
+                let [r, g, b] = pixel.get([]).map(u32::from);
                 counts.add(t, (77 * r + 150 * g + 29 * b + 128) >> 8, 1);
-            });
+            }
         });
         let counts = b.sync(counts.read());
         let bits = b.each(&counts, move |t, counts| {
@@ -294,91 +279,34 @@ kernel! {
 }
 
 kernel! {
-    /// The mean of each plane over each patch, as `thalweg_kernels::vision::features` computes it.
-    pub fn features(
-        b: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>[13, height, width],
-        features: Out<f32>[patches = height.div_ceil(patch) * width.div_ceil(patch), 13] by [block, rank],
+    /// The texture array of an image, as `thalweg_kernels::vision::textures` computes it, if rows have a
+    /// multiple of four pixels.
+    pub fn textures(
+        t: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32,
+        rgb: In<[[u8; 4]; 3]>[height, quads = width / 4], planes: Out<[f32; 4]>[13, height, quads] by [all, y(2), x],
     )
-    require { (1..=16384).contains(&height), (1..=16384).contains(&width), (1..=16384).contains(&patch) }
-    grid(patches) block((patch * patch).div_ceil(1024).min(8) * 32)
-    shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
+    require { (1..=16384).contains(&height), (1..=16384).contains(&width), width % 4 == 0 }
+    grid(quads.div_ceil(256), height.div_ceil(2)) block(256) bounds(256, 3)
     {
-        let area = Patch::new(b.idx().x, height, width, patch);
-        let sums = b.each((), move |t, ()| {
-            let mut sums = [Sum::default(); 13];
-            area.every(t.rank(), t.threads(), |y, x| {
-                for (plane, sum) in sums.iter_mut().enumerate() {
-                    sum.add(planes.get(t, [plane as u32, y, x]));
-                }
-            });
-            sums.map(|sum| sum.total())
+        let Some(first) = planes.column(t) else { return };
+        let [_, top, quad] = first.at();
+        // Pixels 4 * quad - 1 to 4 * quad + 4 of a row. The border is replicated.
+        let load = |y: u32| {
+            let [a, b, c] = rgb.get(t, [y, quad]).map(u32::from_le_bytes);
+            let left = if quad > 0 { u32::from_le_bytes(rgb.get(t, [y, quad - 1])[2]) } else { a << 8 };
+            let right = if quad + 1 < quads { u32::from_le_bytes(rgb.get(t, [y, quad + 1])[0]) } else { c >> 8 };
+            [left >> 8, a, a >> 24 | b << 8, b >> 16 | c << 16, c >> 8, right]
+        };
+        let place = Place::new(**t, height, width, fixation_y, fixation_x);
+        let x = [0, 1, 2, 3].map(|i| place.column(**t, 4 * quad + i));
+        let mut row = load(top);
+        let mut walk = Walk::new(**t, load(top.saturating_sub(1)), row);
+        planes.for_each_column(t, |column| {
+            let [_, y, _] = column.at();
+            let below = load((y + 1).min(height - 1));
+            let put = |plane, v| column.cell::<0>(plane).store(v, hint::Streaming);
+            texels(**t, place.row(**t, y), x, row, walk.down(**t, below), put);
+            row = below;
         });
-        let threads = b.threads();
-        // A row has one element more than there are threads, so that the 13 readers have no bank
-        // conflicts.
-        let partial = b.shared::<f32>((threads + 1) * 13);
-        let filled = b.publish_rows(partial, threads + 1, &sums);
-        let partial = b.sync(filled.read());
-        b.each(&partial, move |t, partial| {
-            for mean in features.mine(t) {
-                let [_, plane] = mean.at();
-                let mut sum = Sum::default();
-                for thread in 0..threads {
-                    sum.add(partial.get(t, plane * (threads + 1) + thread));
-                }
-                mean.set(sum.total() * t.recip_approx(area.area() as f32));
-            }
-        });
-    }
-}
-
-kernel! {
-    /// Tokens and positions of the selected patches, as `thalweg_kernels::vision::compress` computes
-    /// them.
-    pub fn compress(
-        t: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
-        planes: In<f32>[13, height, width],
-        sides: In<i32>[patches = height.div_ceil(patch) * width.div_ceil(patch)],
-        cu_seqlens: In<i32>[ends = selected + 1], patch_id: In<i32>[selected], counts: In<u32>[2],
-        tokens: Out<f32>[capacity, 13] by [x, y], position: Out<f32>[capacity, 2] by [x, y],
-    )
-    require { (1..=16384).contains(&height), (1..=16384).contains(&width), (1..=16384).contains(&patch) }
-    grid(capacity.div_ceil(32)) block(32, 13)
-    {
-        let Some(token) = tokens.cell(t) else { return };
-        let [at, plane] = token.at();
-        let count = counts.get(t, [1]).min(selected);
-        if at >= counts.get(t, [0]) || count == 0 {
-            return;
-        }
-        // The last patch that starts at the token or before it. Wrong offsets give wrong tokens, and
-        // never a patch that is not there.
-        let start = |k| cu_seqlens.get(t, [k]) as u32;
-        let (mut k, mut end) = (0, count);
-        while end - k > 1 {
-            let middle = k + (end - k) / 2;
-            if start(middle) <= at {
-                k = middle;
-            } else {
-                end = middle;
-            }
-        }
-        let index = (patch_id.get(t, [k]) as u32).min(patches - 1);
-        let side = sides.get(t, [index]).clamp(1, 255) as u32;
-        let cell = at.wrapping_sub(start(k)).min(side * side - 1);
-        let cell = Patch::new(index, height, width, patch).cell(side, cell);
-        let mut sum = Sum::default();
-        for y in cell.y..cell.y_end {
-            for x in cell.x..cell.x_end {
-                sum.add(planes.get(t, [plane, y, x]));
-            }
-        }
-        token.set(sum.total() * t.recip_approx(cell.area() as f32));
-        if let Some(position) = position.cell(t) {
-            position.set(match plane {
-                0 => (cell.y + cell.y_end) as f32 * 0.5 * t.recip_approx(height as f32),
-                _ => (cell.x + cell.x_end) as f32 * 0.5 * t.recip_approx(width as f32),
-            });
-        }
     }
 }

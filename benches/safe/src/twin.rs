@@ -1,7 +1,9 @@
-//! The same kernels as `unsafe fn`, as one writes them by hand. The twins of `entropy`, `features`
-//! and `compress` are those of `thalweg_kernels::vision`.
+//! The same kernels as `unsafe fn`, as one writes them by hand. The twins of `entropy` and
+//! `textures` are those of `thalweg_kernels::vision`, which has `features` and `compress` without `unsafe`.
 
 use thalweg_simt::kernel;
+
+use crate::vision::patch::{Patch, Sum, Token};
 
 kernel! {
     /// Computes `y = a x + y`.
@@ -185,5 +187,155 @@ kernel! {
         put(1, r1);
         put(2, r2);
         put(3, r3);
+    }
+}
+
+kernel! {
+    /// Tokens and positions of the selected patches, as `thalweg_kernels::vision::compress` computes
+    /// them.
+    pub unsafe fn raw_compress(
+        cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
+        planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
+        tokens: Out<f32>, position: Out<f32>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        (1..=16384).contains(&patch),
+        capacity <= 2147483647,
+        planes.len() == 13 * height * width,
+        sides.len() == height.div_ceil(patch) * width.div_ceil(patch),
+        cu_seqlens.len() > selected,
+        patch_id.len() >= selected,
+        counts.len() == 2,
+        tokens.len() == 13 * capacity,
+        position.len() == 2 * capacity,
+    }
+    grid(capacity.div_ceil(32)) block(32, 13)
+    {
+        let (t, plane) = (cx.global_x(), cx.thread_idx().y);
+        let count = counts.get(cx, 1).min(selected);
+        if t >= counts.get(cx, 0).min(capacity) || count == 0 {
+            return;
+        }
+        let patches = height.div_ceil(patch) * width.div_ceil(patch);
+        let token = Token::find(
+            t,
+            count,
+            patches,
+            |n| sides.get(cx, n),
+            |k| cu_seqlens.get(cx, k),
+            |k| patch_id.get(cx, k),
+        );
+        let cell = token.cell(cx, Patch::new(token.patch, height, width, patch));
+        let mut sum = Sum::default();
+        let start = planes.as_ptr().add((plane * height * width) as usize);
+        for y in cell.y..cell.y_end {
+            for x in cell.x..cell.x_end {
+                sum.add(cx.load(start.add((y * width + x) as usize)));
+            }
+        }
+        let mean = sum.total() * cx.recip_approx(cell.area() as f32);
+        tokens.set(cx, t as usize * 13 + plane as usize, mean);
+        match plane {
+            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip_approx(height as f32)),
+            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip_approx(width as f32)),
+            _ => {}
+        }
+    }
+}
+
+kernel! {
+    /// The mean of each plane over each patch, as `thalweg_kernels::vision::features` computes it.
+    pub unsafe fn raw_features(
+        cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        (1..=16384).contains(&patch),
+        planes.len() == 13 * height * width,
+        features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
+    }
+    grid(height.div_ceil(patch) * width.div_ceil(patch))
+    block((patch * patch).div_ceil(1024).min(8) * 32)
+    shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
+    {
+        let n = cx.block_idx().x;
+        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
+        let area = Patch::new(n, height, width, patch);
+        let size = (height * width) as usize;
+
+        let mut sums = [Sum::default(); 13];
+        area.every(rank, threads, |y, x| {
+            let mut p = planes.as_ptr().add((y * width + x) as usize);
+            for sum in &mut sums {
+                sum.add(cx.load(p));
+                p = p.wrapping_add(size);
+            }
+        });
+
+        let partial = cx.shared::<f32>(0);
+        let pitch = threads + 1;
+        for (plane, sum) in sums.into_iter().enumerate() {
+            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
+        }
+        cx.barrier();
+        if rank < 13 {
+            let mut sum = Sum::default();
+            for thread in 0..threads {
+                sum.add(cx.shared_get(partial, rank * pitch + thread));
+            }
+            let mean = sum.total() * cx.recip_approx(area.area() as f32);
+            features.set(cx, (n * 13 + rank) as usize, mean);
+        }
+    }
+}
+
+kernel! {
+    /// The mean of each plane over each patch, with the bounds of `thalweg_kernels::vision::features`.
+    pub unsafe fn raw_features_bounds(
+        cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>,
+    )
+    require {
+        (1..=16384).contains(&height),
+        (1..=16384).contains(&width),
+        (1..=16384).contains(&patch),
+        planes.len() == 13 * height * width,
+        features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
+    }
+    grid(height.div_ceil(patch) * width.div_ceil(patch))
+    block((patch * patch).div_ceil(1024).min(8) * 32)
+    bounds(256, 4)
+    shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
+    {
+        let n = cx.block_idx().x;
+        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
+        let area = Patch::new(n, height, width, patch);
+        let size = (height * width) as usize;
+
+        let mut sums = [Sum::default(); 13];
+        area.every(rank, threads, |y, x| {
+            let mut p = planes.as_ptr().add((y * width + x) as usize);
+            for sum in &mut sums {
+                sum.add(cx.load(p));
+                p = p.wrapping_add(size);
+            }
+        });
+
+        let partial = cx.shared::<f32>(0);
+        let pitch = threads + 1;
+        for (plane, sum) in sums.into_iter().enumerate() {
+            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
+        }
+        cx.barrier();
+        if rank < 13 {
+            let mut sum = Sum::default();
+            for thread in 0..threads {
+                sum.add(cx.shared_get(partial, rank * pitch + thread));
+            }
+            let mean = sum.total() * cx.recip_approx(area.area() as f32);
+            features.set(cx, (n * 13 + rank) as usize, mean);
+        }
     }
 }

@@ -23,52 +23,52 @@
 
 use thalweg_simt::kernel;
 
-use crate::vision::PLANES;
 use crate::vision::patch::{Patch, Sum, Token};
 
 kernel! {
     /// See [`compress`](crate::vision::compress).
-    pub(super) unsafe fn compress(
-        cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
-        planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
-        tokens: Out<f32>, position: Out<f32>,
+    pub(super) fn compress(
+        t: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
+        planes: In<f32>[13, height, width],
+        sides: In<i32>[patches = height.div_ceil(patch) * width.div_ceil(patch)],
+        cu_seqlens: In<i32>[ends = selected + 1], patch_id: In<i32>[selected], counts: In<u32>[2],
+        tokens: Out<f32>[capacity, 13] by [x, y], position: Out<f32>[capacity, 2] by [x, y],
     )
     require {
         (1..=16384).contains(&height),
         (1..=16384).contains(&width),
         (1..=16384).contains(&patch),
         capacity <= 2147483647,
-        planes.len() == 13 * height * width,
-        sides.len() == height.div_ceil(patch) * width.div_ceil(patch),
-        cu_seqlens.len() > selected,
-        patch_id.len() >= selected,
-        counts.len() == 2,
-        tokens.len() == 13 * capacity,
-        position.len() == 2 * capacity,
     }
-    grid(capacity.div_ceil(32)) block(32, PLANES)
+    grid(capacity.div_ceil(32)) block(32, 13)
     {
-        let (t, plane) = (cx.global_x(), cx.thread_idx().y);
-        let count = counts.get(cx, 1).min(selected);
-        if t >= counts.get(cx, 0).min(capacity) || count == 0 {
+        let Some(cell) = tokens.cell(t) else { return };
+        let [at, plane] = cell.at();
+        let count = counts.get(t, [1]).min(selected);
+        if at >= counts.get(t, [0]) || count == 0 {
             return;
         }
-        let patches = height.div_ceil(patch) * width.div_ceil(patch);
-        let token = Token::find(cx, t, count, patches, sides, cu_seqlens, patch_id);
-        let cell = token.cell(cx, Patch::new(token.patch, height, width, patch));
+        let token = Token::find(
+            at,
+            count,
+            patches,
+            |n| sides.get(t, [n]),
+            |k| cu_seqlens.get(t, [k]),
+            |k| patch_id.get(t, [k]),
+        );
+        let pixels = token.cell(**t, Patch::new(token.patch, height, width, patch));
         let mut sum = Sum::default();
-        let start = planes.as_ptr().add((plane * height * width) as usize);
-        for y in cell.y..cell.y_end {
-            for x in cell.x..cell.x_end {
-                sum.add(cx.load(start.add((y * width + x) as usize)));
+        for y in pixels.y..pixels.y_end {
+            for x in pixels.x..pixels.x_end {
+                sum.add(planes.get(t, [plane, y, x]));
             }
         }
-        let mean = sum.total() * cx.recip_approx(cell.area() as f32);
-        tokens.set(cx, t as usize * PLANES as usize + plane as usize, mean);
-        match plane {
-            0 => position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip_approx(height as f32)),
-            1 => position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip_approx(width as f32)),
-            _ => {}
+        cell.set(sum.total() * t.recip_approx(pixels.area() as f32));
+        if let Some(position) = position.cell(t) {
+            position.set(match plane {
+                0 => (pixels.y + pixels.y_end) as f32 * 0.5 * t.recip_approx(height as f32),
+                _ => (pixels.x + pixels.x_end) as f32 * 0.5 * t.recip_approx(width as f32),
+            });
         }
     }
 }

@@ -65,7 +65,14 @@ macro_rules! compress_fused {
                 if t >= counts.get(cx, 0).min(capacity) || count == 0 {
                     return;
                 }
-                let token = Token::find(cx, t, count, patches, sides, cu_seqlens, patch_id);
+                let token = Token::find(
+                    t,
+                    count,
+                    patches,
+                    |n| sides.get(cx, n),
+                    |k| cu_seqlens.get(cx, k),
+                    |k| patch_id.get(cx, k),
+                );
                 let row = Row::of_patch(cx, table, images, patches, token.patch);
                 let Some((image, area)) = row.locate(cx, rgb, bytes, token.patch, patch) else {
                     return;

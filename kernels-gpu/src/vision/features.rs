@@ -17,6 +17,9 @@
 //! - **Sums are compensated**: a thread may add a million pixels if the patch is the whole image,
 //!   and in a constant plane each addition rounds the same way. The additions are hidden behind
 //!   memory.
+//! - **The bounds are for registers**: the assembler takes 64, and starts all 13 loads before the first
+//!   addition. Without bounds it took 56 and added between the loads, and the kernel took 1.21 times as
+//!   long on an H200.
 //! - **There is one barrier**: partial sums go to shared memory plane by plane, and 13 threads add
 //!   them in order. The result rounds the same way everywhere and needs no atomics. On the CPU
 //!   device a barrier costs each thread one switch, a warp reduction many. Rows are one word longer
@@ -36,8 +39,9 @@ fn threads(patch: u128) -> u128 {
 kernel! {
     /// Computes the mean of each plane over each patch: `planes` [13, H, W] to `features` [N, 13],
     /// N = ceil(H / P) x ceil(W / P) patches in raster order.
-    pub unsafe fn features(
-        cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>,
+    pub fn features(
+        b: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>[13, height, width],
+        features: Out<f32>[patches = height.div_ceil(patch) * width.div_ceil(patch), 13] by [block, rank],
     )
     require {
         (1..=16384).contains(&height),
@@ -46,37 +50,33 @@ kernel! {
         planes.len() == 13 * height * width,
         features.len() == 13 * height.div_ceil(patch) * width.div_ceil(patch),
     }
-    grid(height.div_ceil(patch) * width.div_ceil(patch))
-    block(threads(patch))
+    grid(patches) block(threads(patch)) bounds(256, 4)
     shared((threads(patch) + 1) * PLANES * 4)
     {
-        let n = cx.block_idx().x;
-        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
-        let area = Patch::new(n, height, width, patch);
-        let size = (height * width) as usize;
-
-        let mut sums = [Sum::default(); PLANES as usize];
-        area.every(rank, threads, |y, x| {
-            let mut p = planes.as_ptr().add((y * width + x) as usize);
-            for sum in &mut sums {
-                sum.add(cx.load(p));
-                p = p.wrapping_add(size);
+        let area = Patch::new(b.idx().x, height, width, patch);
+        let texels = planes.area([area.y, area.x], [area.height, area.width]);
+        let sums = b.each((), move |t, ()| {
+            let mut sums = [Sum::default(); PLANES as usize];
+            for texel in texels.every(t, t.rank(), t.threads()) {
+                for (plane, sum) in sums.iter_mut().enumerate() {
+                    sum.add(texel.get([plane as u32]));
+                }
+            }
+            sums.map(|sum| sum.total())
+        });
+        let threads = b.threads();
+        let partial = b.shared::<f32>((threads + 1) * PLANES);
+        let filled = b.publish_rows(partial, threads + 1, &sums);
+        let partial = b.sync(filled.read());
+        b.each(&partial, move |t, partial| {
+            for mean in features.mine(t) {
+                let [_, plane] = mean.at();
+                let mut sum = Sum::default();
+                for thread in 0..threads {
+                    sum.add(partial.get(t, plane * (threads + 1) + thread));
+                }
+                mean.set(sum.total() * t.recip_approx(area.area() as f32));
             }
         });
-
-        let partial = cx.shared::<f32>(0);
-        let pitch = threads + 1;
-        for (plane, sum) in sums.into_iter().enumerate() {
-            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
-        }
-        cx.barrier();
-        if rank < PLANES {
-            let mut sum = Sum::default();
-            for thread in 0..threads {
-                sum.add(cx.shared_get(partial, rank * pitch + thread));
-            }
-            let mean = sum.total() * cx.recip_approx(area.area() as f32);
-            features.set(cx, (n * PLANES + rank) as usize, mean);
-        }
     }
 }

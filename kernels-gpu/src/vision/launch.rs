@@ -234,6 +234,9 @@ pub fn compress<S, L: Launch<S> + ?Sized>(
 ) -> Result<(), L::Error> {
     let &Selection { sides, cu_seqlens, patch_id, counts, most } = selection;
     let TokensMut { tokens, position, capacity } = out;
+    // The kernel wants no more than it reads. If a buffer is too short, it says so.
+    let cu_seqlens = cu_seqlens.slice(..=most as usize).unwrap_or(cu_seqlens);
+    let patch_id = patch_id.slice(..most as usize).unwrap_or(patch_id);
     super::compress::compress(
         on, height, width, patch, most, capacity, planes, sides, cu_seqlens, patch_id, counts, tokens, position,
     )

@@ -70,39 +70,32 @@ pub(crate) struct Token {
 
 impl Token {
     /// Finds token `t` among those of `count` selected patches. Whatever the buffers hold, it is a
-    /// token of one of the `patches`.
-    ///
-    /// # Safety
-    /// `count` and `patches` are at least 1. `cu_seqlens` and `patch_id` have at least `count`
-    /// elements, `sides` has `patches`.
+    /// token of one of the `patches`. The functions load an element of a buffer: `cu_seqlens` and
+    /// `patch_id` are asked for those below `count`, and `sides` for those below `patches`. Both numbers
+    /// are at least 1.
     #[inline(always)]
-    pub(crate) unsafe fn find(
-        cx: impl Simt,
+    pub(crate) fn find(
         t: u32,
         count: u32,
         patches: u32,
-        sides: In<i32>,
-        cu_seqlens: In<i32>,
-        patch_id: In<i32>,
+        sides: impl Fn(u32) -> i32,
+        cu_seqlens: impl Fn(u32) -> i32,
+        patch_id: impl Fn(u32) -> i32,
     ) -> Self {
-        // SAFETY: `k` and `middle` are below `count`, and `patch` is clamped below `patches`: below
-        // the lengths that the caller promises.
-        unsafe {
-            let (mut k, mut end) = (0, count);
-            while end - k > 1 {
-                let middle = k + (end - k) / 2;
-                if cu_seqlens.get(cx, middle as usize) as u32 <= t {
-                    k = middle;
-                } else {
-                    end = middle;
-                }
+        let (mut k, mut end) = (0, count);
+        while end - k > 1 {
+            let middle = k + (end - k) / 2;
+            if cu_seqlens(middle) as u32 <= t {
+                k = middle;
+            } else {
+                end = middle;
             }
-            // These numbers are clamped, so that no contents of the buffers lead outside the image.
-            let patch = (patch_id.get(cx, k as usize) as u32).min(patches - 1);
-            let side = sides.get(cx, patch as usize).clamp(1, 255) as u32;
-            let cell = t.wrapping_sub(cu_seqlens.get(cx, k as usize) as u32).min(side * side - 1);
-            Self { patch, side, cell }
         }
+        // These numbers are clamped, so that no contents of the buffers lead outside the image.
+        let patch = (patch_id(k) as u32).min(patches - 1);
+        let side = sides(patch).clamp(1, 255) as u32;
+        let cell = t.wrapping_sub(cu_seqlens(k) as u32).min(side * side - 1);
+        Self { patch, side, cell }
     }
 
     /// Computes the pixels of the token in its patch.
