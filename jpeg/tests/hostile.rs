@@ -3,8 +3,8 @@
 //!
 //! `THALWEG_FUZZ` sets the number of mutated files, and `THALWEG_FUZZ_SEED` which they are. Without
 //! it there are 100 000, and 1000 on the checked device (`THALWEG_CHECK=1`). The long run:
-//! `THALWEG_FUZZ=10000000 cargo test -p thalweg-jpeg --test hostile mutated -- --nocapture`. At the
-//! 2100 files a second of two busy cores it takes 80 minutes.
+//! `THALWEG_FUZZ=10000000 cargo test -p thalweg-jpeg --test hostile mutated -- --nocapture`. Twelve
+//! busy cores took 7 minutes (`benches/record/2026-11-23-h200-jpeg.txt`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
