@@ -26,7 +26,7 @@ LIMITS = {
 
 def launches():
     """Threads and dynamic shared memory of a block of each kernel, from the declarations, for 4K frames in patches of 32."""
-    command = "cargo run --locked -q -p thalweg-kernels --example launches --features augment,jpeg,linear,stream,train,vision"
+    command = "cargo run --locked -q -p thalweg-kernels --example launches --features augment,collective,jpeg,linear,stream,train,vision"
     lines = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return {kernel: (int(threads), int(shared)) for kernel, threads, shared in map(str.split, lines)}
 

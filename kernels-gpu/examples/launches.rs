@@ -56,6 +56,11 @@ fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
     TokensMut { tokens: out(13 * capacity), position: out(2 * capacity), capacity: capacity as u32 }
 }
 
+/// Launches the reduction of what two ranks bring.
+fn reductions<T: thalweg_kernels::collective::Number>(on: &Notes) -> Result<(), LaunchError> {
+    thalweg_kernels::collective::reduce(on, thalweg_kernels::collective::Fold::Sum, 2, of::<T>(512), out(256))
+}
+
 /// Launches the product of operands of one type in each form, and of operands that are not aligned.
 fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
     let x = Matrix::new(of(128 * 128), 128, 128);
@@ -124,6 +129,7 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     train::settings(on, 1.0, 1.0, 1.0, 0.9, 0.999, 1e-8, out(train::SETTINGS))?;
     train::gradient_norm(on, of(n), 1.0, out(n), out(1), out(train::SETTINGS))?;
     train::adamw(on, n as u32, of(train::SETTINGS), of(n), out(n), out(n), out(n))?;
+    train::adamw_bf16(on, of(train::SETTINGS), of(n), out(n), [out(n), out(n)], out(n))?;
     train::patches::<(), _, T>(on, [1, 3, 224, 16], of(3 * 224 * 224), out(3 * 224 * 224))?;
     train::positions(on, 1, 127, 1, c, of(127 * width), of(width), of(n), out(n))?;
     train::text(on, r, 2, r, c, 0, of(rows), of(2 * width), of(n), out(n))
@@ -210,6 +216,10 @@ fn main() -> Result<(), LaunchError> {
         }
         augment!(augment_f32 augment_bf16);
     }
+    macro_rules! reductions {
+        ($($t:ty)*) => { $(reductions::<$t>(&on)?;)* };
+    }
+    reductions!(f32 f64 f16 bf16 i32 u32 i64 u64 u8);
     training::<f32>(&on)?;
     training::<bf16>(&on)?;
     products::<f32>(&on)?;

@@ -4,6 +4,7 @@
 //! | feature | module | launched by |
 //! |---|---|---|
 //! | `augment` | `augment`: from images of any sizes to a batch of one size, changed at random | `thalweg-vision` |
+//! | `collective` | `collective`: what several ranks bring becomes one | `thalweg-collective` |
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `linear` | `linear`: products of matrices | programs |
 //! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
@@ -20,6 +21,8 @@ thalweg_simt::ptx! {
     unsafe
     #[cfg(feature = "augment")]
     "augment",
+    #[cfg(feature = "collective")]
+    "collective",
     #[cfg(feature = "jpeg")]
     "jpeg",
     #[cfg(feature = "linear")]
@@ -36,6 +39,8 @@ thalweg_simt::ptx! {
 
 #[cfg(feature = "augment")]
 pub mod augment;
+#[cfg(feature = "collective")]
+pub mod collective;
 #[cfg(feature = "jpeg")]
 pub mod jpeg;
 #[cfg(any(feature = "linear", all(target_arch = "nvptx64", feature = "linear_sm_90a")))]

@@ -487,6 +487,35 @@ fn updates(n: usize, steps: u32, most: f32, seed: u64) {
     });
 }
 
+/// With a gradient of `bf16`, the update is that of the same numbers in `f32`, bit for bit, and the operands are the new
+/// weights, rounded.
+#[test]
+fn adamw_by_a_gradient_of_bf16() {
+    let mut random = Random(5);
+    for n in [1usize, 31, 1000, 4096] {
+        let (start, g) = (random.numbers(n), random.numbers(n));
+        let narrow: Vec<bf16> = g.iter().map(|&g| bf16::from_f32(g)).collect();
+        let g: Vec<f32> = narrow.iter().map(|g| g.to_f32()).collect();
+        on_each_device(|s| {
+            let mut settings = room::<_, f32>(s, kernels::SETTINGS);
+            kernels::settings(s, 0.999, 0.01, 1.5, 0.9, 0.99, 1e-8, &mut settings).unwrap();
+            let moments = || [s.alloc_zeroed::<f32>(n).unwrap(), s.alloc_zeroed::<f32>(n).unwrap()];
+            let (mut w, [mut m, mut v]) = (up(s, &start), moments());
+            let (mut w16, [mut m16, mut v16]) = (up(s, &start), moments());
+            let (wide, narrow, mut rounded) = (up(s, &g), up(s, &narrow), room::<_, bf16>(s, n));
+            for _ in 0..3 {
+                kernels::adamw(s, n as u32, &settings, &wide, &mut w, &mut m, &mut v).unwrap();
+                kernels::adamw_bf16(s, &settings, &narrow, &mut w16, [&mut m16, &mut v16], &mut rounded).unwrap();
+            }
+            let weights = read(s, &w);
+            assert_ne!(weights, start, "{n}");
+            assert_eq!((&weights, read(s, &m), read(s, &v)), (&read(s, &w16), read(s, &m16), read(s, &v16)), "{n}");
+            let operands = read(s, &rounded);
+            assert_eq!(operands, weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect::<Vec<_>>(), "{n}");
+        });
+    }
+}
+
 fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, columns: usize, seed: u64) {
     let mut random = Random(seed);
     let size = side * across;

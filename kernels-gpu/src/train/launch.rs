@@ -517,3 +517,21 @@ pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
     let factor = settings.slice_mut(start..end).expect("the range is inside the slice");
     optimiser::clip(on, threads, most, parts, norm, factor)
 }
+
+/// Updates weights and both moments as [`adamw`](super::adamw) does, by a gradient of `bf16`. `rounded` gets the new
+/// weights as operands of products.
+///
+/// # Errors
+/// The lengths differ, or what the launch fails with.
+#[track_caller]
+pub fn adamw_bf16<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    settings: &DeviceSlice<S, f32>,
+    gradient: &DeviceSlice<S, bf16>,
+    weights: &mut DeviceSlice<S, f32>,
+    [first, second]: [&mut DeviceSlice<S, f32>; 2],
+    rounded: &mut DeviceSlice<S, bf16>,
+) -> Result<(), L::Error> {
+    let n = count(weights.len());
+    optimiser::adamw_bf16(on, n, settings, gradient.cast(), weights, first, second, rounded.cast_mut())
+}

@@ -8,7 +8,7 @@
 //! | [`pool`], [`pool_backward`] | one row for each sequence |
 //! | [`cross_entropy`], [`argmax`] | the loss with its gradient; the largest element |
 //! | [`columns`], [`products_with_two`] | sums over rows, for gradients of biases and of the weights of positions |
-//! | [`gradient_norm`], [`settings`], [`adamw`] | the optimiser over all weights at once |
+//! | [`gradient_norm`], [`settings`], [`adamw`], [`adamw_bf16`] | the optimiser over all weights at once |
 //! | [`patches`], [`positions`], [`text`] | what images and text begin with |
 //! | [`round`] | numbers rounded to `bf16` |
 //!
@@ -35,8 +35,8 @@ mod tiles;
 pub use self::{
     embed::{positions, text},
     launch::{
-        Attention, AttentionBackward, GROUPS, Number, attention, attention_backward, columns, cross_entropy, gelu,
-        gelu_backward, gradient_norm, norm, norm_columns, patches, products_with_two, round,
+        Attention, AttentionBackward, GROUPS, Number, adamw_bf16, attention, attention_backward, columns,
+        cross_entropy, gelu, gelu_backward, gradient_norm, norm, norm_columns, patches, products_with_two, round,
     },
     loss::argmax,
     norm::norm_backward,

@@ -10,9 +10,12 @@
 //! captured graph of a step stays true: [`settings`] writes them before.
 //!
 //! Launch: a thread for each weight.
-//! Memory: 28 bytes for each weight; the norm reads 4 more.
+//! Memory: 28 bytes for each weight; the norm reads 4 more. With a gradient of `bf16` and rounded weights, it is 28 as
+//! well.
 
-use thalweg_simt::kernel;
+use thalweg_simt::{Simt, kernel};
+
+use super::number::Stored;
 
 /// The number of threads that sum squares, and so the most parts of the sum.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -91,6 +94,16 @@ kernel! {
     }
 }
 
+/// Computes a weight and both of its moments behind a step.
+#[inline(always)]
+fn step(t: impl Simt, settings: [f32; 7], g: f32, [w, m, v]: [f32; 3]) -> [f32; 3] {
+    let [decay, rate, root, b1, b2, eps, factor] = settings;
+    let g = g * factor;
+    let first = t.fma(b1, m, (1.0 - b1) * g);
+    let second = t.fma(b2, v, (1.0 - b2) * g * g);
+    [decay * w - rate * first / (t.sqrt(second) * root + eps), first, second]
+}
+
 kernel! {
     /// Updates the weights and both moments by the gradient.
     pub fn adamw(
@@ -100,13 +113,31 @@ kernel! {
     grid(n.div_ceil(128)) block(128)
     {
         if let (Some(w), Some(m), Some(v)) = (weights.cell(t), first.cell(t), second.cell(t)) {
-            let [decay, rate, root, b1, b2, eps, factor] = core::array::from_fn(|i| settings.get(t, [i as u32]));
-            let g = gradient.get(t, w.at()) * factor;
-            let first = t.fma(b1, m.get(), (1.0 - b1) * g);
-            let second = t.fma(b2, v.get(), (1.0 - b2) * g * g);
+            let settings = core::array::from_fn(|i| settings.get(t, [i as u32]));
+            let [weight, first, second] = step(**t, settings, gradient.get(t, w.at()), [w.get(), m.get(), v.get()]);
             m.set(first);
             v.set(second);
-            w.set(decay * w.get() - rate * first / (t.sqrt(second) * root + eps));
+            w.set(weight);
+        }
+    }
+}
+
+kernel! {
+    /// Does the same as [`adamw`] by a gradient of `bf16`, and stores the new weights rounded to `bf16` as well.
+    pub(super) fn adamw_bf16(
+        t: impl Simt, n: u32, settings: In<f32>[8], gradient: In<u16>[n], weights: InOut<f32>[n] by [x],
+        first: InOut<f32>[n] by [x], second: InOut<f32>[n] by [x], rounded: Out<u16>[n] by [x],
+    )
+    grid(n.div_ceil(128)) block(128)
+    {
+        if let (Some(w), Some(m), Some(v), Some(r)) = (weights.cell(t), first.cell(t), second.cell(t), rounded.cell(t)) {
+            let settings = core::array::from_fn(|i| settings.get(t, [i as u32]));
+            let g = gradient.get(t, w.at()).wide();
+            let [weight, first, second] = step(**t, settings, g, [w.get(), m.get(), v.get()]);
+            m.set(first);
+            v.set(second);
+            w.set(weight);
+            r.set(u16::narrow(weight));
         }
     }
 }
