@@ -7,13 +7,17 @@
 //!
 //! Both sides use the same stream, the same memory and the same library, one after the other, each
 //! with a communicator of its own. The bus bandwidth is 2 (N - 1) / N times the bytes over the time.
+//! Bandwidths are the device's: the stream is busy while the host enqueues, so what a call costs the host does not
+//! show. The columns behind are times of calls in a row on an idle stream, where it does.
+//!
+//! Without a launcher and with two GPUs, it measures the sums of two threads by peer copies.
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
-use thalweg::{Device, DeviceKind, LiveBrand, Stream, stream_tags};
-use thalweg_collective::{Backend, Options, Place, Sum, World};
+use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, LiveBrand, On, Stream, stream_tags};
+use thalweg_collective::{Backend, CommGraph, Options, Place, Sum, World, ranks};
 
 stream_tags!(Reduce);
 
@@ -135,8 +139,30 @@ fn host<S: LiveBrand>(s: Stream<S>, mut call: impl FnMut()) -> Result<f64, Error
     Ok(median(times))
 }
 
-/// The time of a sum on the device, in s.
-fn device<S: LiveBrand>(s: Stream<S>, calls: usize, mut call: impl FnMut()) -> Result<f64, Error> {
+/// The time of a sum on the device, in s: the stream fills `busy` while the host enqueues.
+fn device<S: LiveBrand>(
+    s: Stream<S>,
+    busy: &mut DeviceSlice<S, u8>,
+    calls: usize,
+    mut call: impl FnMut(),
+) -> Result<f64, Error> {
+    call();
+    s.synchronize()?;
+    for _ in 0..1 + calls / 5 {
+        s.fill(busy, 0)?; // half a millisecond
+    }
+    call();
+    let start = s.timestamp()?;
+    for _ in 0..calls {
+        call();
+    }
+    let end = s.timestamp()?;
+    s.synchronize()?;
+    Ok(end.elapsed(&start)?.ok_or("the stream is done")?.as_secs_f64() / calls as f64)
+}
+
+/// The time of calls in a row, in s.
+fn in_a_row<S: LiveBrand>(s: Stream<S>, calls: usize, mut call: impl FnMut()) -> Result<f64, Error> {
     call();
     s.synchronize()?;
     let start = Instant::now();
@@ -147,10 +173,50 @@ fn device<S: LiveBrand>(s: Stream<S>, calls: usize, mut call: impl FnMut()) -> R
     Ok(start.elapsed().as_secs_f64() / calls as f64)
 }
 
+/// Sums of two threads by peer copies and by the host.
+fn peers(gpus: [Device; 2]) -> Result<(), Error> {
+    println!("| MiB | peer copies, GB/s | through the host, GB/s |\n|---|---|---|");
+    for mib in [1usize, 4, 16, 64, 256, 1024] {
+        let mut rates = Vec::new();
+        for backend in [Backend::Peer, Backend::Host] {
+            let options = Options { backend, ..Options::default() };
+            let times = ranks(&gpus, options, |rank, world| -> thalweg_collective::Result<f64> {
+                let s = rank.stream::<Reduce>()?;
+                let mut comm = world.comm(s)?;
+                let mut x = s.alloc_zeroed::<f32>(mib << 18)?;
+                let mut times = Vec::new();
+                for round in 0..7 {
+                    comm.barrier()?;
+                    comm.synchronize()?;
+                    let start = Instant::now();
+                    for _ in 0..4 {
+                        comm.all_reduce_in_place(Sum, &mut x)?;
+                    }
+                    comm.synchronize()?;
+                    if round > 1 {
+                        times.push(start.elapsed().as_secs_f64() / 4.0);
+                    }
+                }
+                Ok(median(times))
+            });
+            let times = times.into_iter().collect::<Result<Vec<_>, _>>()?;
+            rates.push((mib << 20) as f64 / times[0].max(times[1]) / 1e9);
+        }
+        println!("| {mib} | {:.1} | {:.1} |", rates[0], rates[1]);
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Error> {
     let Some(place) = Place::from_env()? else {
-        println!("NOT COVERED: this is a single rank; start it with `thalweg launch -n 2 -- BINARY`");
-        return Ok(());
+        println!("this is a single rank; start it with `thalweg launch -n 2 -- BINARY` to measure NCCL");
+        return match [0, 1].map(Device::cuda) {
+            [Ok(a), Ok(b)] => peers([a, b]),
+            _ => {
+                println!("NOT COVERED: this machine has no two GPUs");
+                Ok(())
+            }
+        };
     };
     let gpu = match Device::cuda(place.local_rank) {
         Ok(gpu) => gpu,
@@ -183,30 +249,72 @@ fn main() -> Result<(), Error> {
         rows.push([a, b, c]);
     }
     let [a, b, c] = [0, 1, 2].map(|k| median(rows.iter().map(|row| row[k]).collect()));
+    let captured = comm.capture(small, |r, x| r.all_reduce_in_place(Sum, x));
+    let (mut graph, small) = captured.map_err(|(error, _)| error)?;
+    let mut small = Some(small);
+    let d = host(s, || replay(&mut comm, &mut graph, &mut small))?;
+    drop(graph);
     say(format!(
-        "host cost of a call: by hand {a:.0} ns (blocking communicator {c:.0} ns), thalweg {b:.0} ns, ratio {:.3} ({:.3})",
+        "host cost of a call: by hand {a:.0} ns (blocking communicator {c:.0} ns), thalweg {b:.0} ns, ratio {:.3} ({:.3}); replay of a captured one {d:.0} ns",
         b / a,
         b / c
     ));
-    say("| MiB | by hand, GB/s | thalweg, GB/s | share |\n|---|---|---|---|".to_owned());
+    say("| MiB | by hand, GB/s | thalweg, GB/s | share | as a graph, GB/s | in a row, us: by hand | blocking, by hand | thalweg | as a graph |\n|---|---|---|---|---|---|---|---|---|".to_owned());
+    let mut busy = s.alloc::<u8>(2 << 30)?;
     let mut mib = 1;
     while mib <= most {
         let n = mib << 18;
         let mut x = s.alloc_zeroed::<f32>(n)?;
-        let by_hand = hand.sum(x.device_ptr(), n, raw);
+        let address = x.device_ptr();
+        let (by_hand, default) = (hand.sum(address, n, raw), plain.sum(address, n, raw));
         let calls = (2048 / mib).clamp(4, 100);
         let mut times = Vec::new();
         for _ in 0..7 {
-            let a = device(s, calls, &by_hand)?;
-            let b = device(s, calls, || comm.all_reduce_in_place(Sum, &mut x).unwrap())?;
-            times.push([a, b]);
+            let mut call = || comm.all_reduce_in_place(Sum, &mut x).unwrap();
+            times.push([
+                device(s, &mut busy, calls, &by_hand)?,
+                device(s, &mut busy, calls, &mut call)?,
+                in_a_row(s, calls, &by_hand)?,
+                in_a_row(s, calls, &default)?,
+                in_a_row(s, calls, call)?,
+            ]);
         }
-        let [a, b] = [0, 1].map(|k| median(times.iter().map(|t| t[k]).collect()));
+        let captured = comm.capture(x, |r, x| r.all_reduce_in_place(Sum, x));
+        let (mut graph, x) = captured.map_err(|(error, _)| error)?;
+        let mut x = Some(x);
+        let mut graphs = Vec::new();
+        for _ in 0..7 {
+            let mut call = || replay(&mut comm, &mut graph, &mut x);
+            graphs.push([device(s, &mut busy, calls, &mut call)?, in_a_row(s, calls, call)?]);
+        }
+        let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|k| median(times.iter().map(|t| t[k]).collect()));
+        let [f, g] = [0, 1].map(|k| median(graphs.iter().map(|t| t[k]).collect()));
         let bus = |t: f64| 2.0 * (size - 1) as f64 / size as f64 * (4 * n) as f64 / t / 1e9;
-        say(format!("| {mib} | {:.1} | {:.1} | {:.1} % |", bus(a), bus(b), 100.0 * a / b));
+        let us = |t: f64| t * 1e6;
+        say(format!(
+            "| {mib} | {:.1} | {:.1} | {:.1} % | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            bus(a),
+            bus(b),
+            100.0 * a / b,
+            bus(f),
+            us(c),
+            us(d),
+            us(e),
+            us(g)
+        ));
         mib *= 4;
     }
     comm.barrier()?;
     comm.synchronize()?;
     Ok(())
+}
+
+/// Replays a captured sum.
+fn replay(
+    comm: &mut thalweg_collective::Comm<Reduce>,
+    graph: &mut CommGraph<DeviceBuffer<f32>>,
+    x: &mut Option<On<Reduce, DeviceBuffer<f32>>>,
+) {
+    let taken = x.take().expect("it is put back below");
+    *x = Some(comm.replay(graph, taken).map_err(|(error, _)| error).expect("the ranks replay the same"));
 }

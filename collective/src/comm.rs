@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream};
 
@@ -13,11 +14,13 @@ use crate::head::{Call, Code};
 use crate::member::{Keep, Member};
 use crate::nccl::{self, Nccl, Transfer};
 use crate::options::Backend;
+use crate::peer::{self, Peer};
 
 /// The communicator of a rank: operations in which all ranks take part, enqueued on one stream.
 ///
 /// Every rank calls the same operations in the same order. A call enqueues its operation and does
-/// not wait; the operation begins when the stream comes to it on every rank. The buffers are those
+/// not wait (by [peer copies](crate::Backend::Peer) it waits on the host until the other ranks have called the same); the
+/// operation begins when the stream comes to it on every rank. The buffers are those
 /// of the communicator's stream, as for any other operation: [`Stream::hand`] brings a buffer to it
 /// and back, and until the stream has passed the operation no other stream and no host can touch the
 /// buffer. Calls take `&mut self`, so two threads never use a communicator at once.
@@ -33,13 +36,19 @@ use crate::options::Backend;
 pub struct Comm<S: LiveBrand> {
     member: Member,
     /// What carries out the operations if it is not the host. It ends before the memory below is freed.
-    nccl: Option<Nccl>,
-    stream: Stream<S>,
+    pub(crate) nccl: Option<Nccl>,
+    /// What carries them out by copies between the devices of this process.
+    peer: Option<Peer>,
+    pub(crate) stream: Stream<S>,
     /// The byte that a barrier of NCCL sums.
     barrier: Option<On<S, DeviceBuffer<u8>>>,
     staging: On<S, PinnedBuffer<u8>>,
     /// The number of collective operations so far.
     seq: u64,
+    /// Tells this communicator from the others of the process.
+    pub(crate) number: u64,
+    /// How many graphs it has captured.
+    pub(crate) graphs: u64,
 }
 
 /// The messages of a group: see [`Comm::group`].
@@ -68,12 +77,26 @@ impl Drop for Turn {
     }
 }
 
+/// The communicators of this process so far.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
 impl<S: LiveBrand> Comm<S> {
     pub(crate) fn new(member: Member, stream: Stream<S>) -> Result<Self> {
         let staging = stream.bind(PinnedBuffer::empty(stream.device())).map_err(thalweg::Error::from)?;
         let nccl = nccl::connect(&member.0, stream.device(), stream.raw())?;
+        let peer = if nccl.is_none() { peer::connect(&member.0, stream.device())? } else { None };
         let barrier = nccl.as_ref().map(|_| stream.alloc_zeroed(1)).transpose()?;
-        Ok(Self { member, nccl, stream, barrier, staging, seq: 0 })
+        Ok(Self {
+            member,
+            nccl,
+            peer,
+            stream,
+            barrier,
+            staging,
+            seq: 0,
+            number: MADE.fetch_add(1, Ordering::Relaxed),
+            graphs: 0,
+        })
     }
 
     /// The number of this rank, from 0.
@@ -88,7 +111,11 @@ impl<S: LiveBrand> Comm<S> {
 
     /// Who carries out the operations: never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
-        if self.nccl.is_some() { Backend::Nccl } else { Backend::Host }
+        match (&self.nccl, &self.peer) {
+            (Some(_), _) => Backend::Nccl,
+            (_, Some(_)) => Backend::Peer,
+            _ => Backend::Host,
+        }
     }
 
     /// The stream on which the operations run.
@@ -119,6 +146,10 @@ impl<S: LiveBrand> Comm<S> {
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().map_err(|error| self.explain(error))
+    }
+
+    pub(crate) fn replays(&self) -> bool {
+        self.keep().options.graphs && self.keep().local.1 == self.size()
     }
 
     pub(crate) fn healthy(&self) -> Result<()> {
@@ -312,6 +343,16 @@ impl<S: LiveBrand> Comm<S> {
             nccl.mark(&self.stream);
             return Ok(());
         }
+        if let Some(peer) = &self.peer {
+            let own = self.rank();
+            for (to, call, _) in &group.sends {
+                peer.compare((own, *to), true, self.seq, *call)?;
+            }
+            for (from, call, _) in &group.receives {
+                peer.compare((*from, own), false, self.seq, *call)?;
+            }
+            return peer.begin(self.stream, self.seq, first)?.exchange(&group.sends, group.receives);
+        }
         let mut end = 0;
         let mut message = |peer, call, len| {
             end += len;
@@ -353,6 +394,9 @@ impl<S: LiveBrand> Comm<S> {
             nccl.mark(&self.stream);
             return Ok(());
         }
+        if let Some(peer) = &self.peer {
+            return peer.begin(self.stream, seq, call)?.in_place(x);
+        }
         self.copy_in(x.cast(), 0..bytes)?;
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
         self.copy_out(0..bytes, x.cast_mut())
@@ -384,6 +428,9 @@ impl<S: LiveBrand> Comm<S> {
             nccl.mark(&self.stream);
             return Ok(());
         }
+        if let Some(peer) = &self.peer {
+            return peer.begin(self.stream, seq, call)?.apart(from.map(|(from, _)| from), to.map(|(to, _)| to));
+        }
         if let Some((from, place)) = from {
             self.copy_in(from.cast(), place)?;
         }
@@ -394,9 +441,9 @@ impl<S: LiveBrand> Comm<S> {
     /// Counts a collective operation, and compares it with those of the other ranks if the options
     /// say so. `None` for a single rank. The host needs `bytes` of staging memory for it, and without
     /// them it does not count: the other ranks would wait for it.
-    fn begin(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
+    pub(crate) fn begin(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
         self.healthy()?;
-        if self.nccl.is_none() && self.keep().engine.is_some() {
+        if self.nccl.is_none() && self.peer.is_none() && self.keep().engine.is_some() {
             self.stage(bytes)?;
         }
         self.seq += 1;
@@ -483,7 +530,7 @@ impl<S: LiveBrand> Comm<S> {
     }
 }
 
-fn call<T: Element>(code: Code, root: Option<usize>, count: usize) -> Call {
+pub(crate) fn call<T: Element>(code: Code, root: Option<usize>, count: usize) -> Call {
     Call { code, kind: <T as HasKind>::KIND, op: None, root, count }
 }
 

@@ -37,7 +37,7 @@ pub struct Min;
 pub struct Max;
 
 mod sealed {
-    pub trait Element {
+    pub trait Element: thalweg_kernels::collective::Number {
         const KIND: super::Kind;
     }
     pub trait Reduction {

@@ -59,6 +59,15 @@ pub enum Error {
     /// The stream is one of other code, which may destroy it while the operations are under way.
     #[error("a communicator needs a stream that thalweg made, not one of other code: hand the buffers over to one")]
     ForeignStream,
+    /// What carries out the operations cannot be captured.
+    #[error("{backend} cannot be captured into a graph: only NCCL can")]
+    NoCapture {
+        /// What carries them out.
+        backend: String,
+    },
+    /// A graph was captured by another communicator.
+    #[error("the graph belongs to another communicator")]
+    OtherGraph,
     /// A backward pass ended without this gradient.
     #[error("gradient {gradient} was not handed in: a parameter without a gradient needs one of zeros")]
     GradientMissing {

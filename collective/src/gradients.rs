@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
 
 use crate::comm::Comm;
-use crate::element::{Element, Reduction};
+use crate::element::{Element, HasOp, Op, Reduction};
 use crate::error::{Error, Result};
+use crate::graph::CommGraph;
 
 /// How many bytes a bucket has at most, unless a single gradient has more.
 ///
@@ -45,6 +46,21 @@ impl Default for BucketSizes {
 pub struct Gradients<S: LiveBrand, T: Element> {
     flat: On<S, DeviceBuffer<T>>,
     plan: Plan,
+    captured: Vec<Captured<T>>,
+}
+
+/// The reduction of a bucket as a graph, if [`Options::graphs`](crate::Options::graphs) says so. The second pass captures
+/// it.
+struct Captured<T: Element> {
+    /// Whether a pass has reduced the bucket without a graph.
+    warm: bool,
+    graph: Option<(Op, CommGraph<DeviceBuffer<T>>)>,
+}
+
+impl<T: Element> Captured<T> {
+    fn none(buckets: usize) -> Vec<Self> {
+        (0..buckets).map(|_| Self { warm: false, graph: None }).collect()
+    }
 }
 
 /// Where gradients and buckets lie in the flat buffer.
@@ -95,7 +111,8 @@ impl<S: LiveBrand, T: Element> Gradients<S, T> {
     /// There is no memory, or the device has failed.
     pub fn new(stream: &Stream<S>, lens: &[usize], sizes: BucketSizes) -> Result<Self> {
         let flat = stream.alloc_zeroed(lens.iter().sum())?;
-        Ok(Self { flat, plan: Plan::new(lens, size_of::<T>(), sizes) })
+        let plan = Plan::new(lens, size_of::<T>(), sizes);
+        Ok(Self { flat, captured: Captured::none(plan.buckets.len()), plan })
     }
 
     /// The elements of each bucket, in the order in which they are reduced.
@@ -166,6 +183,7 @@ pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element, R> {
     stream: Stream<S>,
     plan: Plan,
     pass: u64,
+    captured: Vec<Captured<T>>,
     /// What has been handed in.
     pieces: Vec<Option<On<S, DeviceBuffer<T>>>>,
     /// How many gradients of each bucket are out.
@@ -192,13 +210,14 @@ impl<C: LiveBrand> Comm<C> {
         gradients: Gradients<S, T>,
     ) -> Result<(Backward<'_, C, S, T, R>, Vec<Grad<S, T>>)> {
         static PASSES: AtomicU64 = AtomicU64::new(0);
-        let Gradients { flat, plan } = gradients;
+        let Gradients { flat, plan, captured } = gradients;
         self.healthy()?;
         let (stream, pass) = (flat.stream(), PASSES.fetch_add(1, Ordering::Relaxed));
         let pieces = flat.cut(&plan.lens).map_err(thalweg::Error::from)?;
         let given = pieces.into_iter().enumerate().map(|(index, memory)| Grad { pass, index, memory }).collect();
         let (pieces, out) = (plan.lens.iter().map(|_| None).collect(), plan.buckets.iter().map(Range::len).collect());
-        Ok((Backward { comm: self, op, stream, plan, pass, pieces, out, reducing: VecDeque::new() }, given))
+        let reducing = VecDeque::new();
+        Ok((Backward { comm: self, op, stream, plan, pass, captured, pieces, out, reducing }, given))
     }
 }
 
@@ -224,10 +243,31 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
     fn reduce(&mut self, bucket: usize) -> Result<()> {
         let pieces: Vec<_> = self.plan.buckets[bucket].clone().filter_map(|index| self.pieces[index].take()).collect();
         let whole = On::<S, DeviceBuffer<T>>::join(pieces).map_err(thalweg::Error::from)?;
-        let mut whole = self.stream.hand(whole, &self.comm.stream()).map_err(thalweg::Error::from)?;
-        self.comm.all_reduce_in_place(self.op, &mut whole)?;
+        let whole = self.stream.hand(whole, &self.comm.stream()).map_err(thalweg::Error::from)?;
+        let whole = self.enqueue(bucket, whole)?;
         self.reducing.push_back(self.comm.stream().record(whole).map_err(thalweg::Error::from)?);
         Ok(())
+    }
+
+    /// Enqueues the reduction of a bucket: twice by a call, and then as a graph if the ranks are on one machine and NCCL
+    /// reduces. All ranks come to the same choice, because they run the same passes.
+    fn enqueue(&mut self, bucket: usize, mut whole: On<C, DeviceBuffer<T>>) -> Result<On<C, DeviceBuffer<T>>> {
+        let (comm, op, captured) = (&mut *self.comm, self.op, &mut self.captured[bucket]);
+        captured.graph.take_if(|(of, graph)| *of != <R as HasOp>::OP || !comm.made(graph));
+        if captured.graph.is_none() {
+            if !captured.warm || !comm.captures() {
+                captured.warm = true;
+                comm.all_reduce_in_place(op, &mut whole)?;
+                return Ok(whole);
+            }
+            let made = comm.capture(whole, |recorder, x| recorder.all_reduce_in_place(op, x));
+            let (graph, back) = made.map_err(|(error, _)| error)?;
+            (captured.graph, whole) = (Some((<R as HasOp>::OP, graph)), back);
+        }
+        match &mut captured.graph {
+            Some((_, graph)) => comm.replay(graph, whole).map_err(|(error, _)| error),
+            None => Ok(whole), // it was made above
+        }
     }
 
     /// Ends the pass. `update` gets each bucket once its reduction is enqueued: its elements of the flat
@@ -264,7 +304,7 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
                 joined.map_err(|returned| Error::from(thalweg::Error::from(returned)))?
             }
         };
-        Ok(Gradients { flat, plan: self.plan })
+        Ok(Gradients { flat, plan: self.plan, captured: self.captured })
     }
 }
 

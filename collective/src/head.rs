@@ -17,10 +17,12 @@ pub(crate) enum Code {
     Bye,
     /// What a rank has called so far.
     Log,
+    /// A graph of captured operations.
+    Replay,
 }
 
 impl Code {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Broadcast,
@@ -30,6 +32,7 @@ impl Code {
         Self::Message,
         Self::Bye,
         Self::Log,
+        Self::Replay,
     ];
 }
 
@@ -51,6 +54,7 @@ impl Call {
             Code::Barrier => return "barrier".to_owned(),
             Code::Bye => return "end of the communicator".to_owned(),
             Code::Log => return "log of operations".to_owned(),
+            Code::Replay => return format!("replay of graph {}", self.count),
             Code::AllReduce => "all-reduce",
             Code::Broadcast => "broadcast",
             Code::Reduce => "reduce",

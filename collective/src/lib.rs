@@ -29,7 +29,7 @@
 //! | ranks | made by | bytes go |
 //! |---|---|---|
 //! | one | [`World::single`] | nowhere: the operations are copies on the device, or nothing |
-//! | threads of a process | [`ranks`], [`World::local`] | through memory |
+//! | threads of a process | [`ranks`], [`World::local`] | through memory, or from device to device by copies ([`Backend::Peer`]) |
 //! | processes | [`World::join`], [`World::from_env`] | over TCP, a connection between each two ranks |
 //! | either, with a GPU each | the same | from GPU to GPU, by NCCL |
 //!
@@ -62,6 +62,9 @@
 //!   page-locked memory, may wait for the work of all GPUs of its process, and so for an operation that waits
 //!   for this very rank. The watchdogs then wait for the driver too, and no timeout ends it. It is safe if the
 //!   ranks allocate only where no operation is under way.
+//! - A call starts a thread inside NCCL, because only communicators that do so can be aborted safely. It costs the host
+//!   some 60 us. [`Comm::capture`] puts operations into a graph, whose replay is one launch, and [`Options::graphs`] does
+//!   so with buckets of gradients.
 //! - A thread that does not come back from NCCL within ten seconds of a failure ends the process.
 //!
 //! # Training on several ranks
@@ -94,8 +97,10 @@ mod comm;
 mod element;
 mod engine;
 mod error;
+mod exchange;
 mod fate;
 mod gradients;
+mod graph;
 mod head;
 mod ledger;
 mod link;
@@ -103,6 +108,7 @@ mod member;
 mod nccl;
 mod options;
 pub mod overlap;
+mod peer;
 mod place;
 mod sha256;
 mod store;
@@ -113,6 +119,7 @@ pub use comm::{Comm, Group};
 pub use element::{Element, Max, Mean, Min, Reduction, Sum};
 pub use error::{Error, Failure, Result, StoreError};
 pub use gradients::{Backward, BucketSizes, Grad, Gradients};
+pub use graph::{CommGraph, Recorder};
 pub use options::{Backend, Options};
 pub use place::Place;
 pub use store::{Limits, Store, StoreServer};

@@ -10,6 +10,7 @@ use log::debug;
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result, StoreError};
+use crate::exchange::Seat;
 use crate::fate::Fate;
 use crate::ledger::Ledger;
 use crate::options::Options;
@@ -33,6 +34,8 @@ pub(crate) struct Keep {
     pub(crate) store: Store,
     /// What the ranks of one process call; `None` in ranks of several.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Where the ranks of one process post what they send by peer copies; `None` in ranks of several.
+    pub(crate) seat: Option<Seat>,
     /// Tells these ranks from others that meet in the same store.
     pub(crate) tag: String,
     /// The process of the rank. A forked child has its memory, but is no rank.

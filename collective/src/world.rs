@@ -11,8 +11,10 @@ use thalweg::{Device, LiveBrand, Rank, Stream};
 use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
+use crate::exchange::{Exchange, Seat};
 use crate::fate::Fate;
 use crate::ledger::Ledger;
+use crate::link::Abort;
 use crate::link::local::{Hall, LocalLink};
 use crate::link::tcp::Porch;
 use crate::lock;
@@ -44,6 +46,7 @@ impl World {
             options: Options::default(),
             store: Store::local(),
             ledger: None,
+            seat: None,
             tag: String::new(),
             home: std::process::id(),
             watch: None,
@@ -59,7 +62,8 @@ impl World {
     pub fn local(size: usize, options: Options) -> Vec<Self> {
         let (hall, store) = (Hall::new(size), Store::local());
         let fate = Arc::new(Fate::new(Some(store.clone()), ""));
-        let ledger = Arc::new(Ledger::new(size));
+        let (ledger, exchange) = (Arc::new(Ledger::new(size)), Arc::new(Exchange::new(size)));
+        fate.watch(&(exchange.clone() as Arc<dyn Abort>));
         let world = |rank| {
             let link = Arc::new(LocalLink::new(hall.clone(), rank));
             Self::of(Keep {
@@ -71,6 +75,7 @@ impl World {
                 options,
                 store: store.clone(),
                 ledger: Some(ledger.clone()),
+                seat: Some(Seat { exchange: exchange.clone(), rank }),
                 tag: String::new(),
                 home: std::process::id(),
                 watch: None,
@@ -139,6 +144,7 @@ impl World {
             options,
             store,
             ledger: None,
+            seat: None,
             tag,
             home: std::process::id(),
             watch: Some(watch),

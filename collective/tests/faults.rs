@@ -17,6 +17,7 @@ stream_tags!(Reduce, Compute);
 
 const SHORT: Duration = Duration::from_millis(300);
 const BOTH: [Over; 2] = [Over::Memory, Over::Tcp];
+const ALL: [Over; 3] = [Over::Memory, Over::Tcp, Over::Peer];
 
 type C<'r> = Comm<At<'r, Reduce>>;
 
@@ -97,9 +98,21 @@ fn ranks_that_differ_are_named() {
     }
 }
 
+/// Over peer copies a rank compares its call with that of the first one that came.
+#[test]
+fn ranks_that_differ_over_peer_copies_are_named() {
+    let differs = failure(Over::Peer, 2, options(LONG), |rank, comm| sum(comm, 8 + rank));
+    mismatch(differs, 1, &[0, 1], "rank 0 calls all-reduce (sum) of 8 x f32, rank 1 calls all-reduce (sum) of 9 x f32");
+    let order = failure(Over::Peer, 2, options(LONG), |rank, comm| {
+        comm.barrier()?;
+        if rank == 0 { comm.barrier().and_then(|()| sum(comm, 8)) } else { sum(comm, 8).and_then(|()| comm.barrier()) }
+    });
+    mismatch(order, 2, &[0, 1], "rank 0 calls barrier, rank 1 calls all-reduce (sum) of 8 x f32");
+}
+
 #[test]
 fn messages_that_differ_are_named() {
-    for over in BOTH {
+    for over in ALL {
         let failure = failure(over, 2, options(LONG), |rank, comm| {
             let s = comm.stream();
             let mut x = s.alloc_zeroed::<u8>(4)?;
@@ -134,7 +147,7 @@ fn a_rank_that_receives_nothing_is_named() {
 
 #[test]
 fn a_late_rank_is_named() {
-    for over in BOTH {
+    for over in ALL {
         let failure = failure(over, 3, options(SHORT), |rank, comm| {
             comm.barrier()?;
             if rank == 1 {
@@ -170,7 +183,7 @@ fn a_rank_that_does_not_call_is_named() {
 
 #[test]
 fn a_rank_that_leaves_or_panics_is_named() {
-    for over in BOTH {
+    for over in ALL {
         let ended = run(over, &own_devices(3), options(LONG), |rank, world| {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             comm.barrier()?;
@@ -191,12 +204,13 @@ fn a_rank_that_leaves_or_panics_is_named() {
             }
         }
 
-        let learned = Mutex::new(Vec::new());
+        let (learned, both) = (Mutex::new(Vec::new()), std::sync::Barrier::new(2));
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             run(over, &own_devices(2), options(LONG), |rank, world| {
                 let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
                 comm.barrier().unwrap();
                 comm.synchronize().unwrap();
+                both.wait(); // the other rank has read what it waited for
                 assert_ne!(rank.index(), 1, "on purpose");
                 let error = comm.barrier().and_then(|()| comm.synchronize()).unwrap_err();
                 learned.lock().unwrap().push(error.to_string());

@@ -43,7 +43,7 @@ fn mean(ranks: usize, step: usize, i: usize) -> f32 {
 /// to all of them.
 #[test]
 fn every_rank_gets_the_means_in_any_order() {
-    for over in [Over::Memory, Over::Tcp] {
+    for over in [Over::Memory, Over::Tcp, Over::Peer] {
         for sizes in [[0, 0], [1 << 10, 1 << 20], [40, 300]].map(|[first, others]| BucketSizes { first, others }) {
             let results = run(over, &own_devices(3), options(LONG), |rank, world| -> Result<()> {
                 let compute = rank.stream::<Compute>()?;

@@ -107,6 +107,46 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
             }
             Ok(format!("{hash:016x}"))
         }
+        // Captured operations beside direct ones; the graph outlives what it was made with, or the other way round.
+        "graphs" | "graph outlives" => {
+            let x = s.upload_blocking(&vec![1.0f32; 100_003])?;
+            let captured = comm.capture(x, |r, x| {
+                r.all_reduce_in_place(Sum, x)?;
+                r.all_reduce_in_place(Sum, x)
+            });
+            let (mut graph, mut x) = captured.map_err(|(error, _)| error)?;
+            for round in 1..=3 {
+                x = comm.replay(&mut graph, x).map_err(|(error, _)| error)?;
+                sum(comm, 1000)?;
+                assert!(s.read_blocking(&x)?.iter().all(|&v| v == 4f32.powi(round)), "{round}");
+            }
+            if scenario == "graph outlives" {
+                std::mem::forget(graph);
+            }
+            Ok("replayed".to_owned())
+        }
+        // Rank 1 captures another length.
+        "graphs differ" => {
+            let x = s.alloc_zeroed::<f32>(1000 + rank)?;
+            match comm.capture(x, |r, x| {
+                r.all_reduce_in_place(Sum, x.slice_mut(..1000 - rank).map_err(thalweg::Error::from)?)
+            }) {
+                Ok(_) => Ok("captured".to_owned()),
+                Err((error, _)) => Err(error),
+            }
+        }
+        // Rank 0 replays what rank 1 does not.
+        "graph alone" => {
+            let x = s.alloc_zeroed::<f32>(1000)?;
+            let captured = comm.capture(x, |r, x| r.all_reduce_in_place(Sum, x));
+            let (mut graph, x) = captured.map_err(|(error, _)| error)?;
+            if rank == 0 {
+                _ = comm.replay(&mut graph, x).map_err(|(error, _)| error)?;
+            } else {
+                sum(comm, 1000)?;
+            }
+            until_failed(comm)
+        }
         // Without a wait on the host between the operations.
         "forever" => {
             let mut x = s.alloc_zeroed::<f32>(16 << 20)?;
@@ -218,6 +258,20 @@ fn calls_that_differ_are_named() {
     let said = as_threads("message");
     assert!(said[0].contains("rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8"), "{said:?}");
     assert_eq!(said[0][2..], said[1][2..]);
+}
+
+#[test]
+fn captured_operations_are_replayed_and_compared() {
+    let Some(_turn) = turn() else { return };
+    for scenario in ["graphs", "graph outlives"] {
+        assert_eq!(processes(scenario, &[]), ["replayed", "replayed"]);
+        assert_eq!(as_threads(scenario), ["0 replayed", "1 replayed", "both end"]);
+    }
+    let text = "ranks 0 and 1 differ from the others in the captured operations";
+    assert_eq!(processes("graphs differ", &[]), [text, text]);
+    let text = "failed: operation 3 differs on ranks 0 and 1: rank 0 calls replay of graph 1, rank 1 calls all-reduce (sum) of 1000 x f32";
+    assert_eq!(processes("graph alone", &[]), [text, text]);
+    assert_eq!(as_threads("graph alone"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
 }
 
 #[test]

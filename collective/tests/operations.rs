@@ -4,7 +4,7 @@ mod support;
 
 use std::fmt::Debug;
 
-use support::{LONG, Over, one_device, options, run};
+use support::{LONG, Over, one_device, options, own_devices, run};
 use thalweg::simt::{bf16, f16};
 use thalweg::{Rank, stream_tags};
 use thalweg_collective::{
@@ -204,25 +204,40 @@ fn over_tcp() {
     }
 }
 
-/// Over NCCL, and through the host between GPUs. A sum of two numbers has one order, so the bits are
+#[test]
+fn over_peer_copies() {
+    for size in 1..=4 {
+        for devices in [one_device(size), own_devices(size)] {
+            for result in run(Over::Peer, &devices, options(LONG), everything) {
+                result.unwrap();
+            }
+        }
+    }
+}
+
+/// Over NCCL, over peer copies, and through the host between GPUs. A sum of two numbers has one order, so the bits are
 /// the same.
 #[test]
 fn on_gpus() {
     let Some(gpus) = support::gpus() else { return };
-    for backend in [Backend::Nccl, Backend::Host] {
-        for over in [Over::Memory, Over::Tcp] {
-            let options = Options { backend, ..options(LONG) };
-            let results = run(over, &gpus, options, |rank, world| {
-                everything(rank, world).and_then(|()| Ok(rank.device().check()?))
-            });
-            results.into_iter().for_each(|result| result.unwrap());
-        }
+    for (backend, over) in [
+        (Backend::Nccl, Over::Memory),
+        (Backend::Nccl, Over::Tcp),
+        (Backend::Host, Over::Memory),
+        (Backend::Host, Over::Tcp),
+        (Backend::Peer, Over::Peer),
+    ] {
+        let options = Options { backend, ..options(LONG) };
+        let results = run(over, &gpus, options, |rank, world| {
+            everything(rank, world).and_then(|()| Ok(rank.device().check()?))
+        });
+        results.into_iter().for_each(|result| result.unwrap());
     }
 }
 
 #[test]
 fn compared_before_each_call() {
-    for over in [Over::Memory, Over::Tcp] {
+    for over in [Over::Memory, Over::Tcp, Over::Peer] {
         let options = Options { compare: true, ..options(LONG) };
         let results = run(over, &one_device(3), options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;

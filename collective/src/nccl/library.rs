@@ -49,17 +49,19 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls of the communicator return before what they ask for is done.
-    pub(super) fn non_blocking() -> Self {
+    /// Calls of the communicator return before what they ask for is done. `ctas` are the least and the most blocks of an
+    /// operation.
+    pub(super) fn non_blocking(ctas: Option<[u32; 2]>) -> Self {
         const UNDEFINED: c_int = c_int::MIN;
+        let [least_ctas, most_ctas] = ctas.map_or([UNDEFINED; 2], |ctas| ctas.map(u32::cast_signed));
         Self {
             size: size_of::<Self>(),
             magic: 0xcafe_beef,
             version: NEEDED.cast_unsigned(),
             blocking: 0,
             cluster: UNDEFINED,
-            least_ctas: UNDEFINED,
-            most_ctas: UNDEFINED,
+            least_ctas,
+            most_ctas,
             network: std::ptr::null(),
             split_share: UNDEFINED,
         }

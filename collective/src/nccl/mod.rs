@@ -18,6 +18,7 @@
 //! was enqueued before runs on what is there, stays inside its buffers, and no result of it leaves the
 //! device. Ranks of other processes do not write to this one's buffers, but to memory of NCCL.
 
+mod graph;
 mod library;
 mod log;
 mod peers;
@@ -40,6 +41,7 @@ use crate::lock;
 use crate::member::Keep;
 use crate::options::Backend;
 use crate::store::LONGEST_WAIT;
+pub(crate) use graph::Alive;
 use library::{Code, Config, IN_PROGRESS, Library, RawComm, SUCCESS, UniqueId};
 use log::Log;
 use peers::{Known, Peers, silence, tick};
@@ -130,7 +132,7 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_vo
     }
     let failed = |reason: String| Error::Join { rank: keep.rank, reason };
     let offer = match (keep.options.backend, device.kind(), stream) {
-        (Backend::Host, ..) => Err("its options ask for the host".to_owned()),
+        (Backend::Host | Backend::Peer, ..) => Err("its options ask for something else".to_owned()),
         (_, DeviceKind::Cuda, Some(stream)) => Library::get().map(|l| (l, Raw(stream))).map_err(str::to_owned),
         _ => Err(format!("its device is {device}")),
     };
@@ -199,7 +201,7 @@ impl Nccl {
             // SAFETY: The device's context is current. `id` is what rank 0 got, `rank` is below `size`,
             // and each rank calls this once with its own number. The call reads the options and stores
             // a handle.
-            unsafe { (library.init)(made, size, id, rank, &mut Config::non_blocking()) }
+            unsafe { (library.init)(made, size, id, rank, &mut Config::non_blocking(keep.options.ctas)) }
         })?;
         if (code != SUCCESS && code != IN_PROGRESS) || made.is_null() {
             return Err(failed(library.meaning(code)));
@@ -232,35 +234,25 @@ impl Nccl {
     /// memory whose uses the stream orders, and they are the same or do not overlap, as NCCL allows for
     /// this operation.
     pub(crate) unsafe fn collective(&self, seq: u64, call: Call, from: u64, to: u64) -> Result<()> {
-        let (from, to) = (from as usize as *const c_void, to as usize as *mut c_void);
-        let kind = library::kind(call.kind);
-        let op = call.op.map_or(0, library::op);
-        let root = call.root.unwrap_or(0) as i32;
-        if let Some(ledger) = &self.shared.keep.ledger
-            && let Err((first, theirs)) = ledger.call(seq, self.shared.keep.rank, call)
-        {
-            let calls = vec![(first, theirs.text()), (self.shared.keep.rank, call.text())];
-            return Err(self.shared.fail(mismatch(seq, calls)));
-        }
+        self.announce(seq, call)?;
         let entry = Entry { seq, call, peers: None };
         self.shared.enqueue(entry, true, |l, comm, stream| {
-            if call.count == 0 && call.code != CallCode::Barrier {
-                return SUCCESS;
-            }
-            // SAFETY: The communicator is not destroyed, because its lock is held. The caller passes
-            // memory for the operation; the stream is never destroyed.
-            unsafe {
-                match call.code {
-                    CallCode::AllReduce => (l.all_reduce)(from, to, call.count, kind, op, comm, stream),
-                    CallCode::Broadcast => (l.broadcast)(from, to, call.count, kind, root, comm, stream),
-                    CallCode::Reduce => (l.reduce)(from, to, call.count, kind, op, root, comm, stream),
-                    CallCode::ReduceScatter => (l.reduce_scatter)(from, to, call.count, kind, op, comm, stream),
-                    CallCode::AllGather => (l.all_gather)(from, to, call.count, kind, comm, stream),
-                    // NCCL has no barrier: all ranks sum one byte.
-                    _ => (l.all_reduce)(from, to, 1, library::kind(crate::element::Kind::U8), 0, comm, stream),
-                }
-            }
+            // SAFETY: The communicator is not destroyed, because its lock is held. The caller passes memory for the
+            // operation; the stream is never destroyed.
+            unsafe { issue(l, call, from, to, comm, stream) }
         })
+    }
+
+    /// Compares an operation with what the other ranks of this process call.
+    pub(crate) fn announce(&self, seq: u64, call: Call) -> Result<()> {
+        let keep = &self.shared.keep;
+        if let Some(ledger) = &keep.ledger
+            && let Err((first, theirs)) = ledger.call(seq, keep.rank, call)
+        {
+            let calls = vec![(first, theirs.text()), (keep.rank, call.text())];
+            return Err(self.shared.fail(mismatch(seq, calls)));
+        }
+        Ok(())
     }
 
     /// Enqueues the messages of a group together.
@@ -310,6 +302,32 @@ impl Nccl {
     /// Notes how far `stream`, that of the communicator, has come. Call it after each operation.
     pub(crate) fn mark<S: LiveBrand>(&self, stream: &Stream<S>) {
         self.shared.mark(stream, MARKED);
+    }
+}
+
+/// Calls NCCL for a collective operation.
+///
+/// # Safety
+/// The communicator is not destroyed, and no other thread is inside NCCL with it. At `from` and `to` are as many elements
+/// as the operation reads and writes on this rank, and the stream orders all uses of that memory.
+unsafe fn issue(l: &Library, call: Call, from: u64, to: u64, comm: RawComm, stream: *mut c_void) -> Code {
+    if call.count == 0 && call.code != CallCode::Barrier {
+        return SUCCESS;
+    }
+    let (from, to) = (from as usize as *const c_void, to as usize as *mut c_void);
+    let (kind, op) = (library::kind(call.kind), call.op.map_or(0, library::op));
+    let root = call.root.unwrap_or(0) as i32;
+    // SAFETY: The caller promises what the functions need.
+    unsafe {
+        match call.code {
+            CallCode::AllReduce => (l.all_reduce)(from, to, call.count, kind, op, comm, stream),
+            CallCode::Broadcast => (l.broadcast)(from, to, call.count, kind, root, comm, stream),
+            CallCode::Reduce => (l.reduce)(from, to, call.count, kind, op, root, comm, stream),
+            CallCode::ReduceScatter => (l.reduce_scatter)(from, to, call.count, kind, op, comm, stream),
+            CallCode::AllGather => (l.all_gather)(from, to, call.count, kind, comm, stream),
+            // NCCL has no barrier: all ranks sum one byte.
+            _ => (l.all_reduce)(from, to, 1, library::kind(crate::element::Kind::U8), 0, comm, stream),
+        }
     }
 }
 
@@ -639,10 +657,20 @@ impl Abort for Shared {
                 }
             }
         };
-        if let Some(Raw(raw)) = comm.take() {
-            // SAFETY: It was taken out of its place, and no thread is inside NCCL with it, because the
-            // lock is held. So nobody uses it again.
-            _ = unsafe { (self.library.abort)(raw) };
+        if let Some(raw) = comm.take() {
+            let library = self.library;
+            let abort = move || {
+                let Raw(raw) = { raw };
+                // SAFETY: It was taken out of its place, and no thread is inside NCCL with it, because the
+                // lock was held. So nobody uses it again.
+                _ = unsafe { (library.abort)(raw) };
+            };
+            // NCCL first tells its kernels to end, and then waits for the graphs that have operations of the communicator.
+            // Nobody here waits for those.
+            match graph::any_alive() {
+                false => abort(),
+                true => drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort)),
+            }
         }
         self.changed.notify_all();
     }

@@ -8,7 +8,7 @@ pub mod children;
 use std::time::Duration;
 
 use thalweg::{Device, Rank};
-use thalweg_collective::{Limits, Options, Place, StoreServer, World, ranks};
+use thalweg_collective::{Backend, Limits, Options, Place, StoreServer, World, ranks};
 
 pub const LONG: Duration = Duration::from_secs(30);
 
@@ -16,6 +16,8 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub enum Over {
     Memory,
     Tcp,
+    /// Peer copies, between devices of this process.
+    Peer,
 }
 
 pub fn options(timeout: Duration) -> Options {
@@ -31,6 +33,7 @@ pub fn run<T: Send>(
 ) -> Vec<T> {
     match over {
         Over::Memory => ranks(devices, options, f),
+        Over::Peer => ranks(devices, Options { backend: Backend::Peer, ..options }, f),
         Over::Tcp => {
             let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
             let store = server.address().to_string();

@@ -1,0 +1,313 @@
+//! Ranks of one process whose bytes go from device to device: by peer copies, and by our own kernels where elements are
+//! reduced.
+//!
+//! **Memory that is sent changes hands.** A rank copies a piece into a buffer of its own device, records an event behind
+//! the copy, and posts both. The other rank waits for the event on its stream, copies, and drops the buffer or posts it
+//! back. So the types of thalweg order all uses, nothing here is unsafe, and no stream waits for an event that nobody has
+//! recorded. For this a call waits on the host until the ranks that it needs have come to the same call.
+//!
+//! **A sum** takes the way of [`engine`](crate::engine): rank `k` gets piece `k` of every rank, reduces them in the order
+//! of the ranks, and writes the result into the buffers that it was sent, which go back.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream};
+use thalweg_kernels::collective::{Fold, reduce};
+
+use crate::element::{Element, Op};
+use crate::engine::mismatch;
+use crate::error::{Error, Failure, Result};
+use crate::exchange::{Exchange, Missing};
+use crate::head::{Call, Code};
+use crate::member::Keep;
+use crate::options::Backend;
+use crate::store::LONGEST_WAIT;
+
+/// The operations of a rank in one process with the others.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    keep: Arc<Keep>,
+    exchange: Arc<Exchange>,
+}
+
+/// Says whether the ranks use peer copies: if the options ask for them, or if all ranks of this process have a GPU each
+/// and NCCL does not serve them.
+///
+/// # Errors
+/// The options ask for them, and the ranks are not in one process; or the ranks do not come in time.
+pub(crate) fn connect(keep: &Arc<Keep>, device: Device) -> Result<Option<Peer>> {
+    let failed = |reason: String| Error::Join { rank: keep.rank, reason };
+    let Some(exchange) = keep.seat.as_ref().map(|seat| seat.exchange.clone()).filter(|_| keep.size > 1) else {
+        return match keep.options.backend {
+            Backend::Peer if keep.size > 1 => Err(failed("peer copies are for ranks of one process".to_owned())),
+            _ => Ok(None),
+        };
+    };
+    let peer = Peer { keep: keep.clone(), exchange };
+    match keep.options.backend {
+        Backend::Host | Backend::Nccl => return Ok(None),
+        Backend::Peer => return Ok(Some(peer)),
+        Backend::Auto => {}
+    }
+    let key = |rank: usize| format!("thalweg/peer/{}{rank}", keep.tag);
+    let cuda = device.kind() == DeviceKind::Cuda;
+    keep.store.set(&key(keep.rank), if cuda { b"+" } else { b"-" })?;
+    let deadline = Instant::now() + keep.options.join.min(LONGEST_WAIT);
+    for rank in 0..if cuda { keep.size } else { 0 } {
+        let value = keep.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
+        if value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))? != b"+" {
+            return Ok(None);
+        }
+    }
+    Ok(cuda.then_some(peer))
+}
+
+/// One operation under way.
+pub(crate) struct Run<'p, S> {
+    peer: &'p Peer,
+    s: Stream<S>,
+    seq: u64,
+    call: Call,
+    deadline: Instant,
+}
+
+/// A buffer of another rank, on this rank's stream.
+type Lent<S, T> = (usize, On<S, PeerBuffer<T>>);
+
+/// A rank's part of a reduction, and the buffers that came to it.
+type Reduced<S, T> = (On<S, DeviceBuffer<T>>, Vec<Lent<S, T>>);
+
+impl Peer {
+    /// Begins an operation, and compares it with what the other ranks call.
+    pub(crate) fn begin<S: LiveBrand>(&self, s: Stream<S>, seq: u64, call: Call) -> Result<Run<'_, S>> {
+        let keep = &self.keep;
+        if let Some(ledger) = &keep.ledger
+            && call.code != Code::Message
+            && let Err((first, theirs)) = ledger.call(seq, keep.rank, call)
+        {
+            let calls = vec![(first, theirs.text()), (keep.rank, call.text())];
+            return Err(Error::Failed(keep.fate.fail(mismatch(seq, calls)).clone()));
+        }
+        let deadline = Instant::now() + keep.options.timeout.min(LONGEST_WAIT);
+        Ok(Run { peer: self, s, seq, call, deadline })
+    }
+
+    /// Compares one side of a message with the other.
+    pub(crate) fn compare(&self, way: (usize, usize), sends: bool, seq: u64, call: Call) -> Result<()> {
+        let (keep, other) = (&self.keep, if sends { way.1 } else { way.0 });
+        match keep.ledger.as_ref().map(|ledger| ledger.message(way, sends, call)) {
+            Some(Err(theirs)) => {
+                let calls = vec![(keep.rank, call.text()), (other, theirs.text())];
+                Err(Error::Failed(keep.fate.fail(mismatch(seq, calls)).clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<S: LiveBrand> Run<'_, S> {
+    /// Carries out an operation whose elements are all in `x`.
+    pub(crate) fn in_place<T: Element>(&self, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        let rank = self.peer.keep.rank;
+        self.or_fail(match self.call.code {
+            Code::AllReduce | Code::Reduce => self.reduce(x, false).and_then(|(result, lent)| {
+                self.give(&result, lent)?;
+                self.collect(&result, x)
+            }),
+            Code::AllGather => {
+                self.part(x, self.block(rank)).and_then(|own| self.share(own)).and_then(|()| self.blocks(x))
+            }
+            Code::Broadcast => match self.call.root {
+                Some(root) if root != rank => self.receive(root, x),
+                _ => self.share(x),
+            },
+            _ => self.barrier(),
+        })
+    }
+
+    /// Carries out an operation that reads `from` and writes `to`, as far as this rank has them.
+    pub(crate) fn apart<T: Element>(
+        &self,
+        from: Option<&DeviceSlice<S, T>>,
+        to: Option<&mut DeviceSlice<S, T>>,
+    ) -> Result<()> {
+        let rank = self.peer.keep.rank;
+        self.or_fail(match (self.call.code, from, to) {
+            (Code::AllReduce | Code::Reduce, Some(from), to) => self.reduce(from, false).and_then(|(result, lent)| {
+                self.give(&result, lent)?;
+                to.map_or(Ok(()), |to| self.collect(&result, to))
+            }),
+            (Code::ReduceScatter, Some(from), Some(to)) => {
+                self.reduce(from, true).and_then(|(result, _)| Ok(self.s.copy(&result, to)?))
+            }
+            (Code::AllGather, Some(from), Some(to)) => self.share(from).and_then(|()| {
+                self.s.copy(from, to.slice_mut(self.block(rank)).map_err(thalweg::Error::from)?)?;
+                self.blocks(to)
+            }),
+            (Code::Broadcast, _, Some(to)) => self.receive(self.call.root.unwrap_or(0), to),
+            (Code::Broadcast, Some(from), _) => self.share(from),
+            _ => self.barrier(),
+        })
+    }
+
+    /// Carries out the messages of a group: sends all, then receives all.
+    pub(crate) fn exchange(
+        &self,
+        sends: &[(usize, Call, &DeviceSlice<S, u8>)],
+        receives: Vec<(usize, Call, &mut DeviceSlice<S, u8>)>,
+    ) -> Result<()> {
+        self.or_fail(
+            sends
+                .iter()
+                .try_for_each(|(to, _, x)| self.send(*to, x))
+                .and_then(|()| receives.into_iter().try_for_each(|(from, _, x)| self.receive(from, x))),
+        )
+    }
+
+    /// If the device cannot carry the operation out, the ranks fail: the others wait for what it would have posted.
+    fn or_fail(&self, done: Result<()>) -> Result<()> {
+        let Keep { rank, fate, .. } = &*self.peer.keep;
+        if let Err(Error::Device(_)) = done {
+            fate.fail(Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() });
+        }
+        done
+    }
+
+    fn part<'x, T: Element>(&self, x: &'x DeviceSlice<S, T>, part: Range<usize>) -> Result<&'x DeviceSlice<S, T>> {
+        Ok(x.slice(part).map_err(thalweg::Error::from)?)
+    }
+
+    /// The other ranks, from the next one on, so that not all send to the same one first.
+    fn others(&self) -> impl Iterator<Item = usize> + use<S> {
+        let Keep { rank, size, .. } = *self.peer.keep;
+        (1..size).map(move |k| (rank + k) % size)
+    }
+
+    /// The elements of piece `k` of `count`.
+    fn piece(&self, k: usize) -> Range<usize> {
+        let at = |k: usize| (self.call.count as u128 * k as u128 / self.peer.keep.size as u128) as usize;
+        at(k)..at(k + 1)
+    }
+
+    /// The elements of block `k`.
+    fn block(&self, k: usize) -> Range<usize> {
+        k * self.call.count..(k + 1) * self.call.count
+    }
+
+    /// Sends a copy of these elements.
+    fn send<T: Element>(&self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
+        let mut copy = self.s.alloc::<T>(x.len())?;
+        self.s.copy(x, &mut copy)?;
+        let event = self.s.record(copy).map_err(thalweg::Error::from)?;
+        self.peer.exchange.post(self.peer.keep.rank, to, Box::new(event.map_peer()));
+        Ok(())
+    }
+
+    /// Takes what a rank sent, on this rank's stream.
+    fn take<T: Element>(&self, from: usize) -> Result<Event<PeerBuffer<T>>> {
+        let Keep { rank, fate, options, .. } = &*self.peer.keep;
+        let (seq, op) = (self.seq, self.call.text());
+        let failure = match self.peer.exchange.take(from, *rank, self.deadline) {
+            Ok(what) => match what.downcast::<Event<PeerBuffer<T>>>() {
+                Ok(event) => return Ok(*event),
+                // The calls were compared, so only a mistake of this crate comes here.
+                Err(_) => Failure::Garbled { rank: from, reason: format!("elements of another type in {op}") },
+            },
+            Err(Missing::Late) => Failure::Timeout { seq, op, lagging: vec![from], waited: options.timeout },
+            Err(Missing::Left) => Failure::LeftEarly { rank: from, seq, op },
+            Err(Missing::Aborted) => fate.failure().cloned().unwrap_or(Failure::Gone { rank: from, seq, op }),
+        };
+        Err(Error::Failed(fate.fail(failure).clone()))
+    }
+
+    fn wait<T: Element>(&self, from: usize) -> Result<On<S, PeerBuffer<T>>> {
+        Ok(self.s.wait(self.take::<T>(from)?).map_err(thalweg::Error::from)?)
+    }
+
+    /// Receives what a rank sent.
+    fn receive<T: Element>(&self, from: usize, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        let sent = self.wait::<T>(from)?;
+        Ok(self.s.copy_from_peer(&sent, to)?)
+    }
+
+    /// The first half of a reduction: sends each rank its part of `x`, reduces this rank's parts of all, and gives the
+    /// result with the buffers that the others sent. `blocks` says whether a part is a block or a piece.
+    fn reduce<T: Element>(&self, x: &DeviceSlice<S, T>, blocks: bool) -> Result<Reduced<S, T>> {
+        let Keep { rank, size, .. } = *self.peer.keep;
+        let part = |k: usize| if blocks { self.block(k) } else { self.piece(k) };
+        for to in self.others() {
+            self.send(to, self.part(x, part(to))?)?;
+        }
+        let own = part(rank);
+        let n = own.len();
+        let mut all = self.s.alloc::<T>(size * n)?;
+        let place = |k: usize| k * n..(k + 1) * n;
+        self.s.copy(self.part(x, own)?, all.slice_mut(place(rank)).map_err(thalweg::Error::from)?)?;
+        let mut lent = Vec::with_capacity(size - 1);
+        for from in self.others() {
+            let sent = self.wait::<T>(from)?;
+            self.s.copy_from_peer(&sent, all.slice_mut(place(from)).map_err(thalweg::Error::from)?)?;
+            lent.push((from, sent));
+        }
+        let mut result = self.s.alloc::<T>(n)?;
+        let fold = match self.call.op {
+            Some(Op::Mean) => Fold::Mean,
+            Some(Op::Min) => Fold::Min,
+            Some(Op::Max) => Fold::Max,
+            _ => Fold::Sum,
+        };
+        if n > 0 {
+            reduce(&self.s, fold, size as u32, &all, &mut result)?;
+        }
+        Ok((result, lent))
+    }
+
+    /// The second half of a reduction to all ranks, or to one: gives the result back in the buffers that were sent.
+    fn give<T: Element>(&self, result: &DeviceSlice<S, T>, lent: Vec<Lent<S, T>>) -> Result<()> {
+        for (to, mut buffer) in lent {
+            if self.call.root.is_none_or(|root| root == to) {
+                self.s.copy_to_peer(result, &mut buffer)?;
+                let event = self.s.record(buffer).map_err(thalweg::Error::from)?;
+                self.peer.exchange.post(self.peer.keep.rank, to, Box::new(event));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the results of all pieces together: this rank's own, and those that come back.
+    fn collect<T: Element>(&self, result: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        let own = self.piece(self.peer.keep.rank);
+        self.s.copy(result, to.slice_mut(own).map_err(thalweg::Error::from)?)?;
+        for from in self.others() {
+            let back = self.s.wait(self.take::<T>(from)?.map_local()).map_err(thalweg::Error::from)?;
+            self.s.copy(&back, to.slice_mut(self.piece(from)).map_err(thalweg::Error::from)?)?;
+        }
+        Ok(())
+    }
+
+    /// Sends these elements to all other ranks.
+    fn share<T: Element>(&self, x: &DeviceSlice<S, T>) -> Result<()> {
+        self.others().try_for_each(|to| self.send(to, x))
+    }
+
+    /// Receives a block of each other rank.
+    fn blocks<T: Element>(&self, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        for from in self.others() {
+            self.receive(from, to.slice_mut(self.block(from)).map_err(thalweg::Error::from)?)?;
+        }
+        Ok(())
+    }
+
+    /// Waits on the stream until the streams of all ranks have come here.
+    fn barrier(&self) -> Result<()> {
+        for to in self.others() {
+            self.send::<u8>(to, self.s.alloc(0)?.slice(..).map_err(thalweg::Error::from)?)?;
+        }
+        for from in self.others() {
+            drop(self.wait::<u8>(from)?);
+        }
+        Ok(())
+    }
+}
