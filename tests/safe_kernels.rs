@@ -346,16 +346,16 @@ fn rows_of_numbers_are_elements() {
 fn rows_of_numbers_are_aligned() {
     on_both(|on| {
         let (x, mut y) = (on.upload_blocking(&[1.0f32; 13])?, on.alloc::<u16>(13)?);
-        four(on, 3, &x.slice(..12)?, &mut y.slice_mut(..12)?)?;
-        four(on, 2, &x.slice(4..12)?, &mut y.slice_mut(4..12)?)?;
-        let error = four(on, 3, &x.slice(1..)?, &mut y.slice_mut(..12)?).unwrap_err().to_string();
+        four(on, 3, x.slice(..12)?, y.slice_mut(..12)?)?;
+        four(on, 2, x.slice(4..12)?, y.slice_mut(4..12)?)?;
+        let error = four(on, 3, x.slice(1..)?, y.slice_mut(..12)?).unwrap_err().to_string();
         says(
             &error,
             "accesses 16 bytes of `x` at once, but was given a buffer that does not start on a multiple of 16 bytes",
         );
-        let error = four(on, 2, &x.slice(..8)?, &mut y.slice_mut(2..10)?).unwrap_err().to_string();
+        let error = four(on, 2, x.slice(..8)?, y.slice_mut(2..10)?).unwrap_err().to_string();
         says(&error, "accesses 8 bytes of `y` at once");
-        let error = four(on, 3, &x, &mut y.slice_mut(..12)?).unwrap_err().to_string();
+        let error = four(on, 3, &x, y.slice_mut(..12)?).unwrap_err().to_string();
         says(&error, "declares `x` with extents [3] of 4 numbers each, but was given 13 elements");
         // 2^30 rows of four numbers are 2^32 numbers.
         let error = four(on, 1 << 30, &x, &mut y).unwrap_err().to_string();
@@ -550,7 +550,7 @@ fn the_checked_device_knows_each_number_of_a_row_and_of_an_area() {
         let result = device.per_thread(|s| -> thalweg::Result<()> {
             let mut x = s.alloc::<u32>(40)?;
             for part in [0..15, 15 + usize::from(hole)..40] {
-                s.fill(&mut x.slice_mut(part)?, 1)?;
+                s.fill(x.slice_mut(part)?, 1)?;
             }
             if area {
                 by_area(s, &x, &mut s.alloc(1)?)?
