@@ -30,7 +30,7 @@ fn expected(a: u32, b: u32, c: u32) -> [u32; RESULTS as usize] {
     let (x, y) = (u128::from(a) << 32 | u128::from(b), u128::from(b) << 32 | u128::from(c));
     let bit = |i: u32| a >> i & 1;
     let clamped =
-        |low: i32, high: i32| low.max(0).min(255) as u32 + 256 * high.max(0).min(255) as u32 + 65536 * (c % 65536);
+        |low: i32, high: i32| low.clamp(0, 255) as u32 + 256 * high.clamp(0, 255) as u32 + 65536 * (c % 65536);
     [
         sum(&bytes(a), &bytes(b), plus) as u32,
         sum(&signed(a), &signed(b), signed_plus) as u32,
