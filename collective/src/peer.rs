@@ -166,13 +166,16 @@ impl<S: LiveBrand> Run<'_, S> {
         )
     }
 
-    /// If the device cannot carry the operation out, the ranks fail: the others wait for what it would have posted.
+    /// If the device cannot carry the operation out, the ranks fail: the others wait for what it would have posted. If it
+    /// cannot because they have failed, that is the error.
     fn or_fail(&self, done: Result<()>) -> Result<()> {
         let Keep { rank, fate, .. } = &*self.peer.keep;
-        if let Err(Error::Device(_)) = done {
-            fate.fail(Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() });
+        let Err(Error::Device(error)) = done else { return done };
+        if let Some(failure) = fate.failure() {
+            return Err(Error::Failed(failure.clone()));
         }
-        done
+        fate.fail(Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() });
+        Err(Error::Device(error))
     }
 
     fn part<'x, T: Element>(&self, x: &'x DeviceSlice<S, T>, part: Range<usize>) -> Result<&'x DeviceSlice<S, T>> {
