@@ -285,7 +285,7 @@ kernel! {
         t: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32,
         rgb: In<[[u8; 4]; 3]>[height, quads = width / 4], planes: Out<[f32; 4]>[13, height, quads] by [all, y(2), x],
     )
-    require { (1..=16384).contains(&height), (1..=16384).contains(&width), width % 4 == 0 }
+    require { (1..=16384).contains(&height), (1..=16384).contains(&width), width.is_multiple_of(4) }
     grid(quads.div_ceil(256), height.div_ceil(2)) block(256) bounds(256, 3)
     {
         let Some(first) = planes.column(t) else { return };
