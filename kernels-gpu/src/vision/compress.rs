@@ -39,6 +39,13 @@ kernel! {
         (1..=16384).contains(&width),
         (1..=16384).contains(&patch),
         capacity <= 2147483647,
+        planes.len() == 13 * height * width,
+        sides.len() == height.div_ceil(patch) * width.div_ceil(patch),
+        cu_seqlens.len() > selected,
+        patch_id.len() >= selected,
+        counts.len() == 2,
+        tokens.len() == 13 * capacity,
+        position.len() == 2 * capacity,
     }
     grid(capacity.div_ceil(32)) block(32, 13)
     {
