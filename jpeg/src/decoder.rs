@@ -370,14 +370,14 @@ fn launch<S: LiveBrand>(
         jpeg::offsets(stream, &coded, counts, places)?;
         jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
     }
-    let quantisation = tables.slice(parts.quantisation)?;
+    let (status, quantisation) = (&*status, tables.slice(parts.quantisation)?);
     let planes = planes.cast_mut();
-    jpeg::inverse_dct(stream, images, most_blocks, quantisation, coefficients, planes)?;
+    jpeg::inverse_dct(stream, images, status, most_blocks, quantisation, coefficients, planes)?;
     if most_pairs > 0 {
-        jpeg::photographs(stream, images, most_pairs, planes, rgb)?;
+        jpeg::photographs(stream, images, status, most_pairs, planes, rgb)?;
     }
     if most_groups > 0 {
-        jpeg::colors(stream, images, most_groups, planes, rgb)?;
+        jpeg::colors(stream, images, status, most_groups, planes, rgb)?;
     }
     stream.copy_to_host(status, found)
 }

@@ -197,9 +197,9 @@ fn main() -> Result<(), LaunchError> {
         offsets(&on, &coded, of(4), out(4))?;
         let known = Pieces { states: of(2), counts: of(4), places: of(4) };
         coefficients(&on, &coded, &known, out(64), out(1))?;
-        inverse_dct(&on, images, 1, of(32), of(64), out(64))?;
-        photographs(&on, images, 64, of(64), out(192))?;
-        colors(&on, images, 64, of(64), out(192))?;
+        inverse_dct(&on, images, of(1), 1, of(32), of(64), out(64))?;
+        photographs(&on, images, of(1), 64, of(64), out(192))?;
+        colors(&on, images, of(1), 64, of(64), out(192))?;
     }
     {
         use thalweg_kernels::augment::{RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};

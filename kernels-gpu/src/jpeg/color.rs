@@ -49,7 +49,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// Reads the record of the image of a block. `None` if a plane or the pixels do not lie in their buffers.
+    /// Reads the record of the image of a block. `None` if the image has no samples, because its `status` is not 0, or if a
+    /// plane or the pixels do not lie in their buffers.
     ///
     /// # Safety
     /// All threads of the block call it, and it is the first that uses shared memory. The buffers have as many bytes.
@@ -57,6 +58,7 @@ impl Frame {
     unsafe fn read(
         cx: impl Cooperative,
         images: In<u32>,
+        status: In<u32>,
         planes: In<u8>,
         rgb: Out<u8>,
         bytes: u64,
@@ -64,7 +66,8 @@ impl Frame {
     ) -> Option<Self> {
         // SAFETY: There is a record for each row of blocks, and the words are inside it. The window is that of the planes.
         unsafe {
-            let image = Record::new(images, cx.block_idx().y, IMAGE_WORDS);
+            let number = cx.block_idx().y;
+            let image = Record::new(images, number, IMAGE_WORDS);
             let (height, width) = (image.get(cx, 0).max(1), image.get(cx, 1).max(1));
             let (orientation, color) = (image.get(cx, 2), image.get(cx, 3));
             let start = image.wide(cx, 14);
@@ -72,8 +75,11 @@ impl Frame {
             let (rank, known) = (cx.rank(), cx.shared::<u32>(0));
             if rank < 3 {
                 let pixels = u64::from(height) * u64::from(width);
-                let inside =
-                    pixels < 1 << 30 && start < rgb_bytes && 3 * pixels <= rgb_bytes - start && start.is_multiple_of(4);
+                let inside = status.get(cx, number) == 0
+                    && pixels < 1 << 30
+                    && start < rgb_bytes
+                    && 3 * pixels <= rgb_bytes - start
+                    && start.is_multiple_of(4);
                 // A gray image has no other planes, so its luma stands for them.
                 let [a, b, c, d, e, f, g, there] = Plane::read(cx, image, bytes, if color == 0 { 0 } else { rank });
                 cx.shared_set4(known, PLANE_WORDS * rank, [a, b, c, d]);
@@ -105,11 +111,12 @@ kernel! {
     /// first and the last group of a column may have one row.
     pub(super) unsafe fn photographs(
         cx: impl Cooperative, image_count: u32, most: u32, bytes: u64, rgb_bytes: u64,
-        images: In<u32>, planes: In<u8>, rgb: Out<u8>,
+        images: In<u32>, status: In<u32>, planes: In<u8>, rgb: Out<u8>,
     )
     require {
         image_count >= 1, bytes >= 1, most <= 1 << 30,
         images.len() == image_count * IMAGE_WORDS,
+        status.len() == image_count,
         planes.len() == bytes,
         rgb.len() == rgb_bytes,
         planes.is_aligned(64),
@@ -117,7 +124,7 @@ kernel! {
     }
     grid(most.div_ceil(THREADS), image_count) block(THREADS) bounds(THREADS, BLOCKS) shared(PLANES_BYTES + THREADS / 32 * WARP_BYTES)
     {
-        let Some(frame) = Frame::read(cx, images, planes, rgb, bytes, rgb_bytes) else { return };
+        let Some(frame) = Frame::read(cx, images, status, planes, rgb, bytes, rgb_bytes) else { return };
         if !frame.is_usual() {
             return;
         }
@@ -146,11 +153,12 @@ kernel! {
     /// of groups of [`PIXELS`] pixels of an image, where each row has groups of its own.
     pub(super) unsafe fn colors(
         cx: impl Cooperative, image_count: u32, most: u32, bytes: u64, rgb_bytes: u64,
-        images: In<u32>, planes: In<u8>, rgb: Out<u8>,
+        images: In<u32>, status: In<u32>, planes: In<u8>, rgb: Out<u8>,
     )
     require {
         image_count >= 1, bytes >= 1, most <= 1 << 30,
         images.len() == image_count * IMAGE_WORDS,
+        status.len() == image_count,
         planes.len() == bytes,
         rgb.len() == rgb_bytes,
         planes.is_aligned(64),
@@ -158,7 +166,7 @@ kernel! {
     }
     grid(most.div_ceil(THREADS), image_count) block(THREADS) shared(PLANES_BYTES + THREADS / 32 * WARP_BYTES)
     {
-        let Some(frame) = Frame::read(cx, images, planes, rgb, bytes, rgb_bytes) else { return };
+        let Some(frame) = Frame::read(cx, images, status, planes, rgb, bytes, rgb_bytes) else { return };
         if frame.is_usual() {
             return;
         }

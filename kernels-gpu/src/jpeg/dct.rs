@@ -78,7 +78,8 @@ fn inverse(v: [i32; 8], more: i32) -> [i32; 8] {
 
 /// Finds the block of number `index` in an image: the blocks of a plane row by row, plane after plane.
 /// Returns its number in `coefficients`, where its first row starts in `planes` and how far the next row
-/// is, both in 8 bytes, and its quantisation table. A block that is not there is [`NOWHERE`].
+/// is, both in 8 bytes, and its quantisation table. A block that is not there is [`NOWHERE`], and the first one of the image
+/// stands for it.
 ///
 /// # Safety
 /// `image` is a record of an image.
@@ -87,7 +88,7 @@ unsafe fn locate(cx: impl Cooperative, image: Record, index: u32, blocks: u32, t
     // SAFETY: All words are inside the record.
     unsafe {
         let (across, down) = (image.get(cx, 5), image.get(cx, 6));
-        let (mut rest, mut found) = (index, [0, NOWHERE, 0, 0]);
+        let (mut rest, mut found) = (index, [image.get(cx, 9).min(blocks - 1), NOWHERE, 0, 0]);
         let mut c = 0;
         while c < 3 {
             let word = 16 + COMPONENT_WORDS * c;
@@ -162,14 +163,16 @@ impl Work {
 
 kernel! {
     /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 32] has two steps in each word, in the order of the
-    /// coefficients, which is column by column. `most` is the largest number of blocks of an image.
+    /// coefficients, which is column by column. `most` is the largest number of blocks of an image. Images whose
+    /// `status` [I] is not 0 are left out, and those without components: nobody has written all of their coefficients.
     pub(super) unsafe fn inverse_dct(
         cx: impl Cooperative, image_count: u32, table_count: u32, blocks: u32, most: u32, bytes: u64,
-        images: In<u32>, quantisation: In<u32>, coefficients: In<i16>, planes: Out<u8>,
+        images: In<u32>, status: In<u32>, quantisation: In<u32>, coefficients: In<i16>, planes: Out<u8>,
     )
     require {
         image_count >= 1, table_count >= 1, most <= blocks, blocks < 1 << 31,
         images.len() == image_count * IMAGE_WORDS,
+        status.len() == image_count,
         quantisation.len() == table_count * 32,
         coefficients.len() == blocks * 64,
         coefficients.is_aligned(16),
@@ -180,6 +183,9 @@ kernel! {
     grid(most.div_ceil(BLOCKS), image_count) block(THREADS) shared((BLOCKS * 4 + AT_ONCE * BLOCK_WORDS) * 4)
     {
         let image = Record::new(images, cx.block_idx().y, IMAGE_WORDS);
+        if status.get(cx, cx.block_idx().y) != 0 || image.get(cx, 4) == 0 {
+            return;
+        }
         let (rank, line) = (cx.rank(), cx.rank() % 8);
         let found = cx.shared::<u32>(0);
         let work = cx.shared::<i32>(BLOCKS * 16);
@@ -190,7 +196,7 @@ kernel! {
         cx.barrier();
 
         // A column of coefficients is 16 bytes, so one access loads it. All loads are under way before
-        // the first result is needed. A block that is not there has the coefficients of block 0, and its
+        // the first result is needed. A block that is not there has the coefficients of the image's first, and its
         // samples are not stored: its threads take part in the barriers.
         let pair = 8 * (rank / 8);
         let ([block, at, stride, table], [next, beside, other, last]) =

@@ -383,23 +383,27 @@ kernel! {
         let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
         let within = piece.saturating_sub(segment.get(cx, 2));
         let decoder = Decoder::new(cx, image, segment, within, data, words);
-        let start = State(states.get(cx, STATES * piece));
-        // A piece that does not start where the one before it ended has wrong places. This is
-        // told here, because what the end of the kernel needs takes registers until then.
-        if active && within > 0 && piece > 0 && State(states.get(cx, STATES * (piece - 1) + 1)) != start {
-            status.atomic(number).or(cx, APART);
+        // Past the last piece of an image may lie room that no piece uses and no kernel has written.
+        let mut start = State::START;
+        let mut sums = [0u32; COUNTS as usize];
+        if active {
+            start = State(states.get(cx, STATES * piece));
+            // A piece that does not start where the one before it ended has wrong places. This is
+            // told here, because what the end of the kernel needs takes registers until then.
+            if within > 0 && piece > 0 && State(states.get(cx, STATES * (piece - 1) + 1)) != start {
+                status.atomic(number).or(cx, APART);
+            }
+            // The sums before this piece, from the start of its segment.
+            let zero = (piece - within).max(first);
+            for (c, sum) in (0..).zip(&mut sums) {
+                *sum = places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c));
+            }
         }
-        // The sums before this piece, from the start of its segment.
-        let sum = |c: u32| {
-            // An image without pieces may come after the last piece.
-            let zero = (piece - within).max(first).min(piece_count - 1);
-            places.get(cx, COUNTS * piece + c).wrapping_sub(places.get(cx, COUNTS * zero + c))
-        };
-        let passed = sum(0);
+        let [passed, dc @ ..] = sums;
         let all = segment.get(cx, 4).min(u32::MAX / 64) * 64;
         let most = all.saturating_sub(passed);
         let first_block = image.get(cx, 9).saturating_add(segment.get(cx, 3));
-        let mut cursor = Cursor::new(cx, &decoder, start, [sum(1), sum(2), sum(3)]);
+        let mut cursor = Cursor::new(cx, &decoder, start, dc);
         // Whether the block started in this piece, and where it goes.
         let (mut mine, mut block) = (false, 0);
         let mut going = true;

@@ -147,13 +147,15 @@ pub fn coefficients<S, L: Launch<S> + ?Sized>(
 }
 
 /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 32] has two steps in each word, in the order of the
-/// coefficients, which is column by column. `most` is the largest number of blocks of an image.
+/// coefficients, which is column by column. `most` is the largest number of blocks of an image. An image whose
+/// `status` \[I\] is not 0 is left out: its coefficients are not all written.
 ///
 /// # Errors
 /// See the launchers of this module.
 pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
     on: &L,
     images: &DeviceSlice<S, u32>,
+    status: &DeviceSlice<S, u32>,
     most: u32,
     quantisation: &DeviceSlice<S, u32>,
     coefficients: &DeviceSlice<S, i16>,
@@ -161,23 +163,25 @@ pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
 ) -> Result<(), L::Error> {
     let (count, tables, blocks) = (items(images, IMAGE_WORDS), items(quantisation, 32), items(coefficients, 64));
     let bytes = planes.len() as u64;
-    dct::inverse_dct(on, count, tables, blocks, most, bytes, images, quantisation, coefficients, planes)
+    dct::inverse_dct(on, count, tables, blocks, most, bytes, images, status, quantisation, coefficients, planes)
 }
 
 /// Turns `planes` into `rgb`, the upright images. `most` is the largest number of groups of an image: a
-/// row of the file's image has one for each [`PIXELS`](super::PIXELS) pixels, and one for the rest.
+/// row of the file's image has one for each [`PIXELS`](super::PIXELS) pixels, and one for the rest. An image whose `status`
+/// \[I\] is not 0 is left out.
 ///
 /// # Errors
 /// See the launchers of this module.
 pub fn colors<S, L: Launch<S> + ?Sized>(
     on: &L,
     images: &DeviceSlice<S, u32>,
+    status: &DeviceSlice<S, u32>,
     most: u32,
     planes: &DeviceSlice<S, u8>,
     rgb: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
     let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
-    color::colors(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, planes, rgb)
+    color::colors(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, status, planes, rgb)
 }
 
 /// Does the same as [`colors`] for upright images of YCbCr whose chroma is enlarged by 2 in both directions, has more
@@ -190,10 +194,11 @@ pub fn colors<S, L: Launch<S> + ?Sized>(
 pub fn photographs<S, L: Launch<S> + ?Sized>(
     on: &L,
     images: &DeviceSlice<S, u32>,
+    status: &DeviceSlice<S, u32>,
     most: u32,
     planes: &DeviceSlice<S, u8>,
     rgb: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
     let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
-    color::photographs(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, planes, rgb)
+    color::photographs(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, status, planes, rgb)
 }
