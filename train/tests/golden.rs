@@ -3,10 +3,11 @@
 
 mod support;
 
+use support::all_devices::report;
 use support::{devices, distance, golden, numbers, products};
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device};
-use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, Products, TokenTransformer};
+use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, Products, Schedule, TokenTransformer};
 
 /// Removes the third of a bias of Q, K and V that belongs to K: its gradient is zero, and what rounding
 /// leaves of it is noise.
@@ -82,6 +83,53 @@ fn three_steps_in_bf16_agree_with_f64() {
     for &device in devices() {
         let logits = products(device).into_iter().map(|by| check::<bf16>(device, by, [2e-2, 5e-2, 1e-1]));
         others_compute(&logits.collect::<Vec<_>>());
+    }
+}
+
+/// Takes the steps of `losses.py`, which PyTorch took in f64, and compares the losses: all by their norm, and each.
+fn learns_as_pytorch<E: Precision>(device: Device, products: Products, bounds: [f64; 2]) {
+    let (weights, file) = (golden("small/weights"), golden("torch/losses"));
+    let setting = |name: &str| file.metadata[name].parse::<f64>().unwrap();
+    let [steps, warm_up, batches] = ["steps", "warm_up", "batches"].map(|name| setting(name) as u64);
+    AnyStream::new(device).unwrap().enter(|train| {
+        let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
+        model.set_products(products);
+        *model.optimiser_mut() = AdamW {
+            rate: setting("rate"),
+            schedule: Schedule::Cosine { warm_up, steps, end: 0.0 },
+            weight_decay: setting("weight_decay"),
+            clip: Some(setting("clip") as f32),
+            ..AdamW::default()
+        };
+        let step = |n: u64| {
+            let name = |part: &str| format!("{}.{part}", n % batches);
+            let (tokens, position) = (numbers(&file, &name("tokens")), numbers(&file, &name("position")));
+            let (cu_seqlens, labels) = (file.i32(&name("cu_seqlens")).unwrap(), file.i32(&name("labels")).unwrap());
+            let batch = Batch { tokens: &tokens, position: &position, cu_seqlens, labels };
+            model.step(&batch).unwrap().get().unwrap()
+        };
+        // The checked device is slow, and takes the first steps only.
+        let taken = if std::env::var_os("THALWEG_CHECK").is_some() { 4 } else { steps };
+        let losses: Vec<f32> = (0..taken).map(step).collect();
+        let wanted = numbers(&file, "losses");
+        assert!(wanted[wanted.len() - 1] < 0.01 * wanted[0], "PyTorch has learned something");
+        let wanted = &wanted[..losses.len()];
+        // The last losses are a thousandth of the first ones, so each is also compared by itself.
+        let off = losses.iter().zip(wanted).map(|(loss, wanted)| f64::from((loss - wanted).abs() / wanted));
+        let errors = [distance(&losses, wanted), off.fold(0.0, f64::max)];
+        let said = format!("{device}: {taken} losses are off by {:.2e}, one of them by {:.2e}", errors[0], errors[1]);
+        report(&said);
+        assert!(errors[0] <= bounds[0] && errors[1] <= bounds[1], "{said}, and {bounds:?} is allowed");
+    });
+}
+
+#[test]
+fn losses_are_those_of_pytorch() {
+    for &device in devices() {
+        for by in products(device) {
+            learns_as_pytorch::<f32>(device, by, [1e-5, 1e-4]);
+            learns_as_pytorch::<bf16>(device, by, [2e-2, 1e-1]);
+        }
     }
 }
 
