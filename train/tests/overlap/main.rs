@@ -1,0 +1,14 @@
+//! The overlap patterns: bits of the serial form whatever the schedule, what overlaps, no waits and no memory in the
+//! steady state, and failures. Each pattern has its file.
+
+mod augment_train;
+mod common;
+mod encoder_decoder;
+#[allow(unreachable_pub)] // it is public to other tests
+#[path = "../../../tests/support/gate.rs"]
+mod gate;
+mod micro_batches;
+#[path = "../support/mod.rs"]
+mod support;
+mod texture_prefetch;
+mod vlm_pipeline;
