@@ -1,7 +1,7 @@
 //! Times the kernels of training that memory limits, attention, and augmentation.
 //!
 //! ```text
-//! cargo bench -p thalweg-train --bench kernels
+//! cargo bench -p thalweg-train --bench kernels [-- augmentation]
 //! ```
 //!
 //! The kernels that memory limits are compared with a copy within the device that moves as many bytes,
@@ -12,6 +12,8 @@
 //!
 //! Augmentation reads images of 256 x 256 pixels once and writes 224 x 224 numbers for each of their three
 //! channels.
+//!
+//! `augmentation` leaves out the rest.
 //!
 //! On the CPU device the sizes are small, and no limit is known: that run only shows that the program works.
 
@@ -228,17 +230,25 @@ fn main() -> Result<()> {
     let device = Device::best()?;
     let b = Bencher { s: device.stream()?, gpu: device.kind() == DeviceKind::Cuda };
     println!("{device}: {}", device.name());
-    let [weights, rows, classes] = if b.gpu { [1 << 27, 25216, 32000] } else { [1 << 20, 64, 1000] };
-    optimiser(&b, weights)?;
-    norms(&b, rows, 768)?;
-    losses(&b, if b.gpu { 8192 } else { 64 }, classes)?;
-    let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };
-    for &tokens in lengths {
-        heads(&b, if b.gpu { 16 } else { 2 }, tokens)?;
+    if !std::env::args().any(|argument| argument == "augmentation") {
+        training(&b)?;
     }
     let (batches, size): (&[usize], _) = if b.gpu { (&[64, 256], 224) } else { (&[2], 32) };
     for &images in batches {
         augmentation(&b, images, size)?;
+    }
+    Ok(())
+}
+
+/// Times all kernels but those of augmentation.
+fn training(b: &Bencher) -> Result<()> {
+    let [weights, rows, classes] = if b.gpu { [1 << 27, 25216, 32000] } else { [1 << 20, 64, 1000] };
+    optimiser(b, weights)?;
+    norms(b, rows, 768)?;
+    losses(b, if b.gpu { 8192 } else { 64 }, classes)?;
+    let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };
+    for &tokens in lengths {
+        heads(b, if b.gpu { 16 } else { 2 }, tokens)?;
     }
     Ok(())
 }

@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     let config = Config { inputs: 3 * (patch * patch) as usize, width, heads, depth, ..Config::default() };
     let shape = Shape { images, side, size, patch, items, config };
     let timeline = args.timeline(gpu)?;
-    let serial = run((&train, &train, &train), shape, 1, &Timeline::off())?;
-    let overlapped = run((&upload, &augment, &train), shape, 3, &timeline)?;
+    let serial = run(&args, (&train, &train, &train), shape, 1, &Timeline::off())?;
+    let overlapped = run(&args, (&upload, &augment, &train), shape, args.slots(3), &timeline)?;
     println!("{images} images of {side} x {side} a batch, augmented to {size} x {size}, width {width}, {depth} blocks");
     support::compare(serial, overlapped, items);
     args.finish(&timeline)
@@ -57,6 +57,7 @@ fn main() -> Result<()> {
 
 /// Trains a new model, and returns how long it took and the weights.
 fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
+    args: &support::Arguments,
     (upload, augment, train): (&Stream<U>, &Stream<A>, &Stream<B>),
     shape: Shape,
     slots: usize,
@@ -107,6 +108,6 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         Ok(train.synchronize()?)
     };
     go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
-    let (time, ()) = support::timed(|| go(4..4 + items, timeline))?;
+    let (time, ()) = args.timed(timeline, |timeline| go(4..4 + items, timeline))?;
     Ok((time, model.tensors()?))
 }

@@ -41,20 +41,17 @@ fn main() -> Result<()> {
         gelu: Gelu::Tanh,
         pool: Pool::Mean,
     };
-    let config = Config { inputs: width, width, heads, depth: 4, classes: 10, ..Config::default() };
+    let classes = support::sized(gpu, 1000, 10);
+    let config = Config { inputs: width, width, heads, depth: 4, classes, ..Config::default() };
 
     // Some batches that stay on the device. A program would upload new ones to where these are copied.
     let sets: Vec<_> = (0..4).map(|n| support::numbers(images * 3 * size * size, n)).collect();
     let labels: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
 
-    let run = |count: usize, timeline: &Timeline| -> Result<_> {
-        match count {
-            1 => learn(&train, &train, (shape, config, products), (&sets, &labels), count, items, timeline),
-            _ => learn(&encode, &train, (shape, config, products), (&sets, &labels), count, items, timeline),
-        }
-    };
+    let (models, data) = ((shape, config, products), (&sets[..], &labels[..]));
     let timeline = args.timeline(gpu)?;
-    let (serial, overlapped) = (run(1, &Timeline::off())?, run(2, &timeline)?);
+    let serial = learn(&args, (&train, &train), models, data, 1, items, &Timeline::off())?;
+    let overlapped = learn(&args, (&encode, &train), models, data, args.slots(2), items, &timeline)?;
     println!("{images} images of {size} x {size} a batch, an encoder of {depth} blocks, a model of 4, width {width}");
     support::compare(serial, overlapped, items);
     args.finish(&timeline)
@@ -62,8 +59,8 @@ fn main() -> Result<()> {
 
 /// Trains a new model, and returns how long it took and the weights.
 fn learn<A: LiveBrand, B: LiveBrand>(
-    encode: &Stream<A>,
-    train: &Stream<B>,
+    args: &support::Arguments,
+    (encode, train): (&Stream<A>, &Stream<B>),
     (shape, config, products): (EncoderConfig, Config, Products),
     (sets, labels): (&[Vec<f32>], &[i32]),
     slots: usize,
@@ -97,7 +94,7 @@ fn learn<A: LiveBrand, B: LiveBrand>(
     go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
     encode.synchronize()?;
     train.synchronize()?;
-    let (time, ()) = support::timed(|| {
+    let (time, ()) = args.timed(timeline, |timeline| {
         go(4..4 + items, timeline)?;
         encode.synchronize()?;
         Ok(train.synchronize()?)

@@ -58,13 +58,14 @@ fn main() -> Result<()> {
     let mut model = TokenTransformer::new(&train, config, 1)?;
     model.set_products(args.products(gpu)?);
     run(&train, &mut model, 1, (&batches, 1), &Timeline::off())?; // the first step makes the memory
-    let serial = support::timed(|| run(&train, &mut model, 1, work, &Timeline::off()))?;
+    let serial = args.timed(&Timeline::off(), |timeline| run(&train, &mut model, 1, work, timeline))?;
 
     let timeline = args.timeline(gpu)?;
     let mut model = TokenTransformer::new(&train, config, 1)?;
     model.set_products(args.products(gpu)?);
-    run(&forward, &mut model, 3, (&batches, 1), &Timeline::off())?;
-    let overlapped = support::timed(|| run(&forward, &mut model, 3, work, &timeline))?;
+    let slots = args.slots(3);
+    run(&forward, &mut model, slots, (&batches, 1), &Timeline::off())?;
+    let overlapped = args.timed(&timeline, |timeline| run(&forward, &mut model, slots, work, timeline))?;
     println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");
     support::compare(serial, overlapped, steps);
     args.finish(&timeline)

@@ -59,8 +59,8 @@ fn main() -> Result<()> {
 
     let timeline = args.timeline(gpu)?;
     let asked = (&pipeline, &head, &queries[..]);
-    let serial = run((&train, &train, &train), asked, shape, 1, &Timeline::off())?;
-    let overlapped = run((&upload, &textures, &train), asked, shape, 3, &timeline)?;
+    let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::off())?;
+    let overlapped = run(&args, (&upload, &textures, &train), asked, shape, args.slots(3), &timeline)?;
     println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
     support::compare(serial, overlapped, items);
     args.finish(&timeline)
@@ -68,6 +68,7 @@ fn main() -> Result<()> {
 
 /// Trains a new model, and returns how long it took and the weights.
 fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
+    args: &support::Arguments,
     (upload, textures, train): (&Stream<U>, &Stream<A>, &Stream<B>),
     (pipeline, head, queries): (&Pipeline, &Head, &[Query]),
     shape: Shape,
@@ -108,6 +109,6 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         Ok(train.synchronize()?)
     };
     go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
-    let (time, ()) = support::timed(|| go(4..4 + items, timeline))?;
+    let (time, ()) = args.timed(timeline, |timeline| go(4..4 + items, timeline))?;
     Ok((time, model.tensors()?))
 }

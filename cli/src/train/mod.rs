@@ -3,6 +3,8 @@
 //! The tokens of all images are computed once and stay in memory. Then a token transformer
 //! (`thalweg_train`) learns from batches of them. After each epoch the images that are kept apart are
 //! tested, the best model so far is written, and a checkpoint, from which `--resume` goes on.
+//! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside training,
+//! is for photographs that are seen once or change: here it would make the same tokens again in each epoch.
 //!
 //! Several ranks (`ranks`) divide the work: each makes the tokens of a part of the images, learns from a
 //! part of each batch (`learner`) and tests a part. The model is that of one rank, up to the rounding of

@@ -13,6 +13,8 @@ pub struct Arguments {
     timeline: Option<PathBuf>,
     batch: Option<usize>,
     steps: Option<usize>,
+    slots: Option<usize>,
+    runs: usize,
     cublaslt: bool,
 }
 
@@ -21,12 +23,15 @@ const OPTIONS: &str = "\
   --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt
   --batch N        the images or sequences of a step; of vlm_pipeline the tokens of a text
   --steps N        the steps, or the requests
+  --slots N        the batches or requests under way at most, in the overlapped form
+  --runs N         take all steps N times. If N is above 1, the last run is the one in the timeline, and the time is the
+                   median of the others
   --cublaslt       have cuBLASLt compute the products (with the feature `cublaslt`)";
 
 impl Arguments {
     /// Reads the command line. `--help` prints `purpose` and ends the program.
     pub fn parse(purpose: &str) -> Self {
-        let mut given = Self { timeline: None, batch: None, steps: None, cublaslt: false };
+        let mut given = Self { timeline: None, batch: None, steps: None, slots: None, runs: 1, cublaslt: false };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             let mut value = || {
@@ -45,6 +50,8 @@ impl Arguments {
                 "--timeline" => given.timeline = Some(value().into()),
                 "--batch" => given.batch = Some(number(value())),
                 "--steps" => given.steps = Some(number(value())),
+                "--slots" => given.slots = Some(number(value())),
+                "--runs" => given.runs = number(value()),
                 "--cublaslt" => given.cublaslt = true,
                 other => {
                     println!("{purpose}\n\n{OPTIONS}");
@@ -63,6 +70,26 @@ impl Arguments {
     /// Returns the number of steps: that of `--steps`, or else `default`.
     pub fn steps(&self, default: usize) -> usize {
         self.steps.unwrap_or(default)
+    }
+
+    /// Returns the number of slots of the overlapped form: that of `--slots`, or else `default`.
+    pub fn slots(&self, default: usize) -> usize {
+        self.slots.unwrap_or(default)
+    }
+
+    /// Calls `work` as often as `--runs` says, and returns the median time and the last value. Only the last call
+    /// records a timeline. It costs some time, so it counts only if there is no other.
+    pub fn timed<T>(&self, timeline: &Timeline, mut work: impl FnMut(&Timeline) -> Result<T>) -> Result<(Duration, T)> {
+        let mut times = vec![];
+        for _ in 1..self.runs {
+            times.push(timed(|| work(&Timeline::off()))?.0);
+        }
+        let (time, value) = timed(|| work(timeline))?;
+        if times.is_empty() {
+            times.push(time);
+        }
+        times.sort();
+        Ok((times[times.len() / 2], value))
     }
 
     /// Returns what computes the products of the models.
@@ -126,7 +153,7 @@ pub fn compare(serial: (Duration, Tensors), overlapped: (Duration, Tensors), ste
     );
     let rate = |time: Duration| steps as f64 / time.as_secs_f64();
     println!(
-        "one stream {:.1} steps/s, overlapped {:.1} steps/s: {:.2} x; the weights are the same, bit for bit",
+        "one stream {:.1} steps/s, overlapped {:.1} steps/s: {:.3} x; the weights are the same, bit for bit",
         rate(serial.0),
         rate(overlapped.0),
         serial.0.as_secs_f64() / overlapped.0.as_secs_f64()
