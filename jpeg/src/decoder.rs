@@ -3,15 +3,18 @@
 use std::ops::Range;
 
 use thalweg::{
-    Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result, Stream,
+    Brand, Device, DeviceBuffer, DeviceSlice, Event, Graph, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result,
+    Stream,
 };
 use thalweg_kernels::jpeg::{self, Coded, Pieces};
 
 use crate::error::{JpegError, Unsupported};
-use crate::plan::{ALIGNED, Decoded, File, Place, Plan, Scratch, step};
+use crate::plan::{ALIGNED, Decoded, File, Parts, Place, Plan, Scratch, step};
 
 /// The buffers of pixels that a decoder keeps for later batches.
 const SPARE: usize = 4;
+/// The shapes of batches of which a decoder keeps graphs.
+const SHAPES: usize = 4;
 
 /// What became of each file of a batch.
 ///
@@ -192,13 +195,34 @@ pub struct Decoder {
     /// The device memory that only the kernels use.
     work: Option<Event<DeviceBuffer<u32>>>,
     spare: Vec<Event<DeviceBuffer<u8>>>,
+    /// The shapes of the last batches, the latest one last. `None` launches each kernel.
+    shapes: Option<Vec<(Shape, Option<Graph<DeviceBuffer<u32>>>)>>,
 }
 
 impl Decoder {
     /// Makes a decoder, which has no memory yet.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        Self { device, scratch: Scratch::default(), work: None, spare: Vec::new() }
+        Self { device, scratch: Scratch::default(), work: None, spare: Vec::new(), shapes: None }
+    }
+
+    /// Replays the kernels up to the inverse DCT as a graph, from the second batch of a shape on. The kernels that write
+    /// pixels are launched one by one, because each batch may have pixels of its own.
+    ///
+    /// Batches have one shape if they have equally many images of the same sizes and kinds in the same order, and
+    /// if [`read`](Self::read) rounds the lengths of their coded data up to the same one: there are four steps between a
+    /// length and its double. A decoder keeps the graphs of the last four shapes.
+    #[must_use]
+    pub fn with_graphs(mut self) -> Self {
+        self.scratch.rounds = true;
+        self.shapes = Some(Vec::new());
+        self
+    }
+
+    /// Returns how many graphs this decoder keeps: 0 without [`with_graphs`](Self::with_graphs).
+    #[must_use]
+    pub fn graphs(&self) -> usize {
+        self.shapes.iter().flatten().filter(|(_, graph)| graph.is_some()).count()
     }
 
     /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of the device's own
@@ -280,9 +304,13 @@ impl Decoder {
         let count = plan.totals.images;
         let mut found = stream.bind(stream.device().pinned::<u32>(count)?)?;
         if count > 0 {
-            let lengths = Lengths::of(&plan);
-            let mut work = self.workspace(stream, lengths.total())?;
-            launch(stream, plan, &lengths, &mut work, rgb, &mut found)?;
+            let shape = Shape::of(&plan);
+            let mut work = self.workspace(stream, shape.lengths.total())?;
+            let used = plan.used();
+            upload(stream, plan.words, used, plan.decoded, &shape.lengths, &mut work)?;
+            work = self.coefficients_and_planes(stream, &shape, work)?;
+            let most = [plan.most_pairs, plan.most_groups];
+            pixels(stream, &shape, most, &mut work, rgb, &mut found)?;
             self.work = Some(stream.record(work)?);
         }
         Ok(ReportOn { status: found, files })
@@ -292,12 +320,72 @@ impl Decoder {
     fn workspace<S: LiveBrand>(&mut self, stream: &Stream<S>, len: usize) -> Result<On<S, DeviceBuffer<u32>>> {
         match self.work.take().filter(|work| work.len() >= len) {
             Some(work) => Ok(stream.wait(work).map_err(|r| r.error)?),
-            None => stream.alloc(step(len)),
+            None => {
+                let Some(shapes) = &mut self.shapes else { return stream.alloc(step(len)) };
+                // No graph may run on other memory than that of its capture.
+                shapes.clear();
+                // Threads without a piece load data, of which they use nothing, and it may be of the room that
+                // rounding up adds.
+                let mut work = stream.alloc(step(len))?;
+                stream.zero(&mut work)?;
+                Ok(work)
+            }
         }
+    }
+
+    /// Enqueues the kernels that need nothing but `work`: one by one for the first batch of a shape, and as a graph from
+    /// then on.
+    fn coefficients_and_planes<S: LiveBrand>(
+        &mut self,
+        stream: &Stream<S>,
+        shape: &Shape,
+        mut work: On<S, DeviceBuffer<u32>>,
+    ) -> Result<On<S, DeviceBuffer<u32>>> {
+        let Some(shapes) = &mut self.shapes else {
+            planes(stream, shape, &mut work)?;
+            return Ok(work);
+        };
+        let Some(found) = shapes.iter().position(|(known, _)| known == shape) else {
+            planes(stream, shape, &mut work)?;
+            if shapes.len() == SHAPES {
+                shapes.remove(0);
+            }
+            shapes.push((shape.clone(), None));
+            return Ok(work);
+        };
+        let (known, graph) = shapes.remove(found);
+        let mut graph = match graph {
+            Some(graph) => graph,
+            None => {
+                let (graph, same) = stream.capture(work, |s, work| planes(s, shape, work)).map_err(|r| r.error)?;
+                work = same;
+                graph
+            }
+        };
+        work = stream.replay(&mut graph, work).map_err(|r| r.error)?;
+        shapes.push((known, Some(graph)));
+        Ok(work)
+    }
+}
+
+/// What the launches of a batch depend on, beside its contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shape {
+    lengths: Lengths,
+    parts: Parts,
+    most_pieces: u32,
+    most_blocks: u32,
+}
+
+impl Shape {
+    fn of(plan: &Plan) -> Self {
+        let &Plan { most_pieces, most_blocks, .. } = plan;
+        Self { lengths: Lengths::of(plan), parts: plan.parts.clone(), most_pieces, most_blocks }
     }
 }
 
 /// The words of each part of the device memory that only the kernels use.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Lengths {
     tables: usize,
     states: usize,
@@ -309,9 +397,9 @@ struct Lengths {
 
 impl Lengths {
     fn of(plan: &Plan) -> Self {
-        let pieces = plan.totals.pieces;
+        let pieces = plan.parts.pieces.len();
         Self {
-            tables: plan.used(),
+            tables: plan.parts.data.end,
             states: 2 * pieces,
             counts: 4 * pieces,
             coefficients: 32 * plan.totals.blocks as usize,
@@ -327,52 +415,88 @@ impl Lengths {
     }
 }
 
-/// Enqueues the upload of a batch, its kernels, and the download of what they found.
-fn launch<S: LiveBrand>(
+/// The parts of the device memory that only the kernels use.
+struct Memory<'a, S> {
+    tables: &'a mut DeviceSlice<S, u32>,
+    states: &'a mut DeviceSlice<S, u32>,
+    counts: &'a mut DeviceSlice<S, u32>,
+    places: &'a mut DeviceSlice<S, u32>,
+    coefficients: &'a mut DeviceSlice<S, u32>,
+    planes: &'a mut DeviceSlice<S, u32>,
+    status: &'a mut DeviceSlice<S, u32>,
+}
+
+impl<'a, S> Memory<'a, S> {
+    fn of(work: &'a mut DeviceSlice<S, u32>, lengths: &Lengths) -> Result<Self> {
+        let [tables, rest] = cut(work, lengths.tables)?;
+        let [states, rest] = cut(rest, lengths.states)?;
+        let [counts, rest] = cut(rest, lengths.counts)?;
+        let [places, rest] = cut(rest, lengths.counts)?;
+        let [coefficients, rest] = cut(rest, lengths.coefficients)?;
+        let [planes, rest] = cut(rest, lengths.planes)?;
+        let [status, _] = cut(rest, lengths.status)?;
+        Ok(Self { tables, states, counts, places, coefficients, planes, status })
+    }
+}
+
+/// Enqueues the upload of what the host has made of a batch.
+fn upload<S: LiveBrand>(
     stream: &Stream<S>,
-    plan: Plan,
+    words: PinnedBuffer<u32>,
+    used: usize,
+    decoded: Vec<Decoded>,
     lengths: &Lengths,
     work: &mut DeviceSlice<S, u32>,
-    rgb: &mut DeviceSlice<S, u8>,
-    found: &mut On<S, PinnedBuffer<u32>>,
 ) -> Result<()> {
-    let Plan { words, parts, most_pieces, most_blocks, most_pairs, most_groups, decoded, .. } = plan;
-    let [tables, rest] = cut(work, lengths.tables)?;
-    let [states, rest] = cut(rest, lengths.states)?;
-    let [counts, rest] = cut(rest, lengths.counts)?;
-    let [places, rest] = cut(rest, lengths.counts)?;
-    let [coefficients, rest] = cut(rest, lengths.coefficients)?;
-    let [planes, rest] = cut(rest, lengths.planes)?;
-    let [status, _] = cut(rest, lengths.status)?;
-
+    let Memory { tables, coefficients, .. } = Memory::of(work, lengths)?;
     let words = stream.bind(words)?;
-    stream.copy_to_device(words.slice(..lengths.tables)?, tables)?;
-    stream.zero(status)?;
+    stream.copy_to_device(words.slice(..used)?, tables.slice_mut(..used)?)?;
     for Decoded { memory, words, first_block } in decoded {
         let (memory, start) = (stream.bind(memory)?, 32 * first_block);
         stream.copy_to_device(memory.slice(..words)?, coefficients.slice_mut(start..start + words)?)?;
     }
+    Ok(())
+}
+
+/// Enqueues the kernels from the coded data to the planes. They need nothing but this memory.
+fn planes<S: Brand>(stream: &Stream<S>, shape: &Shape, work: &mut DeviceSlice<S, u32>) -> Result<()> {
+    let Shape { lengths, parts, most_pieces, most_blocks } = shape;
+    let Memory { tables, states, counts, places, coefficients, planes, status } = Memory::of(work, lengths)?;
     let tables = &*tables;
-    let images = tables.slice(parts.images)?;
+    let images = tables.slice(parts.images.clone())?;
     let coefficients = coefficients.cast_mut();
+    stream.zero(status)?;
     // There are none if the host has decoded all coefficients.
-    if most_pieces > 0 {
+    if *most_pieces > 0 {
         let coded = Coded {
-            most_pieces,
+            most_pieces: *most_pieces,
             images,
-            segments: tables.slice(parts.segments)?,
-            pieces: tables.slice(parts.pieces)?,
-            huffman: tables.slice(parts.huffman)?,
-            data: tables.slice(parts.data)?,
+            segments: tables.slice(parts.segments.clone())?,
+            pieces: tables.slice(parts.pieces.clone())?,
+            huffman: tables.slice(parts.huffman.clone())?,
+            data: tables.slice(parts.data.clone())?,
         };
         jpeg::synchronize(stream, &coded, states, counts)?;
         jpeg::settle(stream, &coded, states, counts)?;
         jpeg::offsets(stream, &coded, counts, places)?;
         jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
     }
-    let (status, quantisation) = (&*status, tables.slice(parts.quantisation)?);
-    let planes = planes.cast_mut();
-    jpeg::inverse_dct(stream, images, status, most_blocks, quantisation, coefficients, planes)?;
+    let quantisation = tables.slice(parts.quantisation.clone())?;
+    jpeg::inverse_dct(stream, images, status, *most_blocks, quantisation, coefficients, planes.cast_mut())
+}
+
+/// Enqueues the kernels that make pixels, and the download of what the kernels found. `most` are the largest numbers of groups
+/// of pixels of an image, of two rows and of one.
+fn pixels<S: LiveBrand>(
+    stream: &Stream<S>,
+    shape: &Shape,
+    [most_pairs, most_groups]: [u32; 2],
+    work: &mut DeviceSlice<S, u32>,
+    rgb: &mut DeviceSlice<S, u8>,
+    found: &mut On<S, PinnedBuffer<u32>>,
+) -> Result<()> {
+    let Memory { tables, planes, status, .. } = Memory::of(work, &shape.lengths)?;
+    let (images, planes) = (tables.slice(shape.parts.images.clone())?, &*planes.cast_mut());
     if most_pairs > 0 {
         jpeg::photographs(stream, images, status, most_pairs, planes, rgb)?;
     }

@@ -7,11 +7,10 @@
 //! A [`Batch`] is what the host reads of some files. [`Decoder`] decodes it and returns an
 //! [`Event`](thalweg::Event), so the images cannot be used before they are decoded.
 //!
-//! The work is not captured as a graph. A graph repeats launches of one shape, and the shapes of
-//! these follow from the number of coded bytes, which differs from batch to batch even where the
-//! images have one size. There is little to gain, too: a batch takes six launches, a fill and two
-//! copies, about 25 us of host time on an H200, where a launch of eleven parameters takes 3. One 4K image takes the
-//! device 980 us and 64 of them 5.1 to 11.3 ms, and the host is ahead of it after the first kernel. Replaying a graph was not measured.
+//! A batch takes two copies, a fill and six or seven launches. With [`Decoder::with_graphs`], the fill and the five launches
+//! up to the inverse DCT are one replay of a graph for batches of the same images' sizes. Their coded data has another length each
+//! time, so its length is rounded up there, and the launches have room for the rounded one. The other launches write
+//! to pixels that may be others in each batch.
 //!
 //! # Trust
 //!

@@ -48,7 +48,7 @@ pub(crate) struct Decoded {
 }
 
 /// Where the parts of a plan lie in its words.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// A record for each image.
     pub(crate) images: Range<usize>,
@@ -191,6 +191,8 @@ pub(crate) struct Scratch {
     headers: Vec<Parsed>,
     /// Where page-locked memory for coefficients comes from. `None` is the device's own pool.
     pub(crate) coefficients: Option<PinnedPool>,
+    /// Whether the numbers of pieces and words are rounded up, so that batches of the same images share a shape.
+    pub(crate) rounds: bool,
 }
 
 /// A file after its header: the header and what the file needs, or why it is not decoded, with the size
@@ -218,7 +220,7 @@ impl Plan {
             let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
             Ok((header, room))
         };
-        let Scratch { headers, coefficients: from } = scratch;
+        let Scratch { headers, coefficients: from, rounds } = scratch;
         headers.clear();
         match pool {
             Some(pool) => pool.install(|| files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers)),
@@ -285,7 +287,13 @@ impl Plan {
             (totals, *room) = (totals.plus(room), totals);
         }
 
-        let lengths = totals.lengths();
+        // What is added belongs to no image.
+        let mut room = totals;
+        if *rounds {
+            (room.pieces, room.words) = (quarters(totals.pieces), quarters(totals.words));
+            most_pieces = quarters(most_pieces as usize) as u32;
+        }
+        let lengths = room.lengths();
         let mut end = 0;
         let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
             let start = usize::next_multiple_of(end, ALIGNED);
@@ -351,7 +359,7 @@ impl Plan {
 
     /// The words of all parts together that go to the device as they are.
     pub(crate) fn used(&self) -> usize {
-        self.parts.data.end
+        self.parts.data.start + self.totals.words
     }
 }
 
@@ -364,10 +372,15 @@ fn pool() -> Option<&'static ThreadPool> {
     POOL.get_or_init(start).as_ref().filter(|pool| pool.current_num_threads() > 1)
 }
 
-/// The next size of memory that is at least `len`: four steps for each power of two.
+/// The next size of memory that is at least `len`.
 pub(crate) fn step(len: usize) -> usize {
-    let unit = (len.max(4096) / 4 + 1).next_power_of_two() / 2;
-    len.max(4096).next_multiple_of(unit)
+    quarters(len.max(4096))
+}
+
+/// The next length that is at least `len`: four steps for each power of two.
+fn quarters(len: usize) -> usize {
+    let unit = (len / 4 + 1).next_power_of_two() / 2;
+    len.next_multiple_of(unit.max(1))
 }
 
 /// Takes the first `len` words off a slice.

@@ -128,7 +128,7 @@ pub struct Options {
     /// steady. If complete batches then wait more than a quarter of the time for a busy stream, it
     /// tries another, up to three in all, if there is device memory for one more batch below the
     /// thresholds of the warnings. The stream stays if it makes uploads at least 5 % faster over the
-    /// next 24 batches, and rests otherwise. The [`Decision`](crate::Decision) says how many it uses.
+    /// next 24 batches or over the 24 after those, and rests otherwise. The [`Decision`](crate::Decision) says how many it uses.
     pub upload_streams: usize,
     /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
     /// which takes 20 to 40 us to copy.

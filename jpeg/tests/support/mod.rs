@@ -13,6 +13,7 @@ pub(crate) fn golden_folder() -> &'static Path {
 }
 
 /// Decodes a batch and reads all images back.
+#[allow(dead_code, reason = "some tests decode with decoders of their own")]
 pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec<Result<(Image, Vec<u8>), JpegError>> {
     let mut decoder = Decoder::new(stream.device());
     let batch = decoder.read(files).unwrap();
@@ -24,6 +25,7 @@ pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec
 }
 
 /// Runs `check` on each device of this machine, and says which they are.
+#[allow(dead_code, reason = "some tests need a lock for each device")]
 pub(crate) fn on_each_device(mut check: impl for<'l> FnMut(&Stream<PerThread<'l>>)) {
     for device in Device::all() {
         eprintln!("covered: {device} ({})", device.name());
