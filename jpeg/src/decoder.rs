@@ -196,7 +196,7 @@ pub struct Decoder {
     work: Option<Event<DeviceBuffer<u32>>>,
     spare: Vec<Event<DeviceBuffer<u8>>>,
     /// The shapes of the last batches, the latest one last. `None` launches each kernel.
-    shapes: Option<Vec<(Shape, Option<Graph<DeviceBuffer<u32>>>)>>,
+    shapes: Option<Vec<Known>>,
 }
 
 impl Decoder {
@@ -222,7 +222,7 @@ impl Decoder {
     /// Returns how many graphs this decoder keeps: 0 without [`with_graphs`](Self::with_graphs).
     #[must_use]
     pub fn graphs(&self) -> usize {
-        self.shapes.iter().flatten().filter(|(_, graph)| graph.is_some()).count()
+        self.shapes.iter().flatten().filter(|known| known.graph.is_some()).count()
     }
 
     /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of the device's own
@@ -345,25 +345,25 @@ impl Decoder {
             planes(stream, shape, &mut work)?;
             return Ok(work);
         };
-        let Some(found) = shapes.iter().position(|(known, _)| known == shape) else {
+        let Some(found) = shapes.iter().position(|known| known.shape == *shape) else {
             planes(stream, shape, &mut work)?;
             if shapes.len() == SHAPES {
                 shapes.remove(0);
             }
-            shapes.push((shape.clone(), None));
+            shapes.push(Known { shape: shape.clone(), graph: None });
             return Ok(work);
         };
-        let (known, graph) = shapes.remove(found);
+        let Known { shape, graph } = shapes.remove(found);
         let mut graph = match graph {
             Some(graph) => graph,
             None => {
-                let (graph, same) = stream.capture(work, |s, work| planes(s, shape, work)).map_err(|r| r.error)?;
+                let (graph, same) = stream.capture(work, |s, work| planes(s, &shape, work)).map_err(|r| r.error)?;
                 work = same;
                 graph
             }
         };
         work = stream.replay(&mut graph, work).map_err(|r| r.error)?;
-        shapes.push((known, Some(graph)));
+        shapes.push(Known { shape, graph: Some(graph) });
         Ok(work)
     }
 }
@@ -375,6 +375,13 @@ struct Shape {
     parts: Parts,
     most_pieces: u32,
     most_blocks: u32,
+}
+
+/// A shape that a decoder has seen, and its graph, which it gets with its second batch.
+#[derive(Debug)]
+struct Known {
+    shape: Shape,
+    graph: Option<Graph<DeviceBuffer<u32>>>,
 }
 
 impl Shape {

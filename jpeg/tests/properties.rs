@@ -44,7 +44,7 @@ const YCC_420: [[u8; 2]; 3] = [[2, 2], [1, 1], [1, 1]];
 
 proptest! {
     #[test]
-    fn batches_equal_the_reference(kinds in prop::collection::vec(kinds(200), 1..6)) {
+    fn batches_equal_the_reference(kinds in prop::collection::vec(kinds(300), 1..6)) {
         let files: Vec<_> = kinds.iter().map(encode).collect();
         let expected: Vec<_> = files.iter().map(|file| reference::decode(file)).collect();
         let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
@@ -132,7 +132,7 @@ proptest! {
     /// The host decodes the scans of progressive files, and the device decodes baseline files with the same
     /// coefficients.
     #[test]
-    fn progressive_files_have_the_pixels_of_baseline_files(photographs in prop::collection::vec(photographs(150), 1..4)) {
+    fn progressive_files_have_the_pixels_of_baseline_files(photographs in prop::collection::vec(photographs(300), 1..4)) {
         let files: Vec<_> = photographs.iter().flat_map(|p| [p.encode(false), p.encode(true)]).collect();
         assert!(files.chunks(2).all(|f| !is_progressive(&f[0]) && is_progressive(&f[1])));
         let expected: Vec<_> = files.iter().step_by(2).map(|file| reference::decode(file).2).collect();
