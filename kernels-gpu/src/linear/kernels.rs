@@ -68,7 +68,7 @@ macro_rules! products {
          $b:ident, $out:ident)
         $(
             $(#[$doc:meta])*
-            $name:ident <$e:ident> ($tile:path, $threads:path, $shared:path)
+            $name:ident <$e:ident> ($tile:path, $threads:path, $shared:path) $(bounds($($bound:path),*))?
             a [$ar:expr, $ac:expr] b [$br:expr, $bc:expr] along k [$aa:expr, $ba:expr] require [$($require:expr),*]
             $product:block
         )*
@@ -93,7 +93,7 @@ macro_rules! products {
                 $(, $require)*
             }
             grid($m.div_ceil($tile) * $n.div_ceil($tile), 1, batch)
-            block($threads) shared($shared)
+            block($threads) $(bounds($($bound),*))? shared($shared)
             cpu {
                 let z = $cx.block_idx().z as usize;
                 let out = Output::new(z, [$m, $n], $flags, (c, ldc, sc), (residual, ldr, sr), bias);
@@ -115,22 +115,22 @@ products! {
     (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
-    nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
-    { fma::product::<true, true>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<true, true, 16, 0>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
-    nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<true, false>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<true, false, 16, 4>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
-    tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED)
+    tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<false, false>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<false, false, 8, 2>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
     nt_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
