@@ -32,7 +32,7 @@ impl Tiles {
         const { assert!(size_of::<T>() == 2, "tiles have elements of 16 bits") };
         const LIMIT: u64 = 1 << 39; // elements between two rows or matrices, below 2^40 bytes
         // With one matrix or one row, the stride is never used, but the engine wants a valid one.
-        let row_stride = if rows > 1 { row_stride } else { columns.next_multiple_of(8) };
+        let row_stride = if rows > 1 { row_stride } else { columns.checked_next_multiple_of(8)? };
         let matrix_stride = if count > 1 { matrix_stride } else { row_stride.checked_mul(rows)? };
         let last = |n: u64, stride: u64| n.checked_sub(1)?.checked_mul(stride);
         let end = last(count, matrix_stride)?.checked_add(last(rows, row_stride)?)?.checked_add(columns)?;
@@ -90,6 +90,7 @@ mod tests {
         assert!(tiles(1000 + 24 * 9 + 20, [2, 10, 20], 1000, 24).is_some());
         assert!(tiles(1000 + 24 * 9 + 19, [2, 10, 20], 1000, 24).is_none());
         assert!(tiles(usize::MAX >> 2, [u64::MAX, 2, 8], u64::MAX, 8).is_none());
+        assert!(tiles(usize::MAX >> 2, [1, 1, u64::MAX], 0, 0).is_none());
         assert!(tiles(100, [0, 1, 8], 8, 8).is_none());
         assert!(tiles(100, [1, 0, 8], 8, 8).is_none());
         assert!(tiles(100, [1, 1, 0], 8, 8).is_none());
