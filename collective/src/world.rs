@@ -32,6 +32,8 @@ use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 #[must_use = "the other ranks fail if one leaves"]
 pub struct World {
     pub(crate) member: Member,
+    /// A device that two ranks of [`ranks`] have, and that cannot run the work of both at once.
+    shared: Option<Device>,
 }
 
 impl World {
@@ -55,7 +57,7 @@ impl World {
     }
 
     fn of(keep: Keep) -> Self {
-        Self { member: Member(Arc::new(keep)) }
+        Self { member: Member(Arc::new(keep)), shared: None }
     }
 
     /// The ranks of one process, for a thread each. [`ranks`] gives each of them to its thread.
@@ -191,12 +193,16 @@ impl World {
     /// The ranks have failed already, or cannot agree. Or the stream is a [foreign](thalweg::ForeignStream)
     /// one. Or two ranks of this process have the same
     /// device, and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for
-    /// one another on one thread.
+    /// one another on one thread. All ranks of [`ranks`] get this error then. Of those of [`World::local`], only
+    /// those that come later with the device get it.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
         if stream.is_foreign() {
             return Err(Error::ForeignStream);
         }
         let (fate, device) = (&self.member.0.fate, stream.device());
+        if let Some(device) = self.shared {
+            return Err(Error::SharedDevice { device: device.to_string() });
+        }
         let shared = fate.bind(device);
         if shared && !device.overlaps_host_functions() {
             return Err(Error::SharedDevice { device: device.to_string() });
@@ -235,8 +241,11 @@ impl World {
 /// If a call panics: see [`thalweg::ranks`]. The operations of the other ranks fail with
 /// [`Failure::Panicked`](crate::Failure::Panicked) first.
 pub fn ranks<T: Send>(devices: &[Device], options: Options, f: impl for<'r> Fn(Rank<'r>, World) -> T + Sync) -> Vec<T> {
-    let worlds: Mutex<Vec<Option<World>>> =
-        Mutex::new(World::local(devices.len(), options).into_iter().map(Some).collect());
+    // The first rank with the device would otherwise wait for the communicator that the second one cannot have.
+    let mut known = devices.iter().enumerate().filter(|(index, device)| devices[..*index].contains(device));
+    let shared = known.find(|(_, device)| !device.overlaps_host_functions()).map(|(_, &device)| device);
+    let worlds = World::local(devices.len(), options).into_iter().map(|world| Some(World { shared, ..world }));
+    let worlds: Mutex<Vec<Option<World>>> = Mutex::new(worlds.collect());
     thalweg::ranks(devices, |rank| {
         let world = lock(&worlds)[rank.index()].take();
         f(rank, world.expect("`thalweg::ranks` has each rank once"))
