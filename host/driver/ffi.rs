@@ -248,6 +248,7 @@ functions! {
         options: *mut CUjit_option,
         values: *mut *mut c_void,
     );
+    fn cuModuleUnload(module: CUmodule);
     fn cuModuleGetGlobal_v2(address: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);

@@ -38,7 +38,11 @@ impl Modules {
             None => {
                 let start = Instant::now();
                 let module = cuda.load(text)?;
-                reports = cuda.panic_record(module, text)?;
+                reports = cuda.panic_record(module, text).inspect_err(|_| {
+                    // Otherwise each further try would load one more.
+                    // SAFETY: Nobody has asked for a function of the module, and it is not kept.
+                    unsafe { cuda.unload(module) }
+                })?;
                 took = Some(start.elapsed());
                 loaded.push((text, module));
                 module

@@ -11,7 +11,7 @@ use super::{Cuda, Failure, Stream};
 use crate::driver::ffi;
 use crate::error::{Error, Result};
 
-/// A loaded module. It is never unloaded, because a pending launch may use it.
+/// A loaded module. It is never unloaded once a function of it is known, because a pending launch may use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(sys::CUmodule);
 // SAFETY: A module is a handle of the CUDA driver, which may be used from every thread.
@@ -80,8 +80,19 @@ impl Cuda {
         Ok(Module(module))
     }
 
+    /// Unloads a module that could not be used. If the call fails, the module leaks.
+    ///
+    /// # Safety
+    /// Nobody has a function of the module, and nobody uses it after this.
+    pub(crate) unsafe fn unload(&self, module: Module) {
+        if let Ok(_current) = self.enter() {
+            // SAFETY: `load` made the module, and the caller promises that nothing of it is in use.
+            _ = unsafe { ffi::cuModuleUnload(module.0) };
+        }
+    }
+
     /// Gives a module, loaded from `text`, a record of panics if its kernels report them, and `None`
-    /// otherwise. The record is never freed, as the module is never unloaded.
+    /// otherwise. The record is never freed, as the module is never unloaded then.
     pub(crate) fn panic_record(&self, module: Module, text: &str) -> Result<Option<PanicRecord>, Failure> {
         // The driver is asked only if the name is there: compute-sanitizer reports every call that fails.
         if !text.contains("thalweg_panic") {
@@ -95,14 +106,22 @@ impl Cuda {
             Err(e) if e.is_not_found() => return Ok(None), // the name stands elsewhere, such as in a comment
             found => found?,
         }
-        let record = self.host_alloc(PanicRecord::WORDS * size_of::<u32>(), false)?.cast::<u32>();
-        // SAFETY: `host_alloc` returned as many bytes, aligned to a page, and nobody else has them yet.
-        unsafe { record.as_ptr().write_bytes(0, PanicRecord::WORDS) };
-        let address = self.host_on_device(record.as_ptr().expose_provenance() as u64)?;
-        // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel of the
-        // module has been launched yet, so none reads it meanwhile. `address` is read during the call.
-        unsafe { ffi::cuMemcpyHtoD_v2(variable, (&raw const address).cast(), size_of::<u64>()) }?;
-        Ok(Some(PanicRecord(record)))
+        let record = self.host_alloc(PanicRecord::WORDS * size_of::<u32>(), false)?;
+        // SAFETY: `host_alloc` returned as many bytes, and nobody else has them yet.
+        unsafe { record.as_ptr().write_bytes(0, PanicRecord::WORDS * size_of::<u32>()) };
+        let address = self.host_on_device(record.as_ptr().expose_provenance() as u64);
+        let written = address.and_then(|address| {
+            // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel of the
+            // module has been launched yet, so none reads it meanwhile. `address` is read during the call.
+            unsafe { ffi::cuMemcpyHtoD_v2(variable, (&raw const address).cast(), size_of::<u64>()) }
+        });
+        if let Err(failure) = written {
+            // SAFETY: The memory is of `host_alloc`, and no kernel of the module has been launched. If this fails
+            // too, the memory leaks.
+            _ = unsafe { self.host_free(record) };
+            return Err(failure);
+        }
+        Ok(Some(PanicRecord(record.cast())))
     }
 
     /// The module's function of this name; `None` if the module has none.
