@@ -4,7 +4,8 @@
 //! cargo bench --bench products
 //! ```
 //!
-//! `cargo test --bench products` measures the same with what the tests have built.
+//! `cargo test --bench products` measures the same with what the tests have built. `-- f32` behind either command
+//! measures only the operands of that type.
 //!
 //! Runs on the first GPU, if there is one, and on the CPU device. Some elements of each product are
 //! compared with sums in f64 too. The table shows the median time of a product and its rate, where
@@ -149,6 +150,10 @@ fn table<S: LiveBrand, T: Number, C: Number + Product<T>>(
     forms: &[&'static str],
     extras: &[Extra],
 ) -> Result<(), Error> {
+    let mut only = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    if only.peek().is_some() && !only.any(|name| name == T::NAME) {
+        return Ok(());
+    }
     for &shape in shapes {
         for &form in forms {
             for &extra in extras {

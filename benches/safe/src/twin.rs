@@ -1,7 +1,7 @@
 //! The same kernels as `unsafe fn`, as one writes them by hand. The twins of `entropy` and
 //! `textures` are those of `thalweg_kernels::vision`, which has `features` and `compress` without `unsafe`.
 
-use thalweg_simt::kernel;
+use thalweg_simt::{Cooperative, In, Out, kernel};
 
 use crate::vision::patch::{Patch, Sum, Token};
 
@@ -245,6 +245,48 @@ kernel! {
     }
 }
 
+/// Computes the mean of each plane over the patch of this block.
+///
+/// # Safety
+/// The extents, the buffers, the block and its shared memory are as [`raw_features`] declares them.
+#[inline(always)]
+unsafe fn mean_planes(cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>) {
+    let n = cx.block_idx().x;
+    let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
+    let area = Patch::new(n, height, width, patch);
+    let size = (height * width) as usize;
+
+    let mut sums = [Sum::default(); 13];
+    area.every(rank, threads, |y, x| {
+        let mut p = planes.as_ptr().wrapping_add((y * width + x) as usize);
+        for sum in &mut sums {
+            // SAFETY: The pixel is in the image, and the launcher checked that there are 13 planes of its extents.
+            sum.add(unsafe { cx.load(p) });
+            p = p.wrapping_add(size);
+        }
+    });
+
+    // SAFETY: The declaration has shared memory for 13 rows of as many values as there are threads, and one more. Each
+    // thread stores values of its own, and others load them after the barrier. The launcher checked that there are
+    // 13 features for each patch.
+    unsafe {
+        let partial = cx.shared::<f32>(0);
+        let pitch = threads + 1;
+        for (plane, sum) in sums.into_iter().enumerate() {
+            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
+        }
+        cx.barrier();
+        if rank < 13 {
+            let mut sum = Sum::default();
+            for thread in 0..threads {
+                sum.add(cx.shared_get(partial, rank * pitch + thread));
+            }
+            let mean = sum.total() * cx.recip_approx(area.area() as f32);
+            features.set(cx, (n * 13 + rank) as usize, mean);
+        }
+    }
+}
+
 kernel! {
     /// The mean of each plane over each patch, as `thalweg_kernels::vision::features` computes it.
     pub unsafe fn raw_features(
@@ -261,34 +303,7 @@ kernel! {
     block((patch * patch).div_ceil(1024).min(8) * 32)
     shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
     {
-        let n = cx.block_idx().x;
-        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
-        let area = Patch::new(n, height, width, patch);
-        let size = (height * width) as usize;
-
-        let mut sums = [Sum::default(); 13];
-        area.every(rank, threads, |y, x| {
-            let mut p = planes.as_ptr().add((y * width + x) as usize);
-            for sum in &mut sums {
-                sum.add(cx.load(p));
-                p = p.wrapping_add(size);
-            }
-        });
-
-        let partial = cx.shared::<f32>(0);
-        let pitch = threads + 1;
-        for (plane, sum) in sums.into_iter().enumerate() {
-            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
-        }
-        cx.barrier();
-        if rank < 13 {
-            let mut sum = Sum::default();
-            for thread in 0..threads {
-                sum.add(cx.shared_get(partial, rank * pitch + thread));
-            }
-            let mean = sum.total() * cx.recip_approx(area.area() as f32);
-            features.set(cx, (n * 13 + rank) as usize, mean);
-        }
+        mean_planes(cx, height, width, patch, planes, features);
     }
 }
 
@@ -309,33 +324,6 @@ kernel! {
     bounds(256, 4)
     shared(((patch * patch).div_ceil(1024).min(8) * 32 + 1) * 13 * 4)
     {
-        let n = cx.block_idx().x;
-        let (rank, threads) = (cx.thread_idx().x, cx.block_dim().x);
-        let area = Patch::new(n, height, width, patch);
-        let size = (height * width) as usize;
-
-        let mut sums = [Sum::default(); 13];
-        area.every(rank, threads, |y, x| {
-            let mut p = planes.as_ptr().add((y * width + x) as usize);
-            for sum in &mut sums {
-                sum.add(cx.load(p));
-                p = p.wrapping_add(size);
-            }
-        });
-
-        let partial = cx.shared::<f32>(0);
-        let pitch = threads + 1;
-        for (plane, sum) in sums.into_iter().enumerate() {
-            cx.shared_set(partial, plane as u32 * pitch + rank, sum.total());
-        }
-        cx.barrier();
-        if rank < 13 {
-            let mut sum = Sum::default();
-            for thread in 0..threads {
-                sum.add(cx.shared_get(partial, rank * pitch + thread));
-            }
-            let mean = sum.total() * cx.recip_approx(area.area() as f32);
-            features.set(cx, (n * 13 + rank) as usize, mean);
-        }
+        mean_planes(cx, height, width, patch, planes, features);
     }
 }
