@@ -76,11 +76,14 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
 fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     let (rows, width) = (128usize, 768usize);
     let n = rows * width;
-    let (affine, shape) = ([of(width), of(width)], [rows as u32, width as u32]);
-    train::norm::<(), _, T>(on, shape, 1e-5, of(n), affine, out(2 * rows), out(n))?;
+    let shape = [rows as u32, width as u32];
+    for width in [768, 1024, 2048] {
+        let (n, shape) = (rows * width, [rows as u32, width as u32]);
+        train::norm::<(), _, T>(on, shape, 1e-5, of(n), [of(width), of(width)], out(2 * rows), out(n))?;
+        train::norm_backward(on, shape[0], shape[1], true, of(n), of(n), of(2 * rows), of(width), out(n))?;
+    }
     let parts = 2 * train::GROUPS * width;
     train::norm_columns(on, shape, false, of(n), of(n), of(2 * rows), out(parts), [out(width), out(width)])?;
-    train::norm_backward(on, shape[0], shape[1], true, of(n), of(n), of(2 * rows), of(width), out(n))?;
     // Also a number of elements that is no number of words.
     for n in [n, n - 1] {
         train::gelu::<(), _, T>(on, false, of(n), out(n))?;

@@ -244,7 +244,9 @@ fn main() -> Result<()> {
 fn training(b: &Bencher) -> Result<()> {
     let [weights, rows, classes] = if b.gpu { [1 << 27, 25216, 32000] } else { [1 << 20, 64, 1000] };
     optimiser(b, weights)?;
-    norms(b, rows, 768)?;
+    for columns in [768, 1024, 2048] {
+        norms(b, rows, columns)?;
+    }
     losses(b, if b.gpu { 8192 } else { 64 }, classes)?;
     let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };
     for &tokens in lengths {

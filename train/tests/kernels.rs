@@ -555,6 +555,17 @@ fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, 
     });
 }
 
+/// Each width has a kernel whose lanes keep as many elements in registers, and rows of more than 2048 read the rest again.
+#[test]
+fn norms_of_every_width_agree() {
+    for (rows, columns) in [(3, 768), (2, 769), (5, 1024), (2, 1025), (3, 2048), (2, 2049), (2, 2600)] {
+        for add in [false, true] {
+            norms::<f32>(rows, columns, add, 1);
+            norms::<bf16>(rows, columns, add, 2);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -144,6 +144,26 @@ fn aligned(addresses: &[u64]) -> bool {
     addresses.iter().all(|address| address.is_multiple_of(16))
 }
 
+/// Launches a kernel whose lanes keep `$slots` elements of a row in registers: enough for rows of so many columns.
+macro_rules! by_width {
+    ($columns:expr, $slots:ident => $launch:expr) => {
+        match $columns {
+            ..=768 => {
+                const $slots: usize = 24;
+                $launch
+            }
+            769..=1024 => {
+                const $slots: usize = 32;
+                $launch
+            }
+            _ => {
+                const $slots: usize = 64;
+                $launch
+            }
+        }
+    };
+}
+
 macro_rules! numbers {
     ($($t:ident as $e:ty:
        $($d:literal $size:pat, $forward:ident $backward:ident)*
@@ -154,7 +174,7 @@ macro_rules! numbers {
                 on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
                 stats: &mut DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                rows::norm(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>())
+                by_width!(c, SLOTS => rows::norm::<$e, SLOTS, _, _>(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>()))
             }
             fn gelu<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
@@ -275,6 +295,27 @@ pub fn norm<S, L: Launch<S> + ?Sized, E: Number>(
     y: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
     E::norm(on, shape, eps, x, affine, stats, y)
+}
+
+/// Computes the gradient `dx` of the rows `x`, [rows, columns], from that of their norms, `dy`. `stats` is what [`norm`]
+/// stored. With `add`, the gradient is added to `dx`.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[allow(clippy::too_many_arguments)]
+#[track_caller]
+pub fn norm_backward<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    rows: u32,
+    columns: u32,
+    add: bool,
+    dy: &DeviceSlice<S, f32>,
+    x: &DeviceSlice<S, f32>,
+    stats: &DeviceSlice<S, f32>,
+    weight: &DeviceSlice<S, f32>,
+    dx: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    by_width!(columns, SLOTS => rows::norm_backward::<SLOTS, _, _>(on, rows, columns, add, dy, x, stats, weight, dx))
 }
 
 /// Computes GELU of each element, by the error function (`erf`) or by the hyperbolic tangent.

@@ -36,10 +36,10 @@ pub use self::{
     embed::{positions, text},
     launch::{
         Attention, AttentionBackward, GROUPS, Number, adamw_bf16, attention, attention_backward, columns,
-        cross_entropy, gelu, gelu_backward, gradient_norm, norm, norm_columns, patches, products_with_two, round,
+        cross_entropy, gelu, gelu_backward, gradient_norm, norm, norm_backward, norm_columns, patches,
+        products_with_two, round,
     },
     loss::argmax,
-    norm::norm_backward,
     optimiser::{PARTS, SETTINGS, adamw, settings},
     pool::{pool, pool_backward},
 };

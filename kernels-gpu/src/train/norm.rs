@@ -7,10 +7,11 @@
 //!
 //! Launch: a block of one warp for each row; for the sums over rows a thread for each column and each
 //! group of rows.
-//! Memory: a row is read once. What is behind its first 768 elements is read again from the L1 cache.
+//! Memory: a row is read once. What is behind its first 2048 elements is read again from the L1 cache.
 //!
-//! - **A lane loads its first 24 elements of a row before it uses one**, and keeps them in registers, so the
-//!   loads wait together. The sums over rows load 8 rows at once for the same reason.
+//! - **A lane loads its elements of a row before it uses one**, and keeps them in registers, so the loads
+//!   wait together: 24 elements in rows of up to 768, 32 in rows of up to 1024, else 64. More would take
+//!   registers of other rows. The sums over rows load 8 rows at once for the same reason.
 //! - **A row has one warp**, so its sums are butterflies of the warp, and no barrier is needed.
 //! - **The variance is the mean of squares of differences from the mean**, so large means do not
 //!   cancel.
@@ -19,28 +20,28 @@ use thalweg_simt::kernel;
 
 use super::number::Stored;
 
-/// How many elements of a row a lane keeps in registers.
-const SLOTS: usize = 24;
-
 /// Calls `f` with the places of a lane's first elements of a row.
 #[inline(always)]
-fn slots(f: impl Fn(u32) -> f32, lane: u32) -> [f32; SLOTS] {
+fn slots<const SLOTS: usize>(f: impl Fn(u32) -> f32, lane: u32) -> [f32; SLOTS] {
     core::array::from_fn(|i| f(lane + 32 * i as u32))
 }
 
 kernel! {
     /// Normalises each row, and stores its mean and 1 / its standard deviation in `stats`.
-    pub(super) fn norm<E: Stored>(
+    pub(super) fn norm<E: Stored, const SLOTS: usize>(
         b: impl Cooperative, rows: u32, columns: u32, eps: f32, x: In<f32>[rows, columns],
         weight: In<f32>[columns], bias: In<f32>[columns], stats: Out<f32>[rows, 2] by [block, rank],
         y: Out<E>[rows, columns] by [block, rank],
     )
-    instances { norm_f32 = <f32>, norm_bf16 = <u16> }
+    instances {
+        norm_f32_768 = <f32, 24>, norm_f32_1024 = <f32, 32>, norm_f32_2048 = <f32, 64>,
+        norm_bf16_768 = <u16, 24>, norm_bf16_1024 = <u16, 32>, norm_bf16_2048 = <u16, 64>
+    }
     require { columns >= 1 }
     grid(rows) block(32)
     {
         let (row, per_column) = (b.idx().x, 1.0 / columns as f32);
-        let first = b.each((), move |t, ()| slots(|c| x.try_get(t, [row, c]).unwrap_or(0.0), t.rank()));
+        let first = b.each((), move |t, ()| slots::<SLOTS>(|c| x.try_get(t, [row, c]).unwrap_or(0.0), t.rank()));
         let sum = b.each(&first, move |t, first| {
             let (first, mut sum, mut i) = (first.get(t), 0.0, 0);
             while i < SLOTS {
@@ -98,12 +99,12 @@ kernel! {
 }
 
 kernel! {
-    /// Computes the gradient of the rows `x` from that of their norms, `dy`. With `add`, it is added
-    /// to `dx`.
-    pub fn norm_backward(
+    /// Computes the gradient of the rows `x` from that of their norms, `dy`.
+    pub(super) fn norm_backward<const SLOTS: usize>(
         b: impl Cooperative, rows: u32, columns: u32, add: bool, dy: In<f32>[rows, columns], x: In<f32>[rows, columns],
         stats: In<f32>[rows, 2], weight: In<f32>[columns], dx: InOut<f32>[rows, columns] by [block, rank],
     )
+    instances { norm_backward_768 = <24>, norm_backward_1024 = <32>, norm_backward_2048 = <64> }
     require { columns >= 1 }
     grid(rows) block(32)
     {
@@ -111,8 +112,8 @@ kernel! {
         let (mean, r) = (stats.get(&b, [row, 0]), stats.get(&b, [row, 1]));
         let gradient = move |t: &_, c| dy.get(t, [row, c]) * weight.get(t, [c]);
         let normed = move |t: &_, c| (x.get(t, [row, c]) - mean) * r;
-        let g = b.each((), move |t, ()| slots(|c| if c < columns { gradient(t, c) } else { 0.0 }, t.rank()));
-        let n = b.each((), move |t, ()| slots(|c| if c < columns { normed(t, c) } else { 0.0 }, t.rank()));
+        let g = b.each((), move |t, ()| slots::<SLOTS>(|c| if c < columns { gradient(t, c) } else { 0.0 }, t.rank()));
+        let n = b.each((), move |t, ()| slots::<SLOTS>(|c| if c < columns { normed(t, c) } else { 0.0 }, t.rank()));
         let sums = b.each((&g, &n), move |t, (g, n)| {
             let (g, n) = (g.get(t), n.get(t));
             let (mut sum, mut product, mut i) = (0.0, 0.0, 0);
