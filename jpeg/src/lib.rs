@@ -10,7 +10,9 @@
 //! A batch takes two copies, a fill and six or seven launches. With [`Decoder::with_graphs`], the fill and the five launches
 //! up to the inverse DCT are one replay of a graph for batches of the same images' sizes. Their coded data has another length each
 //! time, so its length is rounded up there, and the launches have room for the rounded one. The other launches write
-//! to pixels that may be others in each batch.
+//! to pixels that may be others in each batch. On an H200 the host then enqueues one 4K image in 18.5 us instead of 42.1, and 64 of
+//! them in 74.0 instead of 104.9. The images are not there sooner, because the host is ahead of the device
+//! either way (1.04 ms, and 6.7 ms for 64), so graphs are off unless they are asked for.
 //!
 //! # Trust
 //!
