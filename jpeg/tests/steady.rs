@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg::{AnyStream, Device, DeviceKind, Event, Stall, stream_tags};
-use thalweg_jpeg::{Batch, Decoder, JpegError, size};
+use thalweg_jpeg::{Batch, Decoder, Image, JpegError, size};
 
 mod encoder;
 mod reference;
@@ -233,9 +233,9 @@ fn graphs_decode_what_launches_decode() {
                 let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
                 let found: Vec<_> = (0..files.len()).map(|i| images.image(i)).collect();
                 let rgb = stream.bind(images.rgb).unwrap();
-                let bytes = stream.read_blocking(&rgb).unwrap();
+                let read = |image: Image| stream.read_blocking(rgb.slice(image.bytes).unwrap()).unwrap();
                 lengths.push(files.iter().map(Vec::len).sum::<usize>());
-                found.into_iter().map(|image| image.map(|image| bytes[image.bytes].to_vec())).collect::<Vec<_>>()
+                found.into_iter().map(|image| image.map(read)).collect::<Vec<_>>()
             };
             let (mut graphs, mut plain) = (Decoder::new(device).with_graphs(), Decoder::new(device));
             assert!(decode(&mut graphs, &large) == decode(&mut plain, &large));
