@@ -567,3 +567,80 @@ fn the_checked_device_knows_each_number_of_a_row_and_of_an_area() {
         assert!(error.contains("`x`") && error.contains("tests/safe_kernels.rs:"), "{error}");
     }
 }
+
+kernel! {
+    fn last_of_none(t: impl Simt, h: u32, x: In<u32>[h, h, 0], y: Out<u32>[1] by [x]) grid(1) block(1)
+    {
+        y.set(t, [0], x.try_get(t, [h - 1, h - 1, 0]).unwrap_or(7));
+    }
+}
+
+#[test]
+fn a_buffer_without_elements_has_none_however_large_its_other_extents_are() {
+    on_both(|on| {
+        let mut y = on.alloc(1)?;
+        last_of_none(on, u32::MAX, &on.alloc(0)?, &mut y)?;
+        assert_eq!(on.read_blocking(&y)?, [7]);
+        Ok(())
+    });
+}
+
+/// Methods that have the names of those that a launcher calls, which never calls these.
+#[expect(dead_code)]
+trait Alike: Sized {
+    fn put<T>(self, _: T) -> u128 {
+        1
+    }
+    fn launch<A, B, C>(self, _: A, _: B, _: C) -> thalweg::Result<()> {
+        Ok(())
+    }
+}
+impl<T> Alike for T {}
+
+/// A function with the name of a parameter.
+#[expect(dead_code)]
+fn n() -> u128 {
+    1
+}
+
+macro_rules! of_a_macro {
+    ($n:ident) => {
+        kernel! {
+            fn alike(t: impl Simt, $n: u32, x: In<u32>[n], y: Out<u32>[n] by [x]) require { $n > 1 } grid($n) block(1)
+            {
+                if let Some(y) = y.cell(t) {
+                    y.set(x.get(t, [$n - 1 - y.at()[0]]));
+                }
+            }
+        }
+    };
+}
+of_a_macro!(n);
+
+#[test]
+fn names_alike_do_not_replace_what_a_declaration_means() {
+    on_both(|on| {
+        let (x, mut y) = (on.upload_blocking(&[1, 2, 3])?, on.alloc(3)?);
+        alike(on, 3, &x, &mut y)?;
+        assert_eq!(on.read_blocking(&y)?, [3, 2, 1]);
+        let error = alike(on, 2, &x, &mut y).unwrap_err().to_string();
+        says(&error, "declares `x` with extents [2], but was given 3 elements");
+        says(&alike(on, 1, &x, &mut y).unwrap_err().to_string(), "requires");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_origin_has_the_text_of_a_declaration() {
+    use thalweg::simt::safe::__declared;
+    let text = |declaration, block| {
+        let (bytes, len) = __declared::<64>(("kernels 0.1.0 kernels::blas", declaration, block));
+        assert_eq!(__declared::<0>(("kernels 0.1.0 kernels::blas", declaration, block)).1, len);
+        assert!(bytes[len..].iter().all(|byte| *byte == 0));
+        String::from_utf8(bytes[..len].to_vec()).unwrap()
+    };
+    let all = "kernels 0.1.0 kernels::blas Simt(n:u32;x:In<f32>[n,];)gb,256";
+    assert_eq!(text("Simt(n:u32;x:In<f32>[n,];)gb", &[256]), all);
+    assert_eq!(text("Simt( n : u32 ; x:In< f32 >[ n,]; )gb", &[256]), all);
+    assert_eq!(text("", &[0, 10, 1 << 20, u32::MAX]), "kernels 0.1.0 kernels::blas ,0,10,1048576,4294967295");
+}

@@ -8,7 +8,6 @@ const N: u32 = 64;
 kernel! {
     fn k(t: impl Simt, x: In<f32>[N]) // bug
     //~ error `is not a parameter` `[n = N]`
-    //~ E0308 `u128`
     fn k(t: impl Simt, x: In<f32>[n = N]) // fix
     grid(1) block(32)
     {

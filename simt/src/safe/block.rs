@@ -148,6 +148,7 @@ impl<'k, M: Team> Block<'k, M> {
     #[inline(always)]
     #[track_caller]
     pub fn shared<T: Element>(&mut self, len: u32) -> Fresh<'k, T> {
+        const { assert!(size_of::<T>() <= u32::MAX as usize, "shared memory has no room for such an element") };
         let (size, all) = (size_of::<T>() as u32, self.team.shared_bytes());
         let start = self.used.next_multiple_of(size);
         let end = len.checked_mul(size).and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= all);
@@ -258,7 +259,8 @@ impl<'k, M: Team> Block<'k, M> {
         pitch: u32,
         v: &Local<'k, M, [T; N]>,
     ) -> Filled<'k, T> {
-        let all = (N as u32).checked_mul(pitch).filter(|all| *all <= to.0.len() && pitch >= self.threads());
+        let rows = u32::try_from(N).unwrap_or(u32::MAX);
+        let all = rows.checked_mul(pitch).filter(|all| *all <= to.0.len() && pitch >= self.threads());
         let Some(all) = all else { report::outside_shared(pitch, to.0.len()) };
         self.team.each(self.descending, |cx| {
             let (rank, threads) = (rank(cx), threads(cx));

@@ -4,40 +4,53 @@
 //! macro lends them none. What the device believes comes from the launcher: numbers, addresses, and
 //! extents that the declaration computes. The compiler for the GPU reads the declaration again,
 //! where a `cfg` could make it another one. So the origin of the entry, which a launch compares,
-//! contains a fingerprint of the parameters, and names of types and extents are not looked up in
+//! contains the parameters as they stand there, and names of types and extents are not looked up in
 //! the module of the declaration.
 
-/// Makes the bytes of the text that says where a kernel without `unsafe` is declared: its origin, a
-/// space, and 16 hexadecimal digits. These are the 64-bit FNV-1a of the extents of the block that are
-/// numbers, and of `declaration` without white space, because compilers write the same tokens with
-/// different spaces.
+/// What an entry of a kernel without `unsafe` must have in common with its launcher: the origin, the
+/// declaration, and the extents of the block that are numbers.
+#[doc(hidden)]
+pub type __Declared = (&'static str, &'static str, &'static [u32]);
+
+/// Makes the bytes of a text of these: the origin, a space, the declaration without white space, because
+/// compilers write the same tokens with different spaces, and the extents with a comma before each. It
+/// returns the length, too, which does not depend on `N`.
 #[doc(hidden)]
 #[must_use]
-pub const fn __declared<const N: usize>(origin: &str, declaration: &str, block: &[u32]) -> [u8; N] {
+pub const fn __declared<const N: usize>((origin, declaration, block): __Declared) -> ([u8; N], usize) {
+    const fn put<const N: usize>(text: &mut ([u8; N], usize), byte: u8) {
+        if text.1 < N {
+            text.0[text.1] = byte;
+        }
+        text.1 += 1;
+    }
     let (origin, declaration) = (origin.as_bytes(), declaration.as_bytes());
-    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
-    while i < block.len() {
-        hash = (hash ^ block[i] as u64).wrapping_mul(0x0100_0000_01b3);
+    let (mut text, mut i) = (([0; N], 0), 0);
+    while i < origin.len() {
+        put(&mut text, origin[i]);
         i += 1;
     }
+    put(&mut text, b' ');
     i = 0;
     while i < declaration.len() {
         if !declaration[i].is_ascii_whitespace() {
-            hash = (hash ^ declaration[i] as u64).wrapping_mul(0x0100_0000_01b3);
+            put(&mut text, declaration[i]);
         }
         i += 1;
     }
-    let (mut bytes, mut i) = ([b' '; N], 0);
-    while i < N {
-        if i < origin.len() {
-            bytes[i] = origin[i];
-        } else if i > origin.len() {
-            let digit = hash >> (60 - 4 * (i - origin.len() - 1)) & 15;
-            bytes[i] = b"0123456789abcdef"[digit as usize];
+    i = 0;
+    while i < block.len() {
+        put(&mut text, b',');
+        let (mut unit, number) = (1_000_000_000, block[i]);
+        while unit > 0 {
+            if number >= unit || unit == 1 {
+                put(&mut text, b'0' + (number / unit % 10) as u8);
+            }
+            unit /= 10;
         }
         i += 1;
     }
-    bytes
+    text
 }
 
 /// Returns the number that `text` is, or 0 if it is something else.
@@ -80,17 +93,27 @@ macro_rules! __safe_kernel {
             $($arg: $crate::__safe_parameter!(raw $kind $(<$element>)?),)*
             $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
         ) {
+            $crate::__safe_known! { [$($arg)*] [$($($($(($extent $value))?)+)?)*] ($) }
             $crate::__safe_body! {
                 $cx $context
                 [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
                 [$($grid),+] [$($block),+] $body
             }
+            #[allow(dead_code, non_snake_case)]
+            struct __ThalwegKnown {
+                $($arg: $crate::__safe_parameter!(known $kind $(<$element>)?),)*
+                $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
+            }
+            let known = __ThalwegKnown {
+                $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
+                $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+            };
             $($(
                 // SAFETY: The launcher checked that the buffer holds as many elements as the product of the
                 // extents says, and where it starts. It borrows each buffer, so no other parameter
                 // overlaps one that is not `In`.
                 let $arg = unsafe {
-                    $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                    $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent known) as $crate::__core::primitive::u32),+])
                 };
             )?)*
             // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers are
@@ -108,7 +131,9 @@ macro_rules! __safe_kernel {
             #[unsafe(export_name = $crate::__core::concat!(
                 $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*), "__thalweg_origin"
             ))]
-            static ORIGIN: [$crate::__core::primitive::u8; $crate::__origin!().len() + 17] = $crate::safe::__declared(
+            static ORIGIN: [$crate::__core::primitive::u8; $crate::safe::__declared::<0>(DECLARED).1] =
+                $crate::safe::__declared(DECLARED).0;
+            const DECLARED: $crate::safe::__Declared = (
                 $crate::__origin!(),
                 $crate::__safe_text!(
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
@@ -129,6 +154,7 @@ macro_rules! __safe_kernel {
             on: &__L,
             $($arg: $crate::__safe_parameter!(host __S $kind $(<$element>)?)),*
         ) -> $crate::__core::result::Result<(), __L::Error> {
+            $crate::__safe_known! { [$($arg)*] [$($($($(($extent $value))?)+)?)*] ($) }
             #[allow(unused_variables)]
             unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
                 $crate::__safe_body! {
@@ -145,25 +171,36 @@ macro_rules! __safe_kernel {
                     // SAFETY: After them, the launcher put each extent that it computes.
                     let $extent: $crate::__safe_hidden!($value) = unsafe { $crate::host::take(&mut slots) };
                 )?)+)?)*
+                #[allow(dead_code, non_snake_case)]
+                struct __ThalwegKnown {
+                    $($arg: $crate::__safe_parameter!(known $kind $(<$element>)?),)*
+                    $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
+                }
+                let known = __ThalwegKnown {
+                    $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
+                    $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+                };
                 $($(
                     // SAFETY: The launcher checked that the buffer holds as many elements as the product
                     // of the extents says, and where it starts. It borrows each buffer, so no other
                     // parameter overlaps one that is not `In`.
                     let $arg = unsafe {
-                        $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent $extent) as $crate::__core::primitive::u32),+])
+                        $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent known) as $crate::__core::primitive::u32),+])
                     };
                 )?)*
                 $crate::__safe_context!(cpu $context block, |cx| {
                     __thalweg_body(cx, $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*)
                 });
             }
-            const ORIGIN: [u8; $crate::__origin!().len() + 17] = $crate::safe::__declared(
+            const __DECLARED: $crate::safe::__Declared = (
                 $crate::__origin!(),
                 $crate::__safe_text!(
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
                 ),
                 &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
             );
+            const __ORIGIN: &[$crate::__core::primitive::u8] =
+                &$crate::safe::__declared::<{ $crate::safe::__declared::<0>(__DECLARED).1 }>(__DECLARED).0;
             const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
                 $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
                     $crate::__core::stringify!($arg),
@@ -177,7 +214,7 @@ macro_rules! __safe_kernel {
             static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
                 &crate::PTX,
                 $crate::host::Declaration {
-                    origin: $crate::host::utf8(&ORIGIN),
+                    origin: $crate::host::utf8(__ORIGIN),
                     name: $crate::__core::stringify!($name),
                     entry: $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
                     parameters: __PARAMETERS,
@@ -212,12 +249,21 @@ macro_rules! __safe_kernel {
             $($($($(
                 let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
             )?)+)?)*
+            #[allow(dead_code, non_snake_case)]
+            struct __ThalwegKnown {
+                $($arg: $crate::__safe_parameter!(wide $kind $(<$element>)?),)*
+                $($($($($extent: $crate::__safe_wide!($value),)?)+)?)*
+            }
+            let known = __ThalwegKnown {
+                $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
+                $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+            };
             $($(
                 $crate::host::extents::<$crate::__safe_item!($element)>(
                     &__KERNEL,
                     $crate::__core::stringify!($arg),
                     $arg,
-                    &[$($crate::host::extent($extent)),+],
+                    &[$($crate::host::extent(__thalweg_known!($extent known launcher))),+],
                 )?;
             )?)*
             let shape = $crate::host::countable(&__KERNEL, $crate::host::LaunchShape::new(
@@ -273,9 +319,7 @@ macro_rules! __safe_why {
     };
 }
 
-/// Makes the body as a function, with `__thalweg_known!`, which passes on numbers and the names of
-/// parameters and of extents with values, and nothing else: a constant could have another value on
-/// the GPU.
+/// Makes the body as a function.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_body {
@@ -290,7 +334,6 @@ macro_rules! __safe_body {
         const __THALWEG_GRID: $crate::__core::primitive::usize = [$($crate::__core::stringify!($grid)),+].len();
         #[allow(dead_code)]
         const __THALWEG_BLOCK: $crate::__core::primitive::usize = [$($crate::__core::stringify!($block)),+].len();
-        $crate::__safe_known! { [$($arg)*] [$($($($(($extent $value))?)+)?)*] ($) }
         #[inline(always)]
         #[allow(unused_variables, unused_mut, clippy::too_many_arguments)]
         fn __thalweg_body<'k>(
@@ -307,18 +350,22 @@ macro_rules! __safe_body {
     };
 }
 
-/// Makes `__thalweg_known!` (see `__safe_body!`).
+/// Makes `__thalweg_known!`, which takes an extent and gives its value: a number, or a field of `known`,
+/// and nothing else. A constant could have another value on the GPU. So could a variable: of two that a
+/// macro names alike, or of a variable and an item, the compiler may choose another one there. Fields go by
+/// their text, as what an entry must have in common with its launcher does, and a struct has no two that are named alike.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_known {
     ([$($arg:ident)*] [$(($named:tt $value:expr))*] ($d:tt)) => {
         #[allow(unused_macros)]
         macro_rules! __thalweg_known {
-            // The second token is from where the macro is used, so it names a variable there.
-            $(($arg $d pass:tt) => { $d pass };)*
-            $(($named $d pass:tt) => { $d pass };)*
-            ($d number:literal $d pass:tt) => { $d pass };
-            ($d other:tt $d pass:tt) => {
+            $(($arg $d known:ident $d($d launcher:ident)?) => { $d known.$arg };)*
+            $(($named $d known:ident $d($d launcher:ident)?) => { $d known.$named };)*
+            ($d number:literal $d known:ident $d($d launcher:ident)?) => { $d number };
+            // What makes the views reports it, once for both.
+            ($d other:tt $d known:ident launcher) => { 0 };
+            ($d other:tt $d known:ident) => {
                 $crate::__core::compile_error!($crate::__core::concat!(
                     "`", $crate::__core::stringify!($d other), "` is not a parameter, and a constant could have another \
                     value on the GPU. Give the extent a name: `[n = ", $crate::__core::stringify!($d other), "]`"
@@ -344,6 +391,12 @@ macro_rules! __safe_parameter {
         })
     };
     (buffer $t:ident) => { $crate::__core::option::Option::None };
+    (known $kind:ident<$t:tt>) => { () };
+    (known $t:ident) => { $crate::__safe_number!($t) };
+    (wide $kind:ident<$t:tt>) => { () };
+    (wide $t:ident) => { <$crate::__safe_number!($t) as $crate::ByValue>::Wide };
+    (field $arg:ident $kind:ident<$t:tt>) => { () };
+    (field $arg:ident $t:ident) => { $arg };
     (take ($($slots:tt)*) $kind:ident<$t:tt>) => {
         $crate::host::take_address::<$crate::__safe_base!($t)>($($slots)*)
     };
@@ -539,7 +592,7 @@ macro_rules! __safe_entry {
     (@ $($parameter:tt)*) => { $crate::__entry_name!(@ $($parameter)*) };
 }
 
-/// Makes the text of which an origin has a fingerprint: what the launcher checks for the device.
+/// Makes the text that an origin has of a declaration: what the launcher checks for the device.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_text {
@@ -585,5 +638,14 @@ macro_rules! __safe_mark {
 macro_rules! __safe_hidden {
     ($value:expr) => {
         $crate::__core::primitive::u32
+    };
+}
+
+/// Makes the type of such an extent in the launcher.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_wide {
+    ($value:expr) => {
+        $crate::__core::primitive::u128
     };
 }

@@ -12,15 +12,15 @@ use crate::{AtomicElement, Simt};
 
 /// Returns the offset of the element `at`, or nothing if a coordinate is not below its extent. The
 /// launcher checked that the product of the extents is the buffer's length and below 2^32, so the
-/// offset is inside the buffer and the computation does not wrap.
+/// offset is inside the buffer. It only wraps where a later extent is 0, and then there is no element.
 #[inline(always)]
 fn offset<const D: usize>(at: [u32; D], extents: [u32; D]) -> Option<usize> {
-    let mut i = 0;
+    let mut i = 0u32;
     for d in 0..D {
         if at[d] >= extents[d] {
             return None;
         }
-        i = i * extents[d] + at[d];
+        i = i.wrapping_mul(extents[d]).wrapping_add(at[d]);
     }
     Some(i as usize)
 }

@@ -41,7 +41,7 @@ mod thread;
 pub use area::{Area, Spot};
 pub use block::{Block, Handles, Local};
 #[doc(hidden)]
-pub use declare::{__decimal, __declared};
+pub use declare::{__Declared, __decimal, __declared};
 pub use global::{Atomic, Cell, Column, In, InOut, Out, Own};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
