@@ -153,7 +153,7 @@ impl PtxBuilder {
     /// is the default. Without a report a panic is a trap, and the host learns only that a launch
     /// failed. A report is about 30 instructions more at each place that panics, and none elsewhere. It
     /// knows neither the line nor the message, which the CPU device tells. `ptxas` accepts the reports
-    /// for every architecture, but no GPU has run them yet.
+    /// for every architecture, and an H200 has run them.
     pub fn report_panics(mut self, on: bool) -> Self {
         self.reports = on;
         self

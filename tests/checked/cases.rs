@@ -1,8 +1,9 @@
 //! The launches of the crate `tests/mutants`, and which mistake each number makes.
 
 use mutants::blocks::{BINS, BLOCK, histogram, pack, pass, scan, sum, transpose, windows};
+use mutants::safe::{apart, counts, doubled_f32_1, doubled_f32_4, many, patches, pick, spread, tiles, turn};
 use mutants::threads::{add, gather, prepare, quads, stencil, tally, total};
-use thalweg::{PerThread, Result, Stream};
+use thalweg::{DeviceSlice, PerThread, Result, Stream};
 
 /// What the checked device must report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,10 @@ pub(crate) enum Kind {
     Race,
     /// Threads that wait for others that do not come.
     Diverged,
+    /// A coordinate that a kernel without `unsafe` checks itself, on every device.
+    Reported,
+    /// A launch that the launcher refuses, on every device.
+    Refused,
 }
 use Kind::*;
 
@@ -153,7 +158,96 @@ fn run_windows(s: On<'_, '_>, m: u32) -> Result<()> {
     s.synchronize()
 }
 
-pub(crate) const FAMILIES: [Family; 13] = [
+/// Loads all elements in the next kernel, as one does that uses a result.
+fn use_all<'l>(s: On<'_, 'l>, y: &DeviceSlice<PerThread<'l>, f32>) -> Result<()> {
+    let mut sums = s.upload_blocking(&vec![0.0; y.len()])?;
+    add(s, 0, y.len() as u32, 1.0, y, &mut sums)?;
+    s.synchronize()
+}
+
+fn run_pick(s: On<'_, '_>, m: u32) -> Result<()> {
+    let offsets: Vec<u32> = (0..=100).map(|i| if i == 100 { 1004 } else { 10 * i }).collect();
+    let (offsets, x) = (s.upload_blocking(&offsets)?, s.upload_blocking(&floats(1000))?);
+    let mut y = s.alloc::<f32>(100)?;
+    pick(s, m, 100, 1000, &offsets, &x, &mut y)?;
+    use_all(s, &y)
+}
+
+/// Mistakes 6 and 7 have an image whose width is no multiple of the patch.
+fn run_patches(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (height, width) = (16, if m == 6 || m == 7 { 20 } else { 24 });
+    let planes = s.upload_blocking(&floats(3 * height * width))?;
+    let mut sums = s.alloc::<f32>(3 * 3 * 2)?;
+    patches(s, m, height, width, &planes, &mut sums)?;
+    use_all(s, &sums)
+}
+
+/// With mistake 6 nobody writes the counts of all rows before.
+fn run_counts(s: On<'_, '_>, m: u32) -> Result<()> {
+    let x: Vec<u32> = (0..3 * 200).map(|i| i * 13 % 70).collect();
+    let x = s.upload_blocking(&x)?;
+    let (mut part, mut total) = (s.alloc::<u32>(3 * 64)?, s.alloc::<u32>(64)?);
+    if m != 6 {
+        s.fill(&mut total, 0)?;
+    }
+    counts(s, m, 3, 200, &x, &mut part, &mut total)?;
+    s.synchronize()
+}
+
+/// With mistake 6 the output starts between two vectors, and with 7 the width is no multiple of four.
+fn run_apart(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (height, width) = (11, if m == 7 { 14 } else { 12 });
+    let all = (3 * height * width) as usize;
+    let bytes: Vec<u8> = (0..all).map(|i| i as u8).collect();
+    let (rgb, mut planes) = (s.upload_blocking(&bytes)?, s.alloc::<f32>(all + 4)?);
+    let start = if m == 6 { 1 } else { 4 };
+    apart(s, m, height, width, &rgb, planes.slice_mut(start..start + all)?)?;
+    use_all(s, planes.slice(start..start + all)?)
+}
+
+fn run_turn(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (h, w) = (40, 12);
+    let (x, mut y) = (s.upload_blocking(&floats(h * w))?, s.alloc::<f32>((h * w) as usize)?);
+    turn(s, m, h, w, &x, &mut y)?;
+    use_all(s, &y)
+}
+
+/// With mistake 6 the left matrix is a row short.
+fn run_tiles(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (rows, columns, k) = (21, 18, 20);
+    let given = if m == 6 { rows - 1 } else { rows };
+    let (x, y) = (s.upload_blocking(&floats(given * k))?, s.upload_blocking(&floats(k * columns))?);
+    let mut z = s.alloc::<f32>((rows * columns) as usize)?;
+    tiles(s, m, rows, columns, k, &x, &y, &mut z)?;
+    use_all(s, &z)
+}
+
+fn run_spread(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (x, mut y) = (s.upload_blocking(&numbers(BLOCK))?, s.alloc::<u32>(2 * BLOCK as usize)?);
+    spread(s, m, &x, &mut y)?;
+    s.synchronize()
+}
+
+/// Mistake 1 is one of the instance with four elements, and 2 one of the other. With 3 the output is
+/// shorter than the input.
+fn run_doubled(s: On<'_, '_>, m: u32) -> Result<()> {
+    let (x, mut y) = (s.upload_blocking(&floats(200))?, s.alloc::<f32>(200)?);
+    if m != 1 {
+        doubled_f32_4(s, if m == 2 { 0 } else { m }, 200, &x, y.slice_mut(..if m == 3 { 199 } else { 200 })?)?;
+    }
+    if m != 3 {
+        doubled_f32_1(s, m, 200, &x, &mut y)?;
+    }
+    use_all(s, &y)
+}
+
+fn run_many(s: On<'_, '_>, m: u32) -> Result<()> {
+    let mut y = s.alloc::<f32>(1)?;
+    many(s, if m == 1 { 1 << 22 } else { 2 }, &mut y)?;
+    use_all(s, &y)
+}
+
+pub(crate) const FAMILIES: [Family; 22] = [
     Family {
         kernel: "stencil",
         run: run_stencil,
@@ -337,4 +431,100 @@ pub(crate) const FAMILIES: [Family; 13] = [
             (Race, "a warp loads what another one stored before its own barrier"),
         ],
     },
+    Family {
+        kernel: "pick",
+        run: run_pick,
+        mistakes: &[
+            (Reported, "the start of a cell is that of the cell after the next"),
+            (Reported, "the end of a cell is that of the next cell"),
+            (Reported, "the clamp of the table's values is dropped"),
+            (Reported, "the index of the store is one too large"),
+            (Reported, "all threads store to one element"),
+            (Refused, "the extent of the table is one too large"),
+            (Unwritten, "the grid is a block too small"),
+        ],
+    },
+    Family {
+        kernel: "patches",
+        run: run_patches,
+        mistakes: &[
+            (Reported, "the area starts a row too low"),
+            (Reported, "the plane of the area is one too far"),
+            (Reported, "the index of the warp's sum is one too large"),
+            (Reported, "the shared memory is a word too small"),
+            (Reported, "the plane of the result is one too far"),
+            (Reported, "the requirement is dropped"),
+            (Refused, "the image is none that the requirement allows"),
+            (Refused, "the block is half a warp too small"),
+            (Refused, "the block has more threads than its bounds"),
+        ],
+    },
+    Family {
+        kernel: "counts",
+        run: run_counts,
+        mistakes: &[
+            (Reported, "the loop goes one element too far"),
+            (Reported, "the bin is not limited"),
+            (Reported, "the index of the bin is counted from the wrong end"),
+            (Reported, "the index of the atomic addition is one too large"),
+            (Reported, "the offset of the row is dropped"),
+            (Unwritten, "the fill of the counts is dropped"),
+            (Reported, "the window is a bin too large"),
+        ],
+    },
+    Family {
+        kernel: "apart",
+        run: run_apart,
+        mistakes: &[
+            (Reported, "the clamp at the lower border is dropped"),
+            (Reported, "the clamp at the right border is dropped"),
+            (Reported, "the plane is one too far"),
+            (Reported, "a thread stores to its neighbour's row"),
+            (Reported, "a thread stores to the row of the next block"),
+            (Refused, "the output starts between two vectors"),
+            (Refused, "the width is no multiple of the vector"),
+        ],
+    },
+    Family {
+        kernel: "turn",
+        run: run_turn,
+        mistakes: &[
+            (Reported, "the check of the border is dropped"),
+            (Reported, "the pitch of the tile is one too large"),
+            (Reported, "rows and columns are swapped"),
+            (Reported, "the shared memory is a row too small"),
+            (Unwritten, "the grid is that of the matrix and not of its transpose"),
+        ],
+    },
+    Family {
+        kernel: "tiles",
+        run: run_tiles,
+        mistakes: &[
+            (Reported, "the check of the last tile is dropped"),
+            (Reported, "the loop over a tile goes one turn too far"),
+            (Reported, "a thread stores to the element below"),
+            (Unwritten, "the sum is added to an output that nobody wrote"),
+            (Refused, "the extent of the right matrix is that of the left one"),
+            (Refused, "the left matrix is a row short"),
+        ],
+    },
+    Family {
+        kernel: "spread",
+        run: run_spread,
+        mistakes: &[
+            (Reported, "the pitch is smaller than the block"),
+            (Reported, "the rows do not fit into the window"),
+            (Reported, "the neighbour of the last thread is behind the window"),
+        ],
+    },
+    Family {
+        kernel: "doubled",
+        run: run_doubled,
+        mistakes: &[
+            (Unwritten, "the grid is that of the other instance"),
+            (Reported, "the element is that of the other instance"),
+            (Refused, "the output is shorter than the input"),
+        ],
+    },
+    Family { kernel: "many", run: run_many, mistakes: &[(Refused, "the threads of the grid do not fit into 32 bits")] },
 ];

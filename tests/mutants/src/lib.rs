@@ -7,6 +7,8 @@ thalweg_simt::ptx! { unsafe "sm_75" }
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod blocks;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod safe;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod threads;
 
 /// Returns whether the kernels were built to PTX. They are not on a machine without a compiler for
