@@ -10,6 +10,7 @@ kernel! {
     //~ error `cannot have a parameter of type `
     //~ E0080 `at least one byte`
     //~ E0599 `put`
+    //~ E0277 `a kernel cannot have a parameter of type`
     fn k(t: impl Simt, a: f32) // fix
     grid(1) block(32)
     {
