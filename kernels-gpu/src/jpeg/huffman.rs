@@ -332,9 +332,10 @@ pub const ZIGZAG: [u8; 64] = [
 
 kernel! {
     /// Decodes every piece and writes its coefficients, column by column in each block, and DC coefficients
-    /// as their values. `coefficients` [B, 64] is 0 before. `status` [I] gets bit 0 for an image with
-    /// data that does not fit its tables, bit 1 for one whose data ends too early, and bit 2 for one
-    /// whose pieces did not fall into step.
+    /// as their values. Each block of `coefficients` [B, 64] that is complete is written whole, so nothing has to be
+    /// there before. `status` [I], which is 0 before, gets bit 0 for an image with data that does not fit its tables,
+    /// bit 1 for one whose data ends too early, and bit 2 for one whose pieces did not fall into step. Only an image
+    /// that gets no bit has all of its blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn coefficients(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,

@@ -106,10 +106,10 @@ pub struct Pieces<'a, S> {
     pub places: &'a DeviceSlice<S, u32>,
 }
 
-/// Decodes every piece and writes `coefficients` [B, 64], column by column in each block, which are 0
-/// before. `status` \[I\] gets bit 0 for an image with data that does not fit its tables, bit 1 for
-/// one whose data ends too early, and bit 2 for one whose pieces did not fall into step: its data is
-/// made so that [`settle`] does not end within 16 rounds.
+/// Decodes every piece and writes `coefficients` [B, 64], column by column in each block. Nothing has to be there
+/// before: an image that is decoded gets all of its blocks whole. `status` \[I\], which is 0 before, gets bit 0 for an
+/// image with data that does not fit its tables, bit 1 for one whose data ends too early, and bit 2 for one whose
+/// pieces did not fall into step: its data is made so that [`settle`] does not end within 16 rounds.
 ///
 /// # Errors
 /// See the launchers of this module.
