@@ -99,14 +99,8 @@ macro_rules! __safe_kernel {
                 [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
                 [$($grid),+] [$($block),+] $body
             }
-            #[allow(dead_code, non_snake_case)]
-            struct __ThalwegKnown {
-                $($arg: $crate::__safe_parameter!(known $kind $(<$element>)?),)*
-                $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
-            }
-            let known = __ThalwegKnown {
-                $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
-                $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+            let known = $crate::__safe_values! {
+                known [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
             };
             $($(
                 // SAFETY: The launcher checked that the buffer holds as many elements as the product of the
@@ -171,14 +165,8 @@ macro_rules! __safe_kernel {
                     // SAFETY: After them, the launcher put each extent that it computes.
                     let $extent: $crate::__safe_hidden!($value) = unsafe { $crate::host::take(&mut slots) };
                 )?)+)?)*
-                #[allow(dead_code, non_snake_case)]
-                struct __ThalwegKnown {
-                    $($arg: $crate::__safe_parameter!(known $kind $(<$element>)?),)*
-                    $($($($($extent: $crate::__safe_hidden!($value),)?)+)?)*
-                }
-                let known = __ThalwegKnown {
-                    $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
-                    $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+                let known = $crate::__safe_values! {
+                    known [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
                 };
                 $($(
                     // SAFETY: The launcher checked that the buffer holds as many elements as the product
@@ -249,14 +237,8 @@ macro_rules! __safe_kernel {
             $($($($(
                 let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
             )?)+)?)*
-            #[allow(dead_code, non_snake_case)]
-            struct __ThalwegKnown {
-                $($arg: $crate::__safe_parameter!(wide $kind $(<$element>)?),)*
-                $($($($($extent: $crate::__safe_wide!($value),)?)+)?)*
-            }
-            let known = __ThalwegKnown {
-                $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
-                $($($($($extent: $crate::__safe_first!($extent $value),)?)+)?)*
+            let known = $crate::__safe_values! {
+                wide [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
             };
             $($(
                 $crate::host::extents::<$crate::__safe_item!($element)>(
@@ -373,6 +355,24 @@ macro_rules! __safe_known {
             };
         }
     };
+}
+
+/// Makes the value whose fields `__thalweg_known!` takes: the numbers among the parameters, and the extents that the
+/// launcher computes. In the launcher they are `wide`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __safe_values {
+    ($width:ident [$($arg:ident $kind:ident $(<$element:tt>)?,)*] [$(($extent:tt $value:expr))*]) => {{
+        #[allow(dead_code, non_snake_case)]
+        struct __ThalwegKnown {
+            $($arg: $crate::__safe_parameter!($width $kind $(<$element>)?),)*
+            $($extent: $crate::__safe_extent!($width $value),)*
+        }
+        __ThalwegKnown {
+            $($arg: $crate::__safe_parameter!(field $arg $kind $(<$element>)?),)*
+            $($extent: $crate::__safe_first!($extent $value),)*
+        }
+    }};
 }
 
 /// Makes the type of a parameter as the host, the entry or the body sees it, or reads it from a slot.
@@ -641,11 +641,14 @@ macro_rules! __safe_hidden {
     };
 }
 
-/// Makes the type of such an extent in the launcher.
+/// Makes the type of such an extent as a field of the values that are known.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __safe_wide {
-    ($value:expr) => {
+macro_rules! __safe_extent {
+    (known $value:expr) => {
+        $crate::__safe_hidden!($value)
+    };
+    (wide $value:expr) => {
         $crate::__core::primitive::u128
     };
 }
