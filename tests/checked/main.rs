@@ -122,28 +122,34 @@ fn an_ordinary_device_finds_what_kernels_without_unsafe_check() {
     }
 }
 
-/// Runs one mutant on a GPU, for compute-sanitizer: `MUTANT=3 checked --ignored --exact
-/// one_mutant_on_a_gpu`. `MUTANT=list` prints the numbers of all.
+/// Runs mutants on a GPU, for compute-sanitizer: `MUTANT=3 checked --ignored --exact mutants_on_a_gpu`. `MUTANT=3,8`
+/// runs two in one process, for those after which the GPU can still be used, and `MUTANT=list` prints the numbers of
+/// all.
 #[test]
-#[ignore = "it runs a kernel with a mistake on a GPU"]
-fn one_mutant_on_a_gpu() {
-    let all = FAMILIES.iter().flat_map(|family| {
-        let twin = (family, 0, "none".to_owned(), "no mistake");
-        let mistakes = family.mistakes.iter().zip(1..);
-        std::iter::once(twin).chain(mistakes.map(move |((kind, what), m)| (family, m, format!("{kind:?}"), *what)))
-    });
-    let wanted = std::env::var("MUTANT").expect("MUTANT is a number or `list`");
+#[ignore = "it runs kernels with mistakes on a GPU"]
+fn mutants_on_a_gpu() {
+    let all: Vec<_> = FAMILIES
+        .iter()
+        .flat_map(|family| {
+            let twin = (family, 0, "none".to_owned(), "no mistake");
+            let mistakes = family.mistakes.iter().zip(1..);
+            std::iter::once(twin).chain(mistakes.map(move |((kind, what), m)| (family, m, format!("{kind:?}"), *what)))
+        })
+        .collect();
+    let wanted = std::env::var("MUTANT").expect("MUTANT is numbers with commas between them, or `list`");
     if wanted == "list" {
-        for (i, (family, m, kind, what)) in all.enumerate() {
+        for (i, (family, m, kind, what)) in all.iter().enumerate() {
             println!("mutant {i}\t{} {m}\t{kind}\t{what}", family.kernel);
         }
         return;
     }
-    let (family, m, ..) = all.into_iter().nth(wanted.parse().unwrap()).expect("a number of the list");
     let gpus = devices().iter().filter(|device| device.kind() == DeviceKind::Cuda);
     for &gpu in gpus.take(1) {
         assert!(mutants::has_ptx());
         let _alone = alone_on(gpu);
-        println!("{} {m}: {:?}", family.kernel, gpu.per_thread(|s| (family.run)(s, m)).unwrap());
+        for number in wanted.split(',') {
+            let (family, m, ..) = all.get(number.parse::<usize>().unwrap()).expect("a number of the list");
+            println!("{} {m}: {:?}", family.kernel, gpu.per_thread(|s| (family.run)(s, *m)).unwrap());
+        }
     }
 }
