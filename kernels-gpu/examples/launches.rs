@@ -84,14 +84,20 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     }
     let parts = 2 * train::GROUPS * width;
     train::norm_columns(on, shape, false, of(n), of(n), of(2 * rows), out(parts), [out(width), out(width)])?;
+    let odd = [rows as u32, width as u32 - 1];
+    let (n_odd, odd_sums) = (rows * (width - 1), [out(width - 1), out(width - 1)]);
+    train::norm_columns(on, odd, false, of(n_odd), of(n_odd), of(2 * rows), out(parts), odd_sums)?;
     // Also a number of elements that is no number of words.
     for n in [n, n - 1] {
+        train::adamw_bf16(on, of(train::SETTINGS), of(n), out(n), [out(n), out(n)], out(n))?;
         train::gelu::<(), _, T>(on, false, of(n), out(n))?;
         train::gelu_backward::<(), _, T>(on, false, of(n), out(n))?;
         train::round(on, of(n), out(n))?;
     }
     train::products_with_two(on, shape, false, of(n), of(2 * rows), out(parts), out(2 * width))?;
     train::columns::<(), _, T>(on, shape, false, of(n), out(parts), out(width))?;
+    train::gelu_backward_columns::<(), _, T>(on, shape, false, false, of(n), out(n), out(parts), out(width))?;
+    train::round_columns(on, shape, false, of(n), out(n), out(parts), out(width))?;
     for size in [16usize, 32, 64] {
         let (heads, shape) = (width / size, [(width / size) as u32, size as u32]);
         let attention = train::Attention::<(), T> {
@@ -132,7 +138,6 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     train::settings(on, 1.0, 1.0, 1.0, 0.9, 0.999, 1e-8, out(train::SETTINGS))?;
     train::gradient_norm(on, of(n), 1.0, out(n), out(1), out(train::SETTINGS))?;
     train::adamw(on, n as u32, of(train::SETTINGS), of(n), out(n), out(n), out(n))?;
-    train::adamw_bf16(on, of(train::SETTINGS), of(n), out(n), [out(n), out(n)], out(n))?;
     train::patches::<(), _, T>(on, [1, 3, 224, 16], of(3 * 224 * 224), out(3 * 224 * 224))?;
     train::positions(on, 1, 127, 1, c, of(127 * width), of(width), of(n), out(n))?;
     train::text(on, r, 2, r, c, 0, of(rows), of(2 * width), of(n), out(n))

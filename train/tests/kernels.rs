@@ -447,6 +447,39 @@ fn sums<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
     });
 }
 
+/// Sums on the way are those of what is stored, and that has the bits of the kernel without sums. With `from`, no access of
+/// four numbers is aligned.
+fn sums_on_the_way(rows: usize, columns: usize, from: usize, add: bool, seed: u64) {
+    let (n, mut random) = (rows * columns, Random(seed));
+    let (numbers, old) = (random.numbers(n + from), random.numbers(columns));
+    let (x, _) = activations::<bf16>(&mut random, n + from);
+    let (d, _) = activations::<bf16>(&mut random, n + from);
+    let shape = [rows as u32, columns as u32];
+    on_each_device(|s| {
+        let (x, numbers) = (up(s, &x), up(s, &numbers));
+        let (x, numbers) = (x.slice(from..).unwrap(), numbers.slice(from..).unwrap());
+        let check =
+            |what: &str, sums: &DeviceSlice<_, f32>, got: &DeviceSlice<_, bf16>, alone: &DeviceSlice<_, bf16>| {
+                let (got, alone) = (read(s, got), read(s, alone));
+                assert_eq!(got, alone, "{what}");
+                let column = |c: usize| (0..rows).map(|r| f64::from(got[r * columns + c])).sum::<f64>();
+                let wanted: Vec<f64> =
+                    (0..columns).map(|c| column(c) + if add { f64::from(old[c]) } else { 0.0 }).collect();
+                close_of(what, &read(s, sums), &wanted, &vec![(rows as f64 + 1.0).sqrt(); columns], 2e-6);
+            };
+        let (mut parts, mut sums) = (room::<_, f32>(s, GROUPS * columns), up(s, &old));
+        let (mut got, mut alone) = (up(s, &d), up(s, &d));
+        let (got, alone) = (got.slice_mut(from..).unwrap(), alone.slice_mut(from..).unwrap());
+        kernels::gelu_backward(s, false, x, alone).unwrap();
+        kernels::gelu_backward_columns(s, shape, false, add, x, got, &mut parts, &mut sums).unwrap();
+        check("the gradient of GELU", &sums, got, alone);
+        let mut sums = up(s, &old);
+        kernels::round(s, numbers, alone).unwrap();
+        kernels::round_columns(s, shape, add, numbers, got, &mut parts, &mut sums).unwrap();
+        check("rounding", &sums, got, alone);
+    });
+}
+
 fn updates(n: usize, steps: u32, most: f32, seed: u64) {
     let mut random = Random(seed);
     let (rate, wd, b1, b2, eps) = (0.01f64, 0.05, 0.9f32, 0.999f32, 1e-8);
@@ -492,7 +525,8 @@ fn updates(n: usize, steps: u32, most: f32, seed: u64) {
 #[test]
 fn adamw_by_a_gradient_of_bf16() {
     let mut random = Random(5);
-    for n in [1usize, 31, 1000, 4096] {
+    // Four weights are one access if they are aligned. Behind the first weight they are not.
+    for (n, from) in [(1usize, 0), (31, 0), (1000, 0), (4096, 0), (4097, 1)] {
         let (start, g) = (random.numbers(n), random.numbers(n));
         let narrow: Vec<bf16> = g.iter().map(|&g| bf16::from_f32(g)).collect();
         let g: Vec<f32> = narrow.iter().map(|g| g.to_f32()).collect();
@@ -505,13 +539,20 @@ fn adamw_by_a_gradient_of_bf16() {
             let (wide, narrow, mut rounded) = (up(s, &g), up(s, &narrow), room::<_, bf16>(s, n));
             for _ in 0..3 {
                 kernels::adamw(s, n as u32, &settings, &wide, &mut w, &mut m, &mut v).unwrap();
-                kernels::adamw_bf16(s, &settings, &narrow, &mut w16, [&mut m16, &mut v16], &mut rounded).unwrap();
+                let [w16, m16, v16] = [&mut w16, &mut m16, &mut v16].map(|all| all.slice_mut(from..).unwrap());
+                let (g, rounded) = (narrow.slice(from..).unwrap(), rounded.slice_mut(from..).unwrap());
+                kernels::adamw_bf16(s, &settings, g, w16, [m16, v16], rounded).unwrap();
             }
-            let weights = read(s, &w);
-            assert_ne!(weights, start, "{n}");
-            assert_eq!((&weights, read(s, &m), read(s, &v)), (&read(s, &w16), read(s, &m16), read(s, &v16)), "{n}");
+            let behind = |x: &DeviceSlice<_, f32>| read(s, x)[from..].to_vec();
+            let weights = behind(&w);
+            assert_ne!(weights, start[from..], "{n}");
+            assert_eq!([&weights, &behind(&m), &behind(&v)], [&behind(&w16), &behind(&m16), &behind(&v16)], "{n}");
             let operands = read(s, &rounded);
-            assert_eq!(operands, weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect::<Vec<_>>(), "{n}");
+            assert_eq!(
+                operands[from..],
+                weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect::<Vec<_>>(),
+                "{n}"
+            );
         });
     }
 }
@@ -566,6 +607,20 @@ fn norms_of_every_width_agree() {
     }
 }
 
+/// More numbers than all blocks of the sum load in one turn.
+#[test]
+fn the_norm_of_many_numbers() {
+    let numbers = Random(3).numbers(1024 * 2048 + 3000);
+    let wanted = wide(&numbers).iter().map(|g| g * g).sum::<f64>().sqrt();
+    on_each_device(|s| {
+        let (mut settings, mut parts) = (room::<_, f32>(s, kernels::SETTINGS), room::<_, f32>(s, kernels::PARTS));
+        let mut norm = room::<_, f32>(s, 1);
+        kernels::gradient_norm(s, &up(s, &numbers), 1.0, &mut parts, &mut norm, &mut settings).unwrap();
+        close("norm", &read(s, &norm), &[wanted], 1e-6);
+        close("factor", &read(s, settings.slice(6..7).unwrap()), &[1.0 / (wanted + 1e-6)], 1e-6);
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -607,6 +662,11 @@ proptest! {
     fn sums_of_columns_agree(rows in prop_oneof![1usize..5, 30usize..300], columns in 1usize..70, add: bool, seed: u64) {
         sums::<f32>(rows, columns, add, seed);
         sums::<bf16>(rows, columns, add, seed);
+    }
+
+    #[test]
+    fn sums_on_the_way_agree(rows in prop_oneof![1usize..5, 30usize..300, Just(4100)], fours in 1usize..20, more in select(vec![0usize, 0, 1]), from in select(vec![0usize, 0, 1]), add: bool, seed: u64) {
+        sums_on_the_way(rows, 4 * fours + more, from, add, seed);
     }
 
     #[test]

@@ -27,7 +27,11 @@ pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -
     let (n, c) = (ROWS * width, width as u32);
     let (shape, x, stats) = ([r, c], numbers(n), numbers(2 * ROWS));
     let parts = zeros(2 * train::GROUPS * width);
-    train::norm_columns(on, shape, false, numbers(n), x, stats, parts, [zeros(width), zeros(width)])?;
+    // Also a number of columns that is no multiple of four.
+    for c in [c, c - 1] {
+        let (n, width) = (ROWS * c as usize, c as usize);
+        train::norm_columns(on, [r, c], false, numbers(n), numbers(n), stats, parts, [zeros(width), zeros(width)])?;
+    }
     // Also a number of elements that is no number of words.
     for n in [n, n - 1] {
         train::gelu::<(), _, T>(on, false, activations(n), activations(n))?;
@@ -36,6 +40,17 @@ pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -
     }
     train::products_with_two(on, shape, false, x, numbers(2 * ROWS), parts, zeros(2 * width))?;
     train::columns::<(), _, T>(on, shape, false, activations(n), parts, zeros(width))?;
+    train::gelu_backward_columns::<(), _, T>(
+        on,
+        shape,
+        false,
+        false,
+        activations(n),
+        activations(n),
+        parts,
+        zeros(width),
+    )?;
+    train::round_columns(on, shape, false, x, buffer(n, |_| bf16::from_f32(0.0)), parts, zeros(width))?;
     for size in [16, 32, 64] {
         attention::<T>(on, size, &value)?;
     }
@@ -51,8 +66,11 @@ pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -
     train::settings(on, 0.99, 1e-3, 1.0, 0.9, 0.999, 1e-8, settings)?;
     train::gradient_norm(on, x, 1.0, zeros(train::PARTS), zeros(1), settings)?;
     train::adamw(on, n as u32, settings, x, numbers(n), zeros(n), zeros(n))?;
-    let (gradient, rounded) = (buffer(n, |i| bf16::from_f32(number(i))), buffer(n, |_| bf16::from_f32(0.0)));
-    train::adamw_bf16(on, settings, gradient, numbers(n), [zeros(n), zeros(n)], rounded)?;
+    // Also a number of weights that is no multiple of four.
+    for n in [n, n - 1] {
+        let (gradient, rounded) = (buffer(n, |i| bf16::from_f32(number(i))), buffer(n, |_| bf16::from_f32(0.0)));
+        train::adamw_bf16(on, settings, gradient, numbers(n), [zeros(n), zeros(n)], rounded)?;
+    }
     let pixels = 3 * 64 * 64;
     train::patches::<(), _, T>(on, [1, 3, 64, 16], numbers(pixels), activations(pixels))?;
     train::positions(on, 1, r - 1, 1, c, numbers(n - width), numbers(width), numbers(n), zeros(n))?;

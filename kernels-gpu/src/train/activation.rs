@@ -120,3 +120,65 @@ kernel! {
         }
     }
 }
+
+/// Replaces each element of the thread's columns by what `f` computes from it and its number, and returns the sums of the
+/// results as they are stored. The loads of four rows wait together.
+macro_rules! with_sums {
+    ($cells:expr, |$cell:ident| $load:expr, $none:expr, |$v:ident| $f:expr) => {{
+        let (mut cells, mut sums) = ($cells, [0.0; 4]);
+        loop {
+            let four = [cells.next(), cells.next(), cells.next(), cells.next()];
+            let loaded = four.each_ref().map(|cell| cell.as_ref().map_or($none, |$cell| $load));
+            let mut i = 0;
+            while i < 4 {
+                let $v = loaded[i];
+                let result: [u16; 4] = $f;
+                let Some(cell) = &four[i] else { break };
+                cell.set(result);
+                let mut k = 0;
+                while k < 4 {
+                    sums[k] += result[k].wide();
+                    k += 1;
+                }
+                i += 1;
+            }
+            if i < 4 {
+                break;
+            }
+        }
+        sums
+    }};
+}
+
+kernel! {
+    /// Does the same as [`gelu_backward`], and sums the rows of the results by columns: every row whose number is `k`
+    /// modulo `groups` belongs to sum `k`.
+    pub(super) fn gelu_backward_columns(
+        t: impl Simt, rows: u32, columns: u32, groups: u32, erf: bool, x: In<[u16; 4]>[rows, fours = columns / 4],
+        d: InOut<[u16; 4]>[rows, fours] by [stride(y), x], sums: Out<[f32; 4]>[groups, fours] by [y, x],
+    )
+    require { columns.is_multiple_of(4) }
+    grid(fours.div_ceil(64), groups) block(64)
+    {
+        if let Some(cell) = sums.cell(t) {
+            cell.set(with_sums!(d.mine(t), |cell| [cell.get(), x.get(t, cell.at())], [[0; 4]; 2], |v| {
+                core::array::from_fn(|k| u16::narrow(v[0][k].wide() * derivative(**t, erf, v[1][k].wide())))
+            }));
+        }
+    }
+}
+
+kernel! {
+    /// Does the same as [`round`], and sums the rows of the results by columns, as [`gelu_backward_columns`] does.
+    pub(super) fn round_columns(
+        t: impl Simt, rows: u32, columns: u32, groups: u32, x: In<[f32; 4]>[rows, fours = columns / 4],
+        y: Out<[u16; 4]>[rows, fours] by [stride(y), x], sums: Out<[f32; 4]>[groups, fours] by [y, x],
+    )
+    require { columns.is_multiple_of(4) }
+    grid(fours.div_ceil(64), groups) block(64)
+    {
+        if let Some(cell) = sums.cell(t) {
+            cell.set(with_sums!(y.mine(t), |cell| x.get(t, cell.at()), [0.0; 4], |v| v.map(u16::narrow)));
+        }
+    }
+}

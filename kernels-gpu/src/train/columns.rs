@@ -1,7 +1,8 @@
 //! Sums over the rows of a matrix: gradients of biases.
 //!
 //! Launch: a thread for each column and each group of rows. A first launch sums the rows of each
-//! group, and a second one the groups, so the order of the additions depends on the shape alone.
+//! group, and a second one the groups, so the order of the additions depends on the shape alone. In the second one
+//! 16 threads share a column: with one for each, a few blocks wait for a hundred loads after another.
 
 use thalweg_simt::kernel;
 
@@ -37,6 +38,49 @@ kernel! {
             }
             cell.set(if add { cell.get() + sum } else { sum });
         }
+    }
+}
+
+kernel! {
+    /// Adds the sums of groups. With `add`, they are added to `sums`. Each warp of a block of 32 columns adds every
+    /// 16th group.
+    pub(super) fn add_groups(
+        b: impl Cooperative, groups: u32, columns: u32, add: bool, parts: In<f32>[groups, columns],
+        sums: InOut<f32>[columns] by [x],
+    )
+    grid(columns.div_ceil(32)) block(32, 16) shared(32 * 16 * 4)
+    {
+        let first = b.idx().x * 32;
+        let part = b.each((), move |t, ()| {
+            let (column, mut group, mut sum) = (first + t.rank() % 32, t.rank() / 32, 0.0);
+            if column < columns {
+                // The loads of eight groups wait together.
+                while group < groups {
+                    let eight: [f32; 8] =
+                        core::array::from_fn(|i| parts.try_get(t, [group + 16 * i as u32, column]).unwrap_or(0.0));
+                    let mut i = 0;
+                    while i < 8 {
+                        sum += eight[i];
+                        i += 1;
+                    }
+                    group += 8 * 16;
+                }
+            }
+            sum
+        });
+        let window = b.shared::<f32>(32 * 16);
+        let filled = b.publish(window, &part);
+        let warps = b.sync(filled.read());
+        b.each(&warps, move |t, warps| {
+            if let Some(cell) = sums.cell(t) {
+                let (mut sum, mut warp) = (0.0, 0);
+                while warp < 16 {
+                    sum += warps.get(t, t.rank() + 32 * warp);
+                    warp += 1;
+                }
+                cell.set(if add { cell.get() + sum } else { sum });
+            }
+        });
     }
 }
 

@@ -92,6 +92,8 @@ impl<S, E> fmt::Debug for AttentionBackward<'_, S, E> {
 /// The type of activations: `f32` or [`bf16`].
 pub trait Number: Element + sealed::Sealed {
     #[doc(hidden)]
+    const BITS16: bool = size_of::<Self>() == 2;
+    #[doc(hidden)]
     fn norm<S, L: Launch<S> + ?Sized>(
         on: &L,
         shape: [u32; 2],
@@ -141,12 +143,16 @@ pub trait Number: Element + sealed::Sealed {
 
 /// Returns whether all of these start at multiples of 16 bytes.
 fn aligned(addresses: &[u64]) -> bool {
-    addresses.iter().all(|address| address.is_multiple_of(16))
+    aligned_by(16, addresses)
+}
+fn aligned_by(bytes: u64, addresses: &[u64]) -> bool {
+    addresses.iter().all(|address| address.is_multiple_of(bytes))
 }
 
-/// Launches a kernel whose lanes keep `$slots` elements of a row in registers: enough for rows of so many columns.
+/// Launches a kernel whose lanes keep `$slots` elements of a row in registers, enough for rows of so many columns, or one
+/// whose rows have eight warps.
 macro_rules! by_width {
-    ($columns:expr, $slots:ident => $launch:expr) => {
+    ($columns:expr, $slots:ident => $launch:expr, $wide:expr) => {
         match $columns {
             ..=768 => {
                 const $slots: usize = 24;
@@ -156,10 +162,7 @@ macro_rules! by_width {
                 const $slots: usize = 32;
                 $launch
             }
-            _ => {
-                const $slots: usize = 64;
-                $launch
-            }
+            _ => $wide,
         }
     };
 }
@@ -174,7 +177,12 @@ macro_rules! numbers {
                 on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
                 stats: &mut DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                by_width!(c, SLOTS => rows::norm::<$e, SLOTS, _, _>(on, r, c, eps, x, w, b, stats, y.cast_mut::<$e>()))
+                let y = y.cast_mut::<$e>();
+                by_width!(
+                    c,
+                    SLOTS => rows::norm::<$e, SLOTS, _, _>(on, r, c, eps, x, w, b, stats, y),
+                    rows::norm_wide::<$e, 8, _, _>(on, r, c, eps, x, w, b, stats, y)
+                )
             }
             fn gelu<S, L: Launch<S> + ?Sized>(
                 on: &L, n: u32, erf: bool, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
@@ -315,7 +323,11 @@ pub fn norm_backward<S, L: Launch<S> + ?Sized>(
     weight: &DeviceSlice<S, f32>,
     dx: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
-    by_width!(columns, SLOTS => rows::norm_backward::<SLOTS, _, _>(on, rows, columns, add, dy, x, stats, weight, dx))
+    by_width!(
+        columns,
+        SLOTS => rows::norm_backward::<SLOTS, _, _>(on, rows, columns, add, dy, x, stats, weight, dx),
+        rows::norm_wide_backward::<8, _, _>(on, rows, columns, add, dy, x, stats, weight, dx)
+    )
 }
 
 /// Computes GELU of each element, by the error function (`erf`) or by the hyperbolic tangent.
@@ -407,7 +419,71 @@ pub fn columns<S, L: Launch<S> + ?Sized, E: Number>(
     }
     let parts = start_of(parts, groups as usize * columns as usize);
     E::columns(on, shape, group(rows), false, x, parts)?;
-    f32::columns(on, [groups, columns], groups, add, parts, sums)
+    sums::add_groups(on, groups, columns, add, parts, sums)
+}
+
+/// Returns how many sums the kernels make that sum columns on the way.
+fn interleaved(rows: u32) -> u32 {
+    rows.div_ceil(32).clamp(1, GROUPS as u32)
+}
+
+/// Multiplies the gradients `d`, [rows, columns], of GELU's results by its derivative at `x`, and sums the rows of the
+/// products: [`gelu_backward`] and [`columns`] in one pass. With `add`, the sums are added to `sums`. `parts` is room for
+/// [`GROUPS`] rows.
+///
+/// Numbers in `f32`, rows that are no multiple of four, and buffers that are not aligned to as many take two passes.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+#[allow(clippy::too_many_arguments)] // each is an array of its own
+pub fn gelu_backward_columns<S, L: Launch<S> + ?Sized, E: Number>(
+    on: &L,
+    shape: [u32; 2],
+    erf: bool,
+    add: bool,
+    x: &DeviceSlice<S, E>,
+    d: &mut DeviceSlice<S, E>,
+    parts: &mut DeviceSlice<S, f32>,
+    sums: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let [rows, columns] = shape;
+    let fits = E::BITS16 && columns.is_multiple_of(4) && aligned_by(8, &[x.device_ptr(), d.device_ptr()]);
+    if !(fits && aligned(&[parts.device_ptr()])) {
+        gelu_backward(on, erf, x, d)?;
+        return self::columns(on, shape, add, d, parts, sums);
+    }
+    let groups = interleaved(rows);
+    let parts = start_of(parts, groups as usize * columns as usize);
+    activation::gelu_backward_columns(on, rows, columns, groups, erf, x.cast(), d.cast_mut(), parts)?;
+    sums::add_groups(on, groups, columns, add, parts, sums)
+}
+
+/// Rounds each element of `x`, [rows, columns], to `bf16`, and sums the rows of the results: [`round`] and [`columns`] in
+/// one pass. With `add`, the sums are added to `sums`. `parts` is room for [`GROUPS`] rows.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn round_columns<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    shape: [u32; 2],
+    add: bool,
+    x: &DeviceSlice<S, f32>,
+    y: &mut DeviceSlice<S, bf16>,
+    parts: &mut DeviceSlice<S, f32>,
+    sums: &mut DeviceSlice<S, f32>,
+) -> Result<(), L::Error> {
+    let [rows, columns] = shape;
+    let fits = columns.is_multiple_of(4) && aligned_by(8, &[y.device_ptr()]);
+    if !(fits && aligned(&[x.device_ptr(), parts.device_ptr()])) {
+        round(on, x, y)?;
+        return self::columns(on, shape, add, y, parts, sums);
+    }
+    let groups = interleaved(rows);
+    let parts = start_of(parts, groups as usize * columns as usize);
+    activation::round_columns(on, rows, columns, groups, x, y.cast_mut(), parts)?;
+    sums::add_groups(on, groups, columns, add, parts, sums)
 }
 
 /// Computes `sums` [columns, 2], the product of `x` [rows, columns], transposed, and `y` [rows, 2]. With `add`,
@@ -431,7 +507,7 @@ pub fn products_with_two<S, L: Launch<S> + ?Sized>(
     let groups = rows.div_ceil(group(rows));
     let parts = start_of(parts, groups as usize * 2 * columns as usize);
     sums::products_with_two(on, rows, columns, group(rows), x, y, parts)?;
-    f32::columns(on, [groups, 2 * columns], groups.max(1), add, parts, sums)
+    sums::add_groups(on, groups, 2 * columns, add, parts, sums)
 }
 
 /// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of its
@@ -455,10 +531,15 @@ pub fn norm_columns<S, L: Launch<S> + ?Sized>(
     let groups = count.div_ceil(group(count));
     let half = groups as usize * columns as usize;
     let parts = start_of(parts, 2 * half);
-    rows::norm_columns(on, count, columns, group(count), dy, x, stats, parts)?;
+    let addresses = [dy.device_ptr(), x.device_ptr(), parts.device_ptr()];
+    if columns.is_multiple_of(4) && groups > 0 && aligned(&addresses) && aligned_by(8, &[stats.device_ptr()]) {
+        rows::norm_columns_fours(on, count, columns, groups, dy, x, stats, parts)?;
+    } else {
+        rows::norm_columns(on, count, columns, group(count), dy, x, stats, parts)?;
+    }
     for (k, sums) in affine.into_iter().enumerate() {
         let part = parts.slice(k * half..(k + 1) * half).expect("`norm_columns` has checked the length");
-        f32::columns(on, [groups, columns], groups.max(1), add, part, sums)?;
+        sums::add_groups(on, groups, columns, add, part, sums)?;
     }
     Ok(())
 }
@@ -550,13 +631,13 @@ pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
     settings: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
     let n = count(gradient.len());
-    let threads = n.clamp(1, optimiser::PARTS as u32);
-    let parts = start_of(parts, threads as usize);
-    optimiser::squares(on, n, threads, gradient, parts)?;
+    let blocks = n.div_ceil(optimiser::CHUNK).clamp(1, optimiser::BLOCKS);
+    let parts = start_of(parts, blocks as usize);
+    optimiser::squares(on, n, blocks, gradient, parts)?;
     // With fewer settings there is no factor, which the launcher reports.
     let (start, end) = (6.min(settings.len()), 7.min(settings.len()));
     let factor = settings.slice_mut(start..end).expect("the range is inside the slice");
-    optimiser::clip(on, threads, most, parts, norm, factor)
+    optimiser::clip(on, blocks, most, parts, norm, factor)
 }
 
 /// Updates weights and both moments as [`adamw`](super::adamw) does, by a gradient of `bf16`. `rounded` gets the new
@@ -574,5 +655,10 @@ pub fn adamw_bf16<S, L: Launch<S> + ?Sized>(
     rounded: &mut DeviceSlice<S, bf16>,
 ) -> Result<(), L::Error> {
     let n = count(weights.len());
+    let numbers = [weights.device_ptr(), first.device_ptr(), second.device_ptr()];
+    if n.is_multiple_of(4) && aligned(&numbers) && aligned_by(8, &[gradient.device_ptr(), rounded.device_ptr()]) {
+        let (gradient, rounded) = (gradient.cast(), rounded.cast_mut());
+        return optimiser::adamw_bf16_fours(on, n / 4, settings, gradient, weights, first, second, rounded);
+    }
     optimiser::adamw_bf16(on, n, settings, gradient.cast(), weights, first, second, rounded.cast_mut())
 }

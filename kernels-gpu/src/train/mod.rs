@@ -8,6 +8,7 @@
 //! | [`pool`], [`pool_backward`] | one row for each sequence |
 //! | [`cross_entropy`], [`argmax`] | the loss with its gradient; the largest element |
 //! | [`columns`], [`products_with_two`] | sums over rows, for gradients of biases and of the weights of positions |
+//! | [`gelu_backward_columns`], [`round_columns`] | sums over rows of what they compute for each element |
 //! | [`gradient_norm`], [`settings`], [`adamw`], [`adamw_bf16`] | the optimiser over all weights at once |
 //! | [`patches`], [`positions`], [`text`] | what images and text begin with |
 //! | [`round`] | numbers rounded to `bf16` |
@@ -36,8 +37,8 @@ pub use self::{
     embed::{positions, text},
     launch::{
         Attention, AttentionBackward, GROUPS, Number, adamw_bf16, attention, attention_backward, columns,
-        cross_entropy, gelu, gelu_backward, gradient_norm, norm, norm_backward, norm_columns, patches,
-        products_with_two, round,
+        cross_entropy, gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns,
+        patches, products_with_two, round, round_columns,
     },
     loss::argmax,
     optimiser::{PARTS, SETTINGS, adamw, settings},
