@@ -1,7 +1,7 @@
 //! Times the kernels of training that memory limits, attention, and augmentation.
 //!
 //! ```text
-//! cargo bench -p thalweg-train --bench kernels [-- augmentation]
+//! cargo bench -p thalweg-train --bench kernels [-- augmentation | limited]
 //! ```
 //!
 //! The kernels that memory limits are compared with a copy within the device that moves as many bytes,
@@ -13,7 +13,8 @@
 //! Augmentation reads images of 256 x 256 pixels once and writes 224 x 224 numbers for each of their three
 //! channels.
 //!
-//! `augmentation` leaves out the rest.
+//! `augmentation` leaves out the rest, and `limited` leaves out attention, cross-entropy, AdamW by a gradient of
+//! `f32`, and augmentation.
 //!
 //! On the CPU device the sizes are small, and no limit is known: that run only shows that the program works.
 
@@ -22,8 +23,8 @@ use std::time::Duration;
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, DeviceKind, On, Plain, Stream, stream_tags};
 use thalweg_kernels::train::{
-    Attention, AttentionBackward, GROUPS, SETTINGS, adamw, attention, attention_backward, cross_entropy, norm,
-    norm_backward, norm_columns, settings,
+    Attention, AttentionBackward, GROUPS, PARTS, SETTINGS, adamw, adamw_bf16, attention, attention_backward, columns,
+    cross_entropy, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns, round_columns, settings,
 };
 use thalweg_train::Result;
 use thalweg_vision::augment::{Augmentation, Sample};
@@ -93,6 +94,44 @@ fn optimiser(b: &Bencher, n: usize) -> Result<()> {
     let (mut w, mut m, mut v) = (b.s.upload_blocking(&numbers(n))?, b.s.alloc_zeroed(n)?, b.s.alloc_zeroed(n)?);
     b.limited(&format!("adamw, {n} weights"), 28 * n, |_| {
         Ok(adamw(&b.s, n as u32, &setting, &g, &mut w, &mut m, &mut v)?)
+    })
+}
+
+/// The optimiser by a gradient of `bf16`, and the norm of a gradient.
+fn by_bf16(b: &Bencher, n: usize) -> Result<()> {
+    let mut setting = b.s.alloc(SETTINGS)?;
+    settings(&b.s, 0.9999, 1e-3, 1.0, 0.9, 0.999, 1e-8, &mut setting)?;
+    let g = b.s.upload_blocking(&numbers(n))?;
+    let (mut w, mut m, mut v) = (b.s.upload_blocking(&numbers(n))?, b.s.alloc_zeroed(n)?, b.s.alloc_zeroed(n)?);
+    let narrow: Vec<bf16> = numbers(n).into_iter().map(bf16::from_f32).collect();
+    let (g16, mut rounded) = (b.s.upload_blocking(&narrow)?, b.s.alloc::<bf16>(n)?);
+    b.limited(&format!("adamw by bf16, {n} weights"), 28 * n, |_| {
+        Ok(adamw_bf16(&b.s, &setting, &g16, &mut w, [&mut m, &mut v], &mut rounded)?)
+    })?;
+    let (mut parts, mut norm) = (b.s.alloc(PARTS)?, b.s.alloc(1)?);
+    b.limited(&format!("norm of {n} numbers"), 4 * n, |_| {
+        Ok(gradient_norm(&b.s, &g, 1.0, &mut parts, &mut norm, &mut setting)?)
+    })
+}
+
+/// Sums of columns, alone and on the way.
+fn sums(b: &Bencher, rows: usize, width: usize) -> Result<()> {
+    let (n, shape) = (rows * width, [rows as u32, width as u32]);
+    let wide = b.sets(&numbers(1 << 20), n)?;
+    let narrow: Vec<bf16> = numbers(1 << 20).into_iter().map(bf16::from_f32).collect();
+    let (x, mut d) = (b.sets(&narrow, n)?, b.sets(&narrow, n)?);
+    let (wides, sets) = (wide.len(), x.len());
+    let (mut parts, mut to) = (b.s.alloc(GROUPS * width)?, b.s.alloc(width)?);
+    let name = |what: &str| format!("{what} of {rows} x {width}");
+    b.limited(&name("sums of columns, bf16,"), 2 * n, |i| {
+        Ok(columns(&b.s, shape, false, &x[i % sets], &mut parts, &mut to)?)
+    })?;
+    b.limited(&name("gradient of GELU, sums"), 6 * n, |i| {
+        let i = i % sets;
+        Ok(gelu_backward_columns(&b.s, shape, false, false, &x[i], &mut d[i], &mut parts, &mut to)?)
+    })?;
+    b.limited(&name("rounding, sums"), 6 * n, |i| {
+        Ok(round_columns(&b.s, shape, false, &wide[i % wides], &mut d[i % sets], &mut parts, &mut to)?)
     })
 }
 
@@ -230,8 +269,13 @@ fn main() -> Result<()> {
     let device = Device::best()?;
     let b = Bencher { s: device.stream()?, gpu: device.kind() == DeviceKind::Cuda };
     println!("{device}: {}", device.name());
-    if !std::env::args().any(|argument| argument == "augmentation") {
-        training(&b)?;
+    let only = |what: &str| std::env::args().any(|argument| argument == what);
+    if !only("augmentation") {
+        limited(&b)?;
+        if only("limited") {
+            return Ok(());
+        }
+        others(&b)?;
     }
     let (batches, size): (&[usize], _) = if b.gpu { (&[64, 256], 224) } else { (&[2], 32) };
     for &images in batches {
@@ -240,13 +284,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Times all kernels but those of augmentation.
-fn training(b: &Bencher) -> Result<()> {
-    let [weights, rows, classes] = if b.gpu { [1 << 27, 25216, 32000] } else { [1 << 20, 64, 1000] };
-    optimiser(b, weights)?;
+/// Times the kernels of training that memory limits, but for the loss and the optimiser by a gradient of `f32`.
+fn limited(b: &Bencher) -> Result<()> {
+    let [weights, rows] = if b.gpu { [1 << 25, 25216] } else { [1 << 20, 64] };
     for columns in [768, 1024, 2048] {
         norms(b, rows, columns)?;
     }
+    let shapes: &[_] = if b.gpu { &[[4096, 1024], [4096, 4096], [16384, 4096], [8192, 8192]] } else { &[[64, 64]] };
+    for &[rows, columns] in shapes {
+        sums(b, rows, columns)?;
+    }
+    by_bf16(b, weights)
+}
+
+/// Times the optimiser, the loss and attention.
+fn others(b: &Bencher) -> Result<()> {
+    optimiser(b, if b.gpu { 1 << 27 } else { 1 << 20 })?;
+    let classes = if b.gpu { 32000 } else { 1000 };
     losses(b, if b.gpu { 8192 } else { 64 }, classes)?;
     let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };
     for &tokens in lengths {

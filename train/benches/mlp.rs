@@ -25,8 +25,8 @@ use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Options, Sum, World
 use thalweg_cublaslt::CublasLt;
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::train::{
-    GROUPS, PARTS, SETTINGS, adamw_bf16, columns, gelu, gelu_backward, gradient_norm, norm, norm_backward,
-    norm_columns, round, settings,
+    GROUPS, PARTS, SETTINGS, adamw_bf16, gelu, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns,
+    round, round_columns, settings,
 };
 
 stream_tags!(Compute, Reduce, Alone);
@@ -93,13 +93,13 @@ struct Model<S: LiveBrand> {
     first: F32<S>,
     second: F32<S>,
     settings: F32<S>,
-    /// The residual stream before each layer and behind the last one.
+    /// The residual stream before each layer and behind the last one. The latter is the gradient of the loss up to a
+    /// factor, so the backward pass makes it the gradient before each layer.
     x: Vec<F32<S>>,
     stats: Vec<F32<S>>,
     normed: Vec<B16<S>>,
     hidden: Vec<B16<S>>,
     activated: Vec<B16<S>>,
-    dx: F32<S>,
     dn: F32<S>,
     dy: B16<S>,
     dhidden: B16<S>,
@@ -136,7 +136,6 @@ impl<S: LiveBrand> Model<S> {
             normed: b16s(layers, n * d)?,
             hidden: b16s(layers, 4 * n * d)?,
             activated: b16s(layers, 4 * n * d)?,
-            dx: s.alloc(n * d)?,
             dn: s.alloc(n * d)?,
             dy: s.alloc(n * d)?,
             dhidden: s.alloc(4 * n * d)?,
@@ -206,38 +205,40 @@ impl<S: LiveBrand> Model<S> {
         // The gradient of the loss is 2 x / (n d). The pass carries x, and the optimiser multiplies.
         s.fill(self.settings.slice_mut(6..7)?, 2.0 / (n * d) as f32)?;
         self.forward()?;
-        s.copy(&self.x[layers], &mut self.dx)?;
 
         let (mut pass, grads) = comm.backward(Mean, self.gradients.take().ok_or("no gradients")?)?;
         let mut grads = grads.into_iter().rev();
         let none = Epilogue::default();
+        let (x, dx) = self.x.split_at_mut(layers);
+        let dx = &mut dx[0];
         for k in (0..layers).rev() {
             let (Some(mut gb), Some(mut ga), Some(mut gv)) = (grads.next(), grads.next(), grads.next()) else {
                 return Err("three gradients a layer".into());
             };
             let (norms, biases) = self.vectors.split_at_mut(2 * d)?;
             let (bias_a, bias_b) = biases.split_at_mut(4 * d)?;
-            round(&s, &self.dx, &mut self.dy)?;
+            let narrow = [n as u32, d as u32];
+            round_columns(&s, narrow, false, dx, &mut self.dy, &mut self.parts, bias_b)?;
             let dy = Matrix::new(&self.dy, n, d);
             let activated = Matrix::new(&self.activated[k], n, 4 * d);
             self.products.matmul(&s, dy.transposed(), activated, &none, MatrixMut::new(&mut gb, d, 4 * d))?;
             pass.put(gb)?;
-            columns(&s, [n as u32, d as u32], false, &self.dy, &mut self.parts, bias_b)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 2))?, d, 4 * d);
             self.products.matmul(&s, dy, weight, &none, MatrixMut::new(&mut self.dhidden, n, 4 * d))?;
-            gelu_backward(&s, false, &self.hidden[k], &mut self.dhidden)?;
+            let wide = [n as u32, 4 * d as u32];
+            let hidden = &self.hidden[k];
+            gelu_backward_columns(&s, wide, false, false, hidden, &mut self.dhidden, &mut self.parts, bias_a)?;
             let dh = Matrix::new(&self.dhidden, n, 4 * d);
             let normed = Matrix::new(&self.normed[k], n, d);
             self.products.matmul(&s, dh.transposed(), normed, &none, MatrixMut::new(&mut ga, 4 * d, d))?;
             pass.put(ga)?;
-            columns(&s, [n as u32, 4 * d as u32], false, &self.dhidden, &mut self.parts, bias_a)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 1))?, 4 * d, d);
             self.products.matmul(&s, dh, weight, &Epilogue::default(), MatrixMut::new(&mut self.dn, n, d))?;
             let (norm_weight, norm_bias) = norms.split_at_mut(d)?;
-            let (rows, x, stats) = ([n as u32, d as u32], &self.x[k], &self.stats[k]);
-            norm_columns(&s, rows, false, &self.dn, x, stats, &mut self.parts, [norm_weight, norm_bias])?;
+            let (x, stats) = (&x[k], &self.stats[k]);
+            norm_columns(&s, narrow, false, &self.dn, x, stats, &mut self.parts, [norm_weight, norm_bias])?;
             let weight = self.weights.slice(shape.place(k, 0))?.slice(..d)?;
-            norm_backward(&s, rows[0], rows[1], true, &self.dn, x, stats, weight, &mut self.dx)?;
+            norm_backward(&s, narrow[0], narrow[1], true, &self.dn, x, stats, weight, dx)?;
             round(&s, &self.vectors, &mut gv)?;
             pass.put(gv)?;
         }
