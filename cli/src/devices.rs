@@ -12,9 +12,11 @@ use crate::output;
 /// Lists the devices, and says which one a run would use. If that device cannot be used, prints the
 /// list before it returns the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
-    let devices = Device::all();
-    let (best, note) = Device::from_spec("auto").map_err(|e| e.to_string())?;
-    let used = args.device.open().map(|(device, _)| device);
+    let Seen { devices, best, note, used } = look(
+        || Device::from_spec("auto").map_err(|e| e.to_string()),
+        (args.device.name != "auto").then_some(|| args.device.open().map(|(device, _)| device)),
+        Device::all,
+    )?;
     let text = if args.json {
         let list: Vec<Value> = devices.iter().map(describe).collect();
         let document = json!({
@@ -35,6 +37,27 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     };
     output::print(&text)?;
     used.map(|_| ExitCode::SUCCESS)
+}
+
+struct Seen {
+    devices: Vec<Device>,
+    /// What `auto` means, and why if that is the CPU.
+    best: Device,
+    note: Option<String>,
+    /// The device of a run.
+    used: Result<Device, String>,
+}
+
+/// Opens what a run would use before it lists what can be opened. A GPU without free memory cannot be opened, but
+/// perhaps a moment later; once open, it stays so. Each device is asked for once, so the list has the one that is used.
+fn look(
+    auto: impl FnOnce() -> Result<(Device, Option<String>), String>,
+    named: Option<impl FnOnce() -> Result<Device, String>>,
+    all: impl FnOnce() -> Vec<Device>,
+) -> Result<Seen, String> {
+    let (best, note) = auto()?;
+    let used = named.map_or(Ok(best), |open| open());
+    Ok(Seen { devices: all(), best, note, used })
 }
 
 fn describe(device: &Device) -> Value {
@@ -83,4 +106,38 @@ fn table(devices: &[Device], best: &Device, note: Option<&str>) -> String {
         _ = writeln!(text, "auto: {note}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A GPU that cannot be opened at first stands in the list as soon as something uses it.
+    #[test]
+    fn the_list_has_what_is_used() {
+        let cpu = Device::cpu().expect("a CPU device");
+        let gpu = Device::new_cpu().expect("another one");
+        for full in 0..4 {
+            for by_name in [false, true] {
+                // As `Device::cuda`: the first attempts fail, and an open device stays open.
+                let attempts = Cell::new(0);
+                let open = || {
+                    attempts.set(attempts.get() + 1);
+                    (attempts.get() > full).then_some(gpu)
+                };
+                let auto = || Ok(open().map_or((cpu, Some("full".to_owned())), |gpu| (gpu, None)));
+                let named = || open().ok_or_else(|| "full".to_owned());
+                let all = || open().into_iter().chain([cpu]).collect();
+                let seen = look(auto, by_name.then_some(named), all).expect("a list");
+                let listed = |device: &Device| seen.devices.iter().any(|d| d.to_string() == device.to_string());
+                assert!(listed(&seen.best) && seen.used.as_ref().map_or(true, listed), "{full} {by_name}");
+                assert_eq!(seen.note.is_some(), seen.best.to_string() == "cpu");
+                if !by_name {
+                    assert_eq!(seen.used.expect("a device").to_string(), seen.best.to_string());
+                }
+            }
+        }
+    }
 }

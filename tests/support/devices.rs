@@ -16,21 +16,27 @@ pub fn report(line: &str) {
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
-        let devices = Device::all();
-        for device in &devices {
-            report(&format!("covered: {device} ({})", device.name()));
-        }
+        // Each GPU is opened before the list is made: one without free memory cannot be opened, but perhaps a moment
+        // later, and it would be neither in the list nor reported.
+        let mut missing = Vec::new();
         for ordinal in 0..64 {
             match Device::cuda(ordinal) {
                 Ok(_) => {}
                 Err(Error::NoSuchDevice { count, .. }) if count > 0 => break,
-                Err(Error::Cuda { name, meaning, .. }) => {
-                    report(&format!("NOT COVERED: cuda:{ordinal} ({name}: {meaning})"));
-                }
+                Err(Error::Cuda { name, meaning, .. }) => missing.push((ordinal, format!("{name}: {meaning}"))),
                 Err(why) => {
-                    report(&format!("NOT COVERED: cuda ({why})"));
+                    missing.push((ordinal, why.to_string()));
                     break;
                 }
+            }
+        }
+        let devices = Device::all();
+        for device in &devices {
+            report(&format!("covered: {device} ({})", device.name()));
+        }
+        for (ordinal, why) in missing {
+            if !devices.iter().any(|device| device.kind() == DeviceKind::Cuda && device.ordinal() == ordinal) {
+                report(&format!("NOT COVERED: cuda:{ordinal} ({why})"));
             }
         }
         devices
