@@ -28,6 +28,8 @@ thalweg_simt::ptx! {
     #[cfg(feature = "linear")]
     "linear",
     #[cfg(feature = "linear")]
+    "linear_f32_sm_90a",
+    #[cfg(feature = "linear")]
     "linear_sm_90a",
     #[cfg(feature = "stream")]
     "stream",
@@ -43,12 +45,15 @@ pub mod augment;
 pub mod collective;
 #[cfg(feature = "jpeg")]
 pub mod jpeg;
-#[cfg(any(feature = "linear", all(target_arch = "nvptx64", feature = "linear_sm_90a")))]
+#[cfg(any(
+    feature = "linear",
+    all(target_arch = "nvptx64", any(feature = "linear_sm_90a", feature = "linear_f32_sm_90a"))
+))]
 pub mod linear;
 #[cfg(any(
     feature = "augment",
     feature = "linear",
-    all(target_arch = "nvptx64", feature = "linear_sm_90a"),
+    all(target_arch = "nvptx64", any(feature = "linear_sm_90a", feature = "linear_f32_sm_90a")),
     feature = "train",
     feature = "vision"
 ))]

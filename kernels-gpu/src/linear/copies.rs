@@ -88,6 +88,30 @@ impl<T: Element> Copies<T> {
         }
     }
 
+    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After all of them comes
+    /// [`advance`](Self::advance).
+    ///
+    /// # Safety
+    /// What [`start`](Self::start) requires.
+    #[inline(always)]
+    pub(super) unsafe fn part(&self, cx: impl Cooperative, s: Shared<T>, at: u32, part: u32) {
+        if part < self.count {
+            let copy = part as usize;
+            // SAFETY: The caller promises what `start` requires.
+            unsafe { cx.copy_async::<T, 16>(s, at + self.to[copy], self.from[copy]) };
+        }
+    }
+
+    /// Goes on to the next step, after its copies were started one by one.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        let mut i = 0;
+        while i < self.count {
+            self.from[i as usize] = self.from[i as usize].wrapping_add(self.step);
+            i += 1;
+        }
+    }
+
     /// Starts the copies of the last step, in which only `left` values of k exist.
     ///
     /// # Safety
@@ -108,6 +132,7 @@ impl<T: Element> Copies<T> {
 }
 
 /// The copies of both operands, and where in the circle of stages they go.
+#[cfg(feature = "linear")]
 pub(super) struct Pipeline<T, const STAGES: u32> {
     pub(super) a: Copies<T>,
     pub(super) b: Copies<T>,
@@ -124,6 +149,7 @@ pub(super) struct Pipeline<T, const STAGES: u32> {
     pub(super) read: u32,
 }
 
+#[cfg(feature = "linear")]
 impl<T: Element, const STAGES: u32> Pipeline<T, STAGES> {
     /// Starts the copies of the next step, if there is one, and makes a group of them.
     ///

@@ -19,8 +19,10 @@
 //!   multiply-add would come from registers of one bank, which costs a quarter of the time.
 //! - Neighbouring lanes have the same rows or the same columns by turns, so that each access of a
 //!   warp to shared memory is to few different addresses.
-//! - How many values of k a step has, and how many are loaded before the first of them is used, is
-//!   measured for each form: `benches/record/2026-11-23-h200-products-f32.txt`.
+//! - How many values of k a step has, how many are loaded before the first of them is used, when copies are started,
+//!   and the order of the sums are measured for each form: `benches/record/2026-11-23-h200-products-f32.txt`. Compute
+//!   capability 9.0 has forms of its own, in the PTX file `linear_f32_sm_90a`:
+//!   `benches/record/2026-11-23-h200-products-f32-spread.txt`.
 
 use thalweg_simt::{Cooperative, Shared};
 
@@ -123,6 +125,38 @@ impl<const INNER: bool, const STEP: u32> Side<INNER, STEP> {
             i += 1;
         }
     }
+
+    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After all of them comes
+    /// [`advance`](Self::advance).
+    ///
+    /// # Safety
+    /// What [`start`](Self::start) requires.
+    #[inline(always)]
+    unsafe fn part(&self, cx: impl Cooperative, s: Shared<f32>, at: u32, part: u32) {
+        if !INNER {
+            // SAFETY: The caller promises it.
+            return unsafe { self.wide.part(cx, s, at, part) };
+        }
+        if part < STEP / 2 {
+            let (k, i) = (part / 4 * 8, part % 4);
+            let from = self.from[i as usize].wrapping_add(k as usize);
+            // SAFETY: The caller promises it.
+            unsafe { cx.copy_async::<f32, 4>(s, at + self.to + 4 * i + k * PITCH, from) };
+        }
+    }
+
+    /// Goes on to the next step, after its copies were started one by one.
+    #[inline(always)]
+    fn advance(&mut self) {
+        if !INNER {
+            return self.wide.advance();
+        }
+        let mut i = 0;
+        while i < 4 {
+            self.from[i] = self.from[i].wrapping_add(STEP as usize);
+            i += 1;
+        }
+    }
 }
 
 /// Two groups of four lines of each operand, at one k.
@@ -152,11 +186,22 @@ unsafe fn values(cx: impl Cooperative, s: Shared<f32>, a: u32, b: u32) -> Values
 /// 8 or 16. `AHEAD` of them, 1, 2 or 4, are loaded before the first of these is used; with 0, one is loaded before
 /// the one before it is used.
 ///
+/// With `SPREAD`, the copies of the next step are started between the values of k, one of each operand at
+/// each, and not all before the first one. With `TURN`, every second row of sums goes backwards, so that two
+/// multiply-adds that follow one another have an operand in common also where the row changes.
+///
 /// # Safety
 /// The operands have the extents, are aligned to 16 bytes and have a multiple of 4 elements in their
 /// inner dimension and in their distances. The block has 256 threads and [`SHARED`] bytes.
 #[inline(always)]
-pub(super) unsafe fn product<const A: bool, const B: bool, const STEP: u32, const AHEAD: u32>(
+pub(super) unsafe fn product<
+    const A: bool,
+    const B: bool,
+    const STEP: u32,
+    const AHEAD: u32,
+    const SPREAD: bool,
+    const TURN: bool,
+>(
     cx: impl Cooperative,
     k: u32,
     a: (*const f32, u32),
@@ -192,7 +237,9 @@ pub(super) unsafe fn product<const A: bool, const B: bool, const STEP: u32, cons
     while left > 0 {
         left = left.saturating_sub(STEP);
         let fill = STAGE - read;
-        if left > 0 {
+        if SPREAD && left >= STEP {
+            // The copies are started below. Those of an incomplete step are not, so that they need no conditions.
+        } else if left > 0 {
             // SAFETY: Every thread has loaded what it needs from the stage of the step before, before the barrier
             // at the end of that step.
             unsafe {
@@ -207,6 +254,17 @@ pub(super) unsafe fn product<const A: bool, const B: bool, const STEP: u32, cons
         let mut next = [load(0); 4];
         let mut k = 0;
         while k < STEP {
+            if SPREAD && left >= STEP {
+                let mut part = k;
+                while part < k + AHEAD.max(1) {
+                    // SAFETY: As above, nobody uses the stage to fill any more.
+                    unsafe {
+                        a.part(cx, s, fill, part);
+                        b.part(cx, s, fill + HALF, part);
+                    }
+                    part += 1;
+                }
+            }
             let now = if AHEAD == 0 {
                 let now = next;
                 if k + 1 < STEP {
@@ -229,7 +287,8 @@ pub(super) unsafe fn product<const A: bool, const B: bool, const STEP: u32, cons
                 while i < 8 {
                     let mut j = 0;
                     while j < 8 {
-                        sums[i][j] = cx.fma(a[i / 4][i % 4], b[j / 4][j % 4], sums[i][j]);
+                        let column = if TURN && i % 2 == 1 { 7 - j } else { j };
+                        sums[i][column] = cx.fma(a[i / 4][i % 4], b[column / 4][column % 4], sums[i][column]);
                         j += 1;
                     }
                     i += 1;
@@ -237,6 +296,11 @@ pub(super) unsafe fn product<const A: bool, const B: bool, const STEP: u32, cons
                 of += 1;
             }
             k += AHEAD.max(1);
+        }
+        if SPREAD && left >= STEP {
+            cx.copy_async_commit();
+            a.advance();
+            b.advance();
         }
         cx.copy_async_wait::<0>();
         cx.barrier();

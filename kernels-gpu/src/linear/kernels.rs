@@ -7,18 +7,24 @@
 
 #[cfg(not(target_arch = "nvptx64"))]
 use thalweg_simt::host::Extent;
-use thalweg_simt::{bf16, f16, kernel};
+use thalweg_simt::kernel;
+#[cfg(feature = "linear")]
+use thalweg_simt::{bf16, f16};
 
 #[cfg(not(target_arch = "nvptx64"))]
 use super::copies::TILE;
+#[cfg(feature = "linear")]
 use super::epilogue::{A_ALONG_K, B_ALONG_K};
 #[cfg(not(target_arch = "nvptx64"))]
 use super::epilogue::{ALIGNED, BIAS, RESIDUAL, WIDE};
+use super::fma;
+#[cfg(feature = "linear")]
 use super::general::Operand;
 use super::output::Output;
 #[cfg(not(target_arch = "nvptx64"))]
 use super::whole;
-use super::{fma, general, mma};
+#[cfg(feature = "linear")]
+use super::{general, mma};
 
 /// The largest extent of a matrix.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -111,6 +117,13 @@ macro_rules! products {
     )*};
 }
 
+/// How the f32 kernels go through k: `STEP`, `AHEAD`, `SPREAD` and `TURN` of [`fma::product`]. Those of the PTX file
+/// `linear_f32_sm_90a` were measured on an H200. On sm_80 that of NT spills.
+const HOPPER: bool = cfg!(feature = "linear_f32_sm_90a");
+const NT: (u32, u32, bool, bool) = if HOPPER { (16, 2, true, false) } else { (16, 0, false, false) };
+const NN: (u32, u32, bool, bool) = if HOPPER { (16, 0, true, true) } else { (16, 4, false, false) };
+const TN: (u32, u32, bool, bool) = if HOPPER { (16, 0, true, true) } else { (8, 2, false, false) };
+
 products! {
     (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
@@ -118,19 +131,24 @@ products! {
     nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
-    { fma::product::<true, true, 16, 0>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<true, true, { NT.0 }, { NT.1 }, { NT.2 }, { NT.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
     nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<true, false, 16, 4>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<true, false, { NN.0 }, { NN.1 }, { NN.2 }, { NN.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
     tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<false, false, 8, 2>(cx, k, (a, lda), (b, ldb), out) }
+    { fma::product::<false, false, { TN.0 }, { TN.1 }, { TN.2 }, { TN.3 }>(cx, k, (a, lda), (b, ldb), out) }
+}
+
+#[cfg(feature = "linear")]
+products! {
+    (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
     nt_f16 <f16> (TILE, mma::THREADS, mma::SHARED)

@@ -5,7 +5,7 @@
 //!
 //! | kernel | operands | computes with |
 //! |---|---|---|
-//! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes | fused multiply-adds |
+//! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes; compute capability 9.0 has forms of its own | fused multiply-adds |
 //! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
 //! | `nt_f16_wgmma`, ..., `tn_bf16_wgmma` | the same, with C in aligned pieces, on compute capability 9.0 | tensor cores, by warpgroups |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
@@ -21,28 +21,28 @@
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod arguments;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod copies;
 #[cfg_attr(target_arch = "nvptx64", allow(dead_code))] // a PTX file uses a part of it
 mod epilogue;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod fma;
 #[cfg(feature = "linear")]
 mod general;
 // Its kernels are in a PTX file of their own, `linear_sm_90a`.
 #[cfg(any(not(target_arch = "nvptx64"), feature = "linear_sm_90a"))]
 mod hopper;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod kernels;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 #[cfg(feature = "linear")]
 mod mma;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod number;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod order;
-#[cfg(feature = "linear")]
+#[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod output;
 #[cfg(not(target_arch = "nvptx64"))]
 mod whole;

@@ -1,6 +1,8 @@
 //! The types of elements.
 
-use thalweg_simt::{Element, Tensor, bf16, bf16x2, f16, f16x2};
+#[cfg(feature = "linear")]
+use thalweg_simt::Tensor;
+use thalweg_simt::{Element, bf16, bf16x2, f16, f16x2};
 
 /// A type of elements: `f32`, [`f16`] or [`bf16`].
 pub(super) trait Number: Element {
@@ -28,6 +30,7 @@ impl Number for f32 {
 }
 
 /// A type of 16 bits that tensor cores multiply.
+#[cfg(feature = "linear")]
 pub(super) trait Half: Number {
     /// Multiplies two matrices (see [`Tensor`]).
     fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
@@ -49,6 +52,7 @@ macro_rules! half {
                 $pair::from_f32s(low, high).to_bits()
             }
         }
+        #[cfg(feature = "linear")]
         impl Half for $t {
             #[inline(always)]
             fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {

@@ -6,7 +6,11 @@
     allow(dead_code, reason = "each family uses its own part")
 )]
 pub(crate) mod block;
-#[cfg(any(feature = "linear", all(target_arch = "nvptx64", feature = "linear_sm_90a"), feature = "train"))]
+#[cfg(any(
+    feature = "linear",
+    all(target_arch = "nvptx64", any(feature = "linear_sm_90a", feature = "linear_f32_sm_90a")),
+    feature = "train"
+))]
 pub(crate) mod gelu;
 #[cfg(any(feature = "augment", feature = "vision"))]
 #[cfg_attr(
