@@ -270,6 +270,20 @@ proptest! {
     fn products_are_those_of_the_reference(case in any_case()) {
         on_each_device(|s| check_types(s, &case));
     }
+
+    /// At most 8 rows and a B that is stored along k have kernels of their own. A lane takes 512 or 1024 values of k in
+    /// a step.
+    #[test]
+    fn a_few_rows_are_those_of_the_reference(
+        case in any_case(), m in 1usize..=9, n in 1usize..40, k in 0usize..300, long: bool,
+    ) {
+        let extents = [m, n, 8 * if long { k } else { k % 8 }];
+        let gaps = case.gaps.map(|gap| gap / 8 * 8);
+        let case = Case { extents, gaps, transposed: [false, true], shift: 0, ..case };
+        on_each_device(|s| check_types(s, &case));
+        let checked = Device::checked_cpu().unwrap();
+        checked.per_thread(|s| check_types(s, &case)).unwrap();
+    }
 }
 
 #[test]
@@ -317,7 +331,7 @@ fn there_can_be_more_tiles_than_a_device_computes_at_once() {
         seed: 3,
     };
     for (types, transposed) in [(1, [false, true]), (3, [false, false]), (4, [true, false])] {
-        for (batch, extents) in [(300, [8, 8, 72]), (1, [300 * 128, 8, 136]), (2, [8, 300 * 128, 8])] {
+        for (batch, extents) in [(300, [16, 8, 72]), (1, [300 * 128, 8, 136]), (2, [16, 300 * 128, 8])] {
             on_each_device(|s| check_types(s, &Case { types, transposed, batch, extents, ..case.clone() }));
         }
     }

@@ -24,7 +24,7 @@ use super::output::Output;
 #[cfg(not(target_arch = "nvptx64"))]
 use super::whole;
 #[cfg(feature = "linear")]
-use super::{general, mma};
+use super::{few, general, mma};
 
 /// The largest extent of a matrix.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -185,6 +185,24 @@ products! {
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<bf16, false, false>(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
+    few_f32 <f32> (few::TILE, few::THREADS, few::SHARED)
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
+    { few::product(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
+    few_f16 <f16> (few::TILE, few::THREADS, few::SHARED)
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { few::product(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
+    few_bf16 <bf16> (few::TILE, few::THREADS, few::SHARED)
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { few::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
     /// `B_ALONG_K` say how they are stored.

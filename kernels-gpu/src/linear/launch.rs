@@ -8,7 +8,7 @@ use thalweg_simt::{Element, bf16, f16};
 use super::arguments::{Arguments, Form};
 use super::epilogue::{A_ALONG_K, ACCUMULATE, ALIGNED, B_ALONG_K, BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE};
 use super::hopper::Hopper;
-use super::kernels;
+use super::{few, kernels};
 
 /// A matrix in device memory that a product reads: rows of neighbouring elements, which begin at
 /// regular distances.
@@ -165,21 +165,23 @@ impl Product<f16> for f32 {}
 impl Product<bf16> for f32 {}
 
 macro_rules! operands {
-    ($($t:ident $nt:ident $nn:ident $tn:ident $general:ident $($hopper:ident)?;)*) => {$(
+    ($($t:ident $nt:ident $nn:ident $tn:ident $few:ident $general:ident $($hopper:ident)?;)*) => {$(
         impl Operand for $t {
             #[track_caller]
             fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error> {
+                let fast = arguments.in_pieces();
+                let few = fast && arguments.form == Form::Nt && arguments.m <= few::TILE;
                 $(
                     let mut arguments = arguments;
-                    if <$hopper as Hopper>::launch(on, &mut arguments)? {
+                    if !few && <$hopper as Hopper>::launch(on, &mut arguments)? {
                         return Ok(());
                     }
                 )?
-                let fast = arguments.in_pieces();
                 let Arguments {
                     form, m, n, k, batch, lda, ldb, ldc, ldr, flags, sa, sb, sc, sr, a, b, bias, residual, c,
                 } = arguments;
                 let launch = match form {
+                    Form::Nt if few => kernels::$few,
                     Form::Nt if fast => kernels::$nt,
                     Form::Nn if fast => kernels::$nn,
                     Form::Tn if fast => kernels::$tn,
@@ -191,9 +193,9 @@ macro_rules! operands {
     )*};
 }
 operands! {
-    f32 nt_f32 nn_f32 tn_f32 general_f32;
-    f16 nt_f16 nn_f16 tn_f16 general_f16 f16;
-    bf16 nt_bf16 nn_bf16 tn_bf16 general_bf16 bf16;
+    f32 nt_f32 nn_f32 tn_f32 few_f32 general_f32;
+    f16 nt_f16 nn_f16 tn_f16 few_f16 general_f16 f16;
+    bf16 nt_bf16 nn_bf16 tn_bf16 few_bf16 general_bf16 bf16;
 }
 
 /// Returns a buffer for a parameter that the kernel does not use.

@@ -8,6 +8,7 @@
 //! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes; compute capability 9.0 has forms of its own | fused multiply-adds |
 //! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
 //! | `nt_f16_wgmma`, ..., `tn_bf16_wgmma` | the same, with C in aligned pieces, on compute capability 9.0 | tensor cores, by warpgroups |
+//! | `few_f32`, `few_f16`, `few_bf16` | at most 8 rows of A in aligned pieces of 16 bytes, B transposed | fused multiply-adds |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
 //!
 //! On the ordinary CPU device, the crate `matrixmultiply` computes the tile of a block, with the vector
@@ -25,6 +26,8 @@ mod arguments;
 mod copies;
 #[cfg_attr(target_arch = "nvptx64", allow(dead_code))] // a PTX file uses a part of it
 mod epilogue;
+#[cfg(feature = "linear")]
+mod few;
 #[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod fma;
 #[cfg(feature = "linear")]

@@ -12,6 +12,10 @@ pub(super) trait Number: Element {
     /// Rounds two numbers to a type of 16 bits, and returns the first one in the low half of the
     /// word.
     fn pair(low: f32, high: f32) -> u32;
+    /// The elements of a piece of 16 bytes.
+    const PIECE: u32 = 16 / size_of::<Self>() as u32;
+    /// Returns element `i` of a piece.
+    fn wide_of(piece: [u32; 4], i: u32) -> f32;
 }
 
 impl Number for f32 {
@@ -26,6 +30,10 @@ impl Number for f32 {
     #[inline(always)]
     fn pair(_: f32, _: f32) -> u32 {
         unreachable!("`f32` is no type of 16 bits")
+    }
+    #[inline(always)]
+    fn wide_of(piece: [u32; 4], i: u32) -> f32 {
+        f32::from_bits(piece[i as usize])
     }
 }
 
@@ -50,6 +58,10 @@ macro_rules! half {
             #[inline(always)]
             fn pair(low: f32, high: f32) -> u32 {
                 $pair::from_f32s(low, high).to_bits()
+            }
+            #[inline(always)]
+            fn wide_of(piece: [u32; 4], i: u32) -> f32 {
+                Self::from_bits((piece[i as usize / 2] >> (16 * (i % 2))) as u16).to_f32()
             }
         }
         #[cfg(feature = "linear")]

@@ -4,12 +4,14 @@
 //! loss = ln(sum of exp z) - z[label];   dz = (exp z / sum of exp z - [label]) scale
 //! ```
 //!
-//! Launch: a block of one warp for each row, or of 1024 threads if there are many classes.
+//! Launch: a block of one warp for each row, or of 1024 threads if there are many classes. The largest logit always has
+//! 1024 threads, because the text of a vision-language model waits for a single row of it.
 //! Memory: the gradient is written. One warp reads its row twice, the second time from a cache. Of a row with many
 //! classes, 1024 threads keep the first 32768 logits in registers and read the others three times: the rows that
 //! are under way on all of the device are too large for its caches.
 
 use thalweg_simt::kernel;
+use thalweg_simt::safe::{Block, Local, Team};
 
 /// log2 of e.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
@@ -147,38 +149,57 @@ kernel! {
     }
 }
 
+/// Gives each thread the largest value of its warp and its place: the first one if several are equal.
+#[inline(always)]
+fn largest<'k, M: Team>(b: &mut Block<'k, M>, most: &Local<'k, M, f32>, at: &Local<'k, M, u32>) {
+    let mut mask = 16;
+    while mask > 0 {
+        let (other, there) = (b.shuffle_xor(most, mask), b.shuffle_xor(at, mask));
+        b.each((most, at, &other, &there), |t, (most, at, other, there)| {
+            let (v, i) = (other.get(t), there.get(t));
+            if v > most.get(t) || v == most.get(t) && i < at.get(t) {
+                most.set(t, v);
+                at.set(t, i);
+            }
+        });
+        mask /= 2;
+    }
+}
+
 kernel! {
     /// Finds the largest element of each row: the first one if several are equal.
     pub fn argmax(b: impl Cooperative, rows: u32, columns: u32, x: In<f32>[rows, columns], best: Out<i32>[rows] by [block])
     require { columns >= 1 }
-    grid(rows) block(32)
+    grid(rows) block(1024) bounds(THREADS, 1) shared(2 * 32 * 4)
     {
         let row = b.idx().x;
         let found = b.each((), move |t, ()| {
-            let (mut most, mut at, mut c) = (f32::NEG_INFINITY, u32::MAX, t.rank());
-            while c < columns {
-                let v = x.get(t, [row, c]);
-                if v > most || at == u32::MAX {
-                    (most, at) = (v, c);
+            let (mut most, mut at, mut first) = (f32::NEG_INFINITY, u32::MAX, t.rank());
+            while first < columns {
+                let some: [f32; SLOTS] = core::array::from_fn(|i| {
+                    x.try_get(t, [row, first + THREADS * i as u32]).unwrap_or(f32::NEG_INFINITY)
+                });
+                let mut i = 0;
+                while i < SLOTS {
+                    let c = first + THREADS * i as u32;
+                    if c < columns && (some[i] > most || at == u32::MAX) {
+                        (most, at) = (some[i], c);
+                    }
+                    i += 1;
                 }
-                c += 32;
+                first += THREADS * SLOTS as u32;
             }
             (most, at)
         });
         let most = b.each(&found, |t, found| found.get(t).0);
         let at = b.each(&found, |t, found| found.get(t).1);
-        let mut mask = 16;
-        while mask > 0 {
-            let (other, there) = (b.shuffle_xor(&most, mask), b.shuffle_xor(&at, mask));
-            b.each((&most, &at, &other, &there), |t, (most, at, other, there)| {
-                let (v, i) = (other.get(t), there.get(t));
-                if v > most.get(t) || v == most.get(t) && i < at.get(t) {
-                    most.set(t, v);
-                    at.set(t, i);
-                }
-            });
-            mask /= 2;
-        }
+        largest(&mut b, &most, &at);
+        let (mosts, places) = (b.shared::<f32>(32), b.shared::<u32>(32));
+        let (mosts, places) = (b.publish_warps(mosts, &most), b.publish_warps(places, &at));
+        let (mosts, places) = b.sync((mosts.read(), places.read()));
+        let most = b.each(&mosts, |t, mosts| mosts.get(t, t.rank() % 32));
+        let at = b.each(&places, |t, places| places.get(t, t.rank() % 32));
+        largest(&mut b, &most, &at);
         b.each(&at, move |t, at| {
             if let Some(best) = best.cell(t) {
                 best.set(at.get(t) as i32);
