@@ -61,12 +61,15 @@ fn reductions<T: thalweg_kernels::collective::Number>(on: &Notes) -> Result<(), 
     thalweg_kernels::collective::reduce(on, thalweg_kernels::collective::Fold::Sum, 2, of::<T>(512), out(256))
 }
 
-/// Launches the product of operands of one type in each form, and of operands that are not aligned.
+/// Launches the product of operands of one type in each form, of operands that are not aligned, and of few rows.
 fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
     let x = Matrix::new(of(128 * 128), 128, 128);
     let unaligned = Matrix::new(of(128 * 129), 128, 128).with_stride(129);
-    for (a, b) in [(x, x), (x, x.transposed()), (x.transposed(), x), (unaligned, x)] {
-        let c = MatrixMut::new(out(128 * 128), 128, 128);
+    let few = Matrix::new(of(128), 1, 128);
+    for (a, b, rows) in
+        [(x, x, 128), (x, x.transposed(), 128), (x.transposed(), x, 128), (unaligned, x, 128), (few, x.transposed(), 1)]
+    {
+        let c = MatrixMut::new(out(rows * 128), rows, 128);
         matmul::<(), _, T, T>(on, 1, a, b, &Epilogue::default(), c)?;
     }
     Ok(())
