@@ -290,6 +290,11 @@ fn limited(b: &Bencher) -> Result<()> {
     for columns in [768, 1024, 2048] {
         norms(b, rows, columns)?;
     }
+    // The rows of a token of text, of an image, and of 8, 16 and 32 images.
+    let few: &[usize] = if b.gpu { &[1, 196, 1568, 3136, 6272] } else { &[1] };
+    for &rows in few {
+        norms(b, rows, 768)?;
+    }
     let shapes: &[_] = if b.gpu { &[[4096, 1024], [4096, 4096], [16384, 4096], [8192, 8192]] } else { &[[64, 64]] };
     for &[rows, columns] in shapes {
         sums(b, rows, columns)?;

@@ -599,7 +599,10 @@ fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, 
 /// Each width has a kernel whose lanes keep as many elements in registers, and rows of more than 2048 read the rest again.
 #[test]
 fn norms_of_every_width_agree() {
-    for (rows, columns) in [(3, 768), (2, 769), (5, 1024), (2, 1025), (3, 2048), (2, 2049), (2, 2600)] {
+    let few = [(3, 256), (3, 257), (3, 768), (2, 1025), (3, 2048), (2, 2049), (2, 2600)];
+    // Above 2048 rows, a row of up to 1024 columns has one warp.
+    let many = [(2048, 257), (2049, 257), (2050, 768), (2049, 769), (2051, 1024)];
+    for (rows, columns) in few.into_iter().chain(many) {
         for add in [false, true] {
             norms::<f32>(rows, columns, add, 1);
             norms::<bf16>(rows, columns, add, 2);

@@ -1,7 +1,7 @@
 //! What an image encoder and a text decoder need beside products: patches, the class token,
 //! positions, and the rows of text.
 //!
-//! Launch: a block of one warp for each row.
+//! Launch: a block of one warp for each row, and of eight warps for a row of text, because a text is written a row at a time.
 
 use thalweg_simt::kernel;
 
@@ -58,7 +58,7 @@ kernel! {
         t: impl Simt, tokens: u32, ids: u32, places: u32, columns: u32, start: u32, id: In<i32>[tokens],
         table: In<f32>[ids, columns], position: In<f32>[places, columns], y: Out<f32>[tokens, columns] by [block, rank],
     )
-    grid(tokens) block(32)
+    grid(tokens) block(256)
     {
         let token = t.block_idx().x;
         let id = id.get(t, [token]) as u32;

@@ -149,11 +149,16 @@ fn aligned_by(bytes: u64, addresses: &[u64]) -> bool {
     addresses.iter().all(|address| address.is_multiple_of(bytes))
 }
 
+/// Up to how many rows have eight warps each also where they are not wide. A warp that has a row stores an element after the
+/// other, and each waits for its weight: 11 us on an H200, which more rows hide behind one another.
+const FEW_ROWS: u32 = 2048;
+
 /// Launches a kernel whose lanes keep `$slots` elements of a row in registers, enough for rows of so many columns, or one
 /// whose rows have eight warps.
 macro_rules! by_width {
-    ($columns:expr, $slots:ident => $launch:expr, $wide:expr) => {
+    ($rows:expr, $columns:expr, $slots:ident => $launch:expr, $wide:expr) => {
         match $columns {
+            257.. if $rows <= FEW_ROWS => $wide,
             ..=768 => {
                 const $slots: usize = 24;
                 $launch
@@ -179,6 +184,7 @@ macro_rules! numbers {
             ) -> Result<(), L::Error> {
                 let y = y.cast_mut::<$e>();
                 by_width!(
+                    r,
                     c,
                     SLOTS => rows::norm::<$e, SLOTS, _, _>(on, r, c, eps, x, w, b, stats, y),
                     rows::norm_wide::<$e, 8, _, _>(on, r, c, eps, x, w, b, stats, y)
@@ -324,6 +330,7 @@ pub fn norm_backward<S, L: Launch<S> + ?Sized>(
     dx: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
     by_width!(
+        rows,
         columns,
         SLOTS => rows::norm_backward::<SLOTS, _, _>(on, rows, columns, add, dy, x, stats, weight, dx),
         rows::norm_wide_backward::<8, _, _>(on, rows, columns, add, dy, x, stats, weight, dx)

@@ -5,8 +5,8 @@
 //! g = dy weight;    dx = r (g - mean(g) - n mean(g n));       dweight = sum of dy n;  dbias = sum of dy
 //! ```
 //!
-//! Launch: a block of one warp for each row of up to 1024 elements, and else of eight warps; for the sums over rows
-//! a thread for each column and each group of rows.
+//! Launch: a block of one warp for each row of up to 1024 elements, and of eight warps for wider ones and where there are
+//! few rows; for the sums over rows a thread for each column and each group of rows.
 //! Memory: a row is read once. What is behind its first 2048 elements is read again from the L1 cache.
 //!
 //! - **A thread loads its elements of a row before it uses one**, and keeps them in registers, so the loads
