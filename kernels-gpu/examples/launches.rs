@@ -88,9 +88,6 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
     }
     let parts = 2 * train::GROUPS * width;
     train::norm_columns(on, shape, false, of(n), of(n), of(2 * rows), out(parts), [out(width), out(width)])?;
-    let odd = [rows as u32, width as u32 - 1];
-    let (n_odd, odd_sums) = (rows * (width - 1), [out(width - 1), out(width - 1)]);
-    train::norm_columns(on, odd, false, of(n_odd), of(n_odd), of(2 * rows), out(parts), odd_sums)?;
     // Also a number of elements that is no number of words.
     for n in [n, n - 1] {
         train::adamw_bf16(on, of(train::SETTINGS), of(n), out(n), [out(n), out(n)], out(n))?;

@@ -538,12 +538,7 @@ pub fn norm_columns<S, L: Launch<S> + ?Sized>(
     let groups = count.div_ceil(group(count));
     let half = groups as usize * columns as usize;
     let parts = start_of(parts, 2 * half);
-    let addresses = [dy.device_ptr(), x.device_ptr(), parts.device_ptr()];
-    if columns.is_multiple_of(4) && groups > 0 && aligned(&addresses) && aligned_by(8, &[stats.device_ptr()]) {
-        rows::norm_columns_fours(on, count, columns, groups, dy, x, stats, parts)?;
-    } else {
-        rows::norm_columns(on, count, columns, group(count), dy, x, stats, parts)?;
-    }
+    rows::norm_columns(on, count, columns, group(count), dy, x, stats, parts)?;
     for (k, sums) in affine.into_iter().enumerate() {
         let part = parts.slice(k * half..(k + 1) * half).expect("`norm_columns` has checked the length");
         sums::add_groups(on, groups, columns, add, part, sums)?;
