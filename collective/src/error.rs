@@ -36,11 +36,13 @@ pub enum Error {
     /// A request to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Two ranks of this process have the same device, which cannot run the work of both at once.
-    #[error("two ranks of this process have {device}: give each rank its own GPU or CPU device")]
+    /// Two ranks have the same device, which cannot run the work of both at once.
+    #[error("two ranks have {device}: give each rank its own GPU or CPU device{hint}")]
     SharedDevice {
         /// The device.
         device: String,
+        /// How ranks can try one device, if they can.
+        hint: String,
     },
     /// What must be the same on every rank differs.
     #[error("{} {} from the others in {what}", ranks(differing), if differing.len() == 1 { "differs" } else { "differ" })]

@@ -5,14 +5,14 @@
 //! thalweg order them: no other stream and no host can touch a buffer while it is reduced.
 //!
 //! ```
-//! use thalweg::{Device, stream_tags};
+//! use thalweg::stream_tags;
 //! use thalweg_collective::{Mean, World};
 //!
 //! stream_tags!(Compute, Reduce);
 //!
 //! // One of the processes that `thalweg launch`, `torchrun`, Slurm or Open MPI started; alone without them.
 //! let world = World::from_env()?;
-//! let (rank, device) = (world.rank(), Device::cpu()?);
+//! let (rank, device) = (world.rank(), world.device()?); // a GPU for each, or the CPU device
 //! let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
 //! let mut comm = world.comm(reduce)?;
 //!
@@ -62,6 +62,8 @@
 //!   page-locked memory, may wait for the work of all GPUs of its process, and so for an operation that waits
 //!   for this very rank. The watchdogs then wait for the driver too, and no timeout ends it. It is safe if the
 //!   ranks allocate only where no operation is under way.
+//! - Ranks that share a GPU get [`Error::SharedDevice`]. Processes may share one from NCCL 2.30 on, to try a program, if each has
+//!   `NCCL_MULTI_RANK_GPU_ENABLE=1` in its environment ([`World::comm`]).
 //! - A call starts a thread inside NCCL, because only communicators that do so can be aborted safely. It costs the host
 //!   some 60 us. [`Comm::capture`] puts operations into a graph, whose replay is one launch, and [`Options::graphs`] does
 //!   so with buckets of gradients.

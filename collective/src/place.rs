@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use thalweg::Device;
+
 use crate::error::{Error, Result};
+use crate::nccl;
 use crate::sha256::sha256;
 
 /// A process among the ranks, and where they meet.
@@ -132,10 +135,37 @@ impl Place {
         }))
     }
 
+    /// Opens the GPU of this process: that of its number among the processes of the machine, or the only one that the
+    /// process sees. With `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment, processes begin again at the first GPU if there
+    /// are more processes than GPUs.
+    ///
+    /// # Errors
+    /// There is no such GPU, or it cannot be used.
+    pub fn gpu(&self) -> thalweg::Result<Device> {
+        gpu(self.local_rank)
+    }
+
     /// The ports at which the store may be, of the machine of rank 0.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + use<> {
         let port = self.master.1;
         (1..=8).filter_map(move |k| port.checked_add(k))
+    }
+}
+
+/// Opens the GPU of a process of this number.
+pub(crate) fn gpu(local_rank: usize) -> thalweg::Result<Device> {
+    let found = Device::cuda(local_rank);
+    let Err(thalweg::Error::NoSuchDevice { count, .. }) = found else { return found };
+    instead(local_rank, count, nccl::shares()).map_or(found, Device::cuda)
+}
+
+/// The GPU of a process whose number is not below the number of GPUs. A scheduler may show each process its own GPU
+/// only, as number 0.
+fn instead(local_rank: usize, gpus: usize, shares: bool) -> Option<usize> {
+    match gpus {
+        0 => None,
+        1 => Some(0),
+        _ => shares.then_some(local_rank % gpus),
     }
 }
 
@@ -163,7 +193,7 @@ fn first_node(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, first_node};
+    use super::{Place, first_node, instead};
     use crate::error::{Error, Result};
 
     fn of(variables: &[(&str, &str)]) -> Result<Option<Place>> {
@@ -231,6 +261,13 @@ mod tests {
         let good = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
         assert_eq!(wrong(&good), "MASTER_PORT");
         assert_eq!(wrong(&[&good[..], &[("MASTER_PORT", "70000")]].concat()), "MASTER_PORT");
+    }
+
+    #[test]
+    fn processes_begin_again_at_the_first_gpu_only_if_they_may_share_it() {
+        for (shares, of_four) in [(false, None), (true, Some(1))] {
+            assert_eq!([0, 1, 4].map(|gpus| instead(5, gpus, shares)), [None, Some(0), of_four]);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::debug;
-use thalweg::{Device, LiveBrand, Rank, Stream};
+use thalweg::{Device, DeviceKind, LiveBrand, Rank, Stream};
 
 use crate::comm::Comm;
 use crate::engine::Engine;
@@ -19,8 +19,9 @@ use crate::link::local::{Hall, LocalLink};
 use crate::link::tcp::Porch;
 use crate::lock;
 use crate::member::{Keep, Member, Watch};
+use crate::nccl::THREADS;
 use crate::options::Options;
-use crate::place::Place;
+use crate::place::{self, Place};
 use crate::sha256::sha256;
 use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 
@@ -169,6 +170,21 @@ impl World {
         self.member.0.local.0
     }
 
+    /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its GPU](Place::gpu), or the CPU
+    /// device where no GPU can be used.
+    ///
+    /// # Errors
+    /// The machine has fewer GPUs than ranks, or `THALWEG_DEVICE` names a device that cannot be used.
+    pub fn device(&self) -> Result<Device> {
+        let named = std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto");
+        match if named { Device::best() } else { place::gpu(self.local_rank()) } {
+            Err(error) if !named && !matches!(error, thalweg::Error::NoSuchDevice { count: 1.., .. }) => {
+                Ok(Device::cpu()?)
+            }
+            device => Ok(device?),
+        }
+    }
+
     /// The number of ranks of this machine.
     pub fn local_size(&self) -> usize {
         self.member.0.local.1
@@ -195,17 +211,24 @@ impl World {
     /// device, and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for
     /// one another on one thread. All ranks of [`ranks`] get this error then. Of those of [`World::local`], only
     /// those that come later with the device get it.
+    ///
+    /// Ranks that are processes get [`Error::SharedDevice`] if NCCL is to carry out their operations and they have the same
+    /// GPU. From NCCL 2.30 on they may have, if the environment of every rank has `NCCL_MULTI_RANK_GPU_ENABLE=1`. So programs
+    /// can be tried on one GPU. Operations are slow there, because it runs the processes in turns.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
         if stream.is_foreign() {
             return Err(Error::ForeignStream);
         }
         let (fate, device) = (&self.member.0.fate, stream.device());
+        let shared = |device: Device| {
+            let hint = if device.kind() == DeviceKind::Cuda { THREADS } else { "" };
+            Err(Error::SharedDevice { device: device.to_string(), hint: hint.to_owned() })
+        };
         if let Some(device) = self.shared {
-            return Err(Error::SharedDevice { device: device.to_string() });
+            return shared(device);
         }
-        let shared = fate.bind(device);
-        if shared && !device.overlaps_host_functions() {
-            return Err(Error::SharedDevice { device: device.to_string() });
+        if fate.bind(device) && !device.overlaps_host_functions() {
+            return shared(device);
         }
         if let Some(failure) = fate.failure() {
             return Err(Error::Failed(failure.clone()));

@@ -411,9 +411,13 @@ fn a_device_for_two_ranks_is_refused_where_they_would_wait_for_themselves() {
         if !device.overlaps_host_functions() {
             let devices = [other, device, device];
             let ended = ranks(&devices, options(LONG), |rank, world| world.comm(rank.stream::<Reduce>()?).map(drop));
-            let named = format!("two ranks of this process have {device}: ");
-            let refused = |ended: &Result<()>| matches!(ended, Err(why) if why.to_string().starts_with(&named));
-            assert!(ended.iter().all(refused), "{ended:?}");
+            let named = format!("two ranks have {device}: give each rank its own GPU or CPU device");
+            let gpu = device.kind() == thalweg::DeviceKind::Cuda;
+            for ended in ended {
+                let text = ended.unwrap_err().to_string();
+                let hint = text.strip_prefix(&named).unwrap_or_else(|| panic!("{text}"));
+                assert_eq!((hint.is_empty(), hint.contains("Only ranks that are processes")), (!gpu, gpu), "{text}");
+            }
         }
     }
     let devices = [seeded, thalweg::Device::seeded_cpu(4).unwrap()];

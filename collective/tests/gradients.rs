@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use support::{LONG, Over, options, own_devices, run};
-use thalweg::{Device, stream_tags};
+use thalweg::{Device, Rank, stream_tags};
 use thalweg_collective::overlap::data_parallel;
 use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, ranks};
 
@@ -39,51 +39,81 @@ fn mean(ranks: usize, step: usize, i: usize) -> f32 {
     (1..ranks).fold(value(0, step, i), |sum, rank| sum + value(rank, step, i)) / ranks as f32
 }
 
+const SIZES: [[usize; 2]; 3] = [[0, 0], [1 << 10, 1 << 20], [40, 300]];
+
 /// Each rank hands its gradients in in another order, and the buckets have all sizes from one gradient
 /// to all of them.
+fn means(rank: Rank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()> {
+    let (index, size) = (world.rank(), world.size());
+    let compute = rank.stream::<Compute>()?;
+    let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+    let mut gradients = Gradients::new(&compute, &LENS, BucketSizes { first, others })?;
+    let n = gradients.len();
+    for step in 0..4 {
+        let (mut next, mut seen) = (n, 0);
+        gradients = data_parallel(
+            &mut comm,
+            Mean,
+            gradients,
+            |pass, grads| {
+                let mut grads: Vec<_> = grads.into_iter().map(Some).collect();
+                for k in 0..LENS.len() {
+                    let k = if index == 0 { k } else { LENS.len() - 1 - k };
+                    let start: usize = LENS[..k].iter().sum();
+                    let mut grad = grads[k].take().expect("each once");
+                    let values: Vec<f32> = (start..start + LENS[k]).map(|i| value(index, step, i)).collect();
+                    compute.write_blocking(&values, &mut grad)?;
+                    pass.put(grad)?;
+                }
+                Ok::<_, Error>(())
+            },
+            |elements, means| {
+                assert_eq!((elements.end, means.len()), (next, elements.len()), "from the end on");
+                next = elements.start;
+                seen += elements.len();
+                let expected: Vec<f32> = elements.map(|i| mean(size, step, i)).collect();
+                assert_eq!(compute.read_blocking(means)?, expected);
+                Ok(())
+            },
+        )?;
+        assert_eq!(seen, n);
+        assert!(compute.read_blocking(&gradients)?.iter().enumerate().all(|(i, v)| *v == mean(size, step, i)));
+    }
+    comm.synchronize()
+}
+
 #[test]
 fn every_rank_gets_the_means_in_any_order() {
     for over in [Over::Memory, Over::Tcp, Over::Peer] {
-        for sizes in [[0, 0], [1 << 10, 1 << 20], [40, 300]].map(|[first, others]| BucketSizes { first, others }) {
-            let results = run(over, &own_devices(3), options(LONG), |rank, world| -> Result<()> {
-                let compute = rank.stream::<Compute>()?;
-                let mut comm = world.comm(rank.stream::<Reduce>()?)?;
-                let mut gradients = Gradients::new(&compute, &LENS, sizes)?;
-                let n = gradients.len();
-                for step in 0..4 {
-                    let (mut next, mut seen) = (n, 0);
-                    gradients = data_parallel(
-                        &mut comm,
-                        Mean,
-                        gradients,
-                        |pass, grads| {
-                            let mut grads: Vec<_> = grads.into_iter().map(Some).collect();
-                            for k in 0..LENS.len() {
-                                let k = if rank.index() == 0 { k } else { LENS.len() - 1 - k };
-                                let start: usize = LENS[..k].iter().sum();
-                                let mut grad = grads[k].take().expect("each once");
-                                let values: Vec<f32> =
-                                    (start..start + LENS[k]).map(|i| value(rank.index(), step, i)).collect();
-                                compute.write_blocking(&values, &mut grad)?;
-                                pass.put(grad)?;
-                            }
-                            Ok::<_, Error>(())
-                        },
-                        |elements, means| {
-                            assert_eq!((elements.end, means.len()), (next, elements.len()), "from the end on");
-                            next = elements.start;
-                            seen += elements.len();
-                            let expected: Vec<f32> = elements.map(|i| mean(3, step, i)).collect();
-                            assert_eq!(compute.read_blocking(means)?, expected);
-                            Ok(())
-                        },
-                    )?;
-                    assert_eq!(seen, n);
-                    assert!(compute.read_blocking(&gradients)?.iter().enumerate().all(|(i, v)| *v == mean(3, step, i)));
-                }
-                comm.synchronize()
-            });
+        for sizes in SIZES {
+            let results = run(over, &own_devices(3), options(LONG), |rank, world| means(rank, world, sizes));
             results.into_iter().for_each(|result| result.unwrap());
+        }
+    }
+}
+
+/// A process that [`every_process_gets_the_means_over_nccl`] started. Does nothing in the test run itself.
+#[test]
+#[cfg(unix)]
+fn rank() {
+    if std::env::var_os(support::children::RANK_OF).is_some() {
+        for sizes in SIZES {
+            let world = World::from_env().unwrap();
+            world.device().unwrap().scope(|rank| means(rank, world, sizes)).unwrap();
+        }
+        println!("SAYS the means");
+    }
+}
+
+/// The sum of two numbers has one order, and half of it is exact. With graphs, the second pass captures the reductions.
+#[test]
+#[cfg(unix)]
+fn every_process_gets_the_means_over_nccl() {
+    if support::processes_have_gpus() {
+        for graphs in ["0", "1"] {
+            let environment = [("THALWEG_COLLECTIVE_BACKEND", "nccl"), ("THALWEG_COLLECTIVE_GRAPHS", graphs)];
+            let mut ranks = support::children::Ranks::start("means", 2, &environment);
+            assert_eq!([ranks.said(0), ranks.said(1)], ["the means", "the means"], "graphs: {graphs}");
         }
     }
 }

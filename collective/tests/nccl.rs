@@ -1,6 +1,7 @@
 //! What goes wrong on two GPUs over NCCL: as threads of one process, and as processes that are killed
 //! and stopped. A device that has failed stays so, so each fault has processes of its own: this binary
-//! starts itself again. Without two GPUs the tests cover nothing and say so.
+//! starts itself again. With `NCCL_MULTI_RANK_GPU_ENABLE=1` and NCCL 2.30, processes share one GPU. Without GPUs the tests
+//! cover nothing and say so.
 
 #![cfg(unix)]
 
@@ -11,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::children::{RANK_OF, Ranks};
-use support::{LONG, gpus, options};
-use thalweg::{At, Device, LiveBrand, stream_tags};
+use support::{LONG, Over, gpus, one_gpu, options, processes_have_gpus};
+use thalweg::{At, Device, DeviceSlice, LiveBrand, stream_tags};
 use thalweg_collective::{Backend, Comm, Error, Options, Result, Store, Sum, World, ranks};
 
 stream_tags!(Reduce, Compute);
@@ -27,15 +28,33 @@ fn rank() {
     if let Some(scenario) = scenario.strip_prefix("threads ") {
         return threads(scenario);
     }
+    if scenario == "again" {
+        return again();
+    }
     let world = World::from_env().unwrap();
     let store = world.store().reconnected().unwrap();
-    let device = Device::cuda(world.local_rank()).unwrap();
-    device.scope(|rank| {
-        let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
+    world.device().unwrap().scope(|rank| {
+        let mut comm = match world.comm(rank.stream::<Reduce>().unwrap()) {
+            Ok(comm) => comm,
+            Err(error) => return println!("SAYS {error}"),
+        };
         assert_eq!(comm.backend(), Backend::Nccl);
         let outcome = run(&scenario, &mut comm, Some(&store));
         println!("SAYS {}", ending(&comm, outcome));
     });
+}
+
+/// Makes communicators one after another. Says how many MiB of the device are free after each.
+fn again() {
+    for _ in 0..5 {
+        let world = World::from_env().unwrap();
+        let (store, rank, device) = (world.store().reconnected().unwrap(), world.rank(), world.device().unwrap());
+        device.scope(|rank| sum(&mut world.comm(rank.stream().unwrap()).unwrap(), 1 << 20).unwrap());
+        // The ranks may share a device.
+        store.barrier("both have ended", rank, 2, LONG).unwrap();
+        println!("SAYS {}", device.free_memory().unwrap() >> 20);
+        store.barrier("both have looked", rank, 2, LONG).unwrap();
+    }
 }
 
 /// Both ranks in this process.
@@ -68,6 +87,16 @@ type C<'r> = Comm<At<'r, Reduce>>;
 fn sum(comm: &mut C<'_>, n: usize) -> Result<()> {
     let mut x = comm.stream().alloc_zeroed::<f32>(n)?;
     comm.all_reduce_in_place(Sum, &mut x)
+}
+
+/// Enqueues operations at once. Returns how long they take together.
+fn burst<'r>(comm: &mut C<'r>, x: &mut DeviceSlice<At<'r, Reduce>, f32>, count: u32) -> Result<Duration> {
+    let started = Instant::now();
+    for _ in 0..count {
+        comm.all_reduce_in_place(Sum, x)?;
+    }
+    comm.synchronize()?;
+    Ok(started.elapsed())
 }
 
 /// Waits until the ranks have failed, and gives that as the error.
@@ -160,13 +189,15 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
         }
         // More than the timeout together, and each far less.
         "burst" => {
-            let mut x = s.alloc_zeroed::<f32>(512 << 20)?;
-            let started = Instant::now();
-            for _ in 0..700 {
-                comm.all_reduce_in_place(Sum, &mut x)?;
-            }
-            comm.synchronize()?;
-            assert!(started.elapsed() > Duration::from_secs(3), "the test means to take longer than its timeout");
+            let mut x = s.alloc_zeroed::<f32>(if one_gpu() { 64 << 20 } else { 512 << 20 })?;
+            burst(comm, &mut x, 4)?;
+            let each = burst(comm, &mut x, 16)?.as_secs_f64() / 16.0;
+            let mut count = s.upload_blocking(&[(4.5 / each) as u32])?;
+            comm.broadcast(0, &mut count)?;
+            let count = s.read_blocking(&count)?[0];
+            let took = burst(comm, &mut x, count)?;
+            println!("{count} operations in {took:?}");
+            assert!(took > Duration::from_secs(3), "the test means to take longer than its timeout: {took:?}");
             Ok("done".to_owned())
         }
         "length" => sum(comm, 1000 + rank).and_then(|()| until_failed(comm)),
@@ -214,10 +245,10 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
     }
 }
 
-/// The tests take turns, because one of them measures memory that all share. `None` without two GPUs.
+/// The tests take turns, because one of them measures memory that all share. `None` without GPUs.
 fn turn() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
-    gpus().map(|_| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    processes_have_gpus().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
@@ -225,11 +256,15 @@ fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
     [ranks.said(0), ranks.said(1)]
 }
 
-fn as_threads(scenario: &str) -> Vec<String> {
-    let mut said: Vec<String> =
-        Ranks::start(&format!("threads {scenario}"), 1, &[]).said(0).lines().map(str::to_owned).collect();
-    said.sort();
-    said
+/// Runs both ranks in a process with two GPUs, and expects what they say, if this machine has two.
+#[track_caller]
+fn threads_say(scenario: &str, expected: &[&str]) {
+    if gpus().is_some() {
+        let said = Ranks::start(&format!("threads {scenario}"), 1, &[]).said(0);
+        let mut said: Vec<&str> = said.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, expected, "{scenario}");
+    }
 }
 
 #[test]
@@ -239,7 +274,7 @@ fn sums_are_right_and_the_same() {
     assert_eq!(a.len(), 16, "{a}");
     assert_eq!(a, b);
     assert_eq!(processes("sums", &[("THALWEG_COLLECTIVE_COMPARE", "1")]), [a.clone(), b]);
-    assert_eq!(as_threads("sums"), [format!("0 {a}"), format!("1 {a}"), "both end".to_owned()]);
+    threads_say("sums", &[&format!("0 {a}"), &format!("1 {a}"), "both end"]);
 }
 
 #[test]
@@ -253,11 +288,10 @@ fn calls_that_differ_are_named() {
         let text = format!("failed: operation 2 differs on ranks 0 and 1: rank 0 calls {a}, rank 1 calls {b}");
         assert_eq!(processes(scenario, &[]), [text.clone(), text.clone()], "{scenario}");
         assert_eq!(processes(scenario, &[("THALWEG_COLLECTIVE_COMPARE", "1")]), [text.clone(), text.clone()]);
-        assert_eq!(as_threads(scenario), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+        threads_say(scenario, &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
     }
-    let said = as_threads("message");
-    assert!(said[0].contains("rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8"), "{said:?}");
-    assert_eq!(said[0][2..], said[1][2..]);
+    let text = "failed: operation 2 differs on ranks 0 and 1: rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8";
+    threads_say("message", &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
 }
 
 #[test]
@@ -265,13 +299,13 @@ fn captured_operations_are_replayed_and_compared() {
     let Some(_turn) = turn() else { return };
     for scenario in ["graphs", "graph outlives"] {
         assert_eq!(processes(scenario, &[]), ["replayed", "replayed"]);
-        assert_eq!(as_threads(scenario), ["0 replayed", "1 replayed", "both end"]);
+        threads_say(scenario, &["0 replayed", "1 replayed", "both end"]);
     }
     let text = "ranks 0 and 1 differ from the others in the captured operations";
     assert_eq!(processes("graphs differ", &[]), [text, text]);
     let text = "failed: operation 3 differs on ranks 0 and 1: rank 0 calls replay of graph 1, rank 1 calls all-reduce (sum) of 1000 x f32";
     assert_eq!(processes("graph alone", &[]), [text, text]);
-    assert_eq!(as_threads("graph alone"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+    threads_say("graph alone", &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
 }
 
 #[test]
@@ -279,7 +313,7 @@ fn a_late_rank_is_named() {
     let Some(_turn) = turn() else { return };
     let text = "failed: rank 1 did not come to operation 3, all-reduce (sum) of 200 x f32, within 8s";
     assert_eq!(processes("late", &[TIMEOUT]), [text, text]);
-    assert_eq!(as_threads("late"), [format!("0 {text}"), format!("1 {text}"), "both end".into()]);
+    threads_say("late", &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
 }
 
 /// The timeout is that of a few operations, not of all that a program enqueues at once.
@@ -294,8 +328,9 @@ fn a_rank_that_leaves_panics_or_fails_is_named() {
     let Some(_turn) = turn() else { return };
     let left = "failed: rank 1 has dropped its communicator before operation 2, all-reduce (sum) of 200 x f32";
     assert_eq!(processes("leaves", &[]), [left, "left"]);
-    assert_eq!(as_threads("leaves"), [format!("0 {left}"), "1 left".into(), "both end".into()]);
-    assert_eq!(as_threads("panics"), ["0 failed: rank 1 has panicked", "one panics"]);
+    threads_say("leaves", &[&format!("0 {left}"), "1 left", "both end"]);
+    assert_eq!(processes("panics", &[]), ["failed: rank 1 has panicked", ""]);
+    threads_say("panics", &["0 failed: rank 1 has panicked", "one panics"]);
     // Which operation is named depends on how far the watchdog saw the stream come.
     let [said, own] = processes("device", &[]);
     assert!(said.starts_with("failed: rank 1 could not run operation "), "{said}");
@@ -342,7 +377,12 @@ fn a_stopped_rank_is_named_and_learns_it() {
 /// Communicators that end give their memory back.
 #[test]
 fn communicators_leave_nothing() {
-    let (Some(_turn), Some(gpus)) = (turn(), gpus()) else { return };
+    let Some(_turn) = turn() else { return };
+    for said in processes("again", &[]) {
+        let free: Vec<u64> = said.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(free.len() == 5 && free[1].abs_diff(free[4]) < 16, "MiB free after each: {free:?}");
+    }
+    let Some(gpus) = gpus() else { return };
     let options = Options { backend: Backend::Nccl, ..options(LONG) };
     let mut free = Vec::new();
     for _ in 0..5 {
@@ -355,4 +395,24 @@ fn communicators_leave_nothing() {
         free.push(gpus[0].free_memory().unwrap() >> 20);
     }
     assert!(free[1].abs_diff(free[4]) < 16, "MiB free after each: {free:?}");
+}
+
+/// Ranks get a GPU together only as processes, and only if the environment of all of them says so.
+#[test]
+fn a_gpu_is_shared_by_processes_that_ask_for_it() {
+    let Some(_turn) = turn() else { return };
+    // Threads that join as processes do.
+    let options = Options { backend: Backend::Nccl, ..options(LONG) };
+    for said in support::run(Over::Tcp, &[Device::cuda(0).unwrap(); 2], options, |rank, world| {
+        world.comm(rank.stream::<Reduce>().unwrap()).map(drop).unwrap_err().to_string()
+    }) {
+        assert!(said.starts_with("two ranks have the same GPU (ranks 0 and 1): give each rank its own GPU"), "{said}");
+        assert!(said.contains("Only ranks that are processes can try one GPU together"), "{said}");
+    }
+    if one_gpu() {
+        for said in processes("sums", &[("NCCL_MULTI_RANK_GPU_ENABLE", "")]) {
+            assert!(said.starts_with("two ranks have the same GPU (ranks 0 and 1): give each rank its own"), "{said}");
+            assert!(said.ends_with("set NCCL_MULTI_RANK_GPU_ENABLE=1 (rank 0 has not)"), "{said}");
+        }
+    }
 }

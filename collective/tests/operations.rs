@@ -165,7 +165,9 @@ fn moves<T: Sample>(comm: &mut Comm<thalweg::At<'_, Reduce>>, n: usize) -> Resul
 }
 
 fn everything(rank: Rank<'_>, world: World) -> Result<()> {
-    assert_eq!((world.rank(), world.size()), (rank.index(), rank.size()));
+    if rank.size() > 1 {
+        assert_eq!((world.rank(), world.size()), (rank.index(), rank.size()), "these are threads");
+    }
     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
     for n in [0, 1, 2, 3, 7, 1000] {
         let comm = &mut comm;
@@ -232,6 +234,32 @@ fn on_gpus() {
             everything(rank, world).and_then(|()| Ok(rank.device().check()?))
         });
         results.into_iter().for_each(|result| result.unwrap());
+    }
+}
+
+/// A process that [`on_gpus_in_processes`] started. Does nothing in the test run itself.
+#[test]
+#[cfg(unix)]
+fn rank() {
+    if std::env::var_os(support::children::RANK_OF).is_some() {
+        let world = World::from_env().unwrap();
+        let device = world.device().unwrap();
+        assert_eq!(device.kind(), thalweg::DeviceKind::Cuda);
+        device.scope(|rank| everything(rank, world)).unwrap();
+        println!("SAYS {:?}", device.check());
+    }
+}
+
+/// The same in processes, which may share a GPU.
+#[test]
+#[cfg(unix)]
+fn on_gpus_in_processes() {
+    if support::processes_have_gpus() {
+        for backend in ["nccl", "host"] {
+            let environment = [("THALWEG_COLLECTIVE_BACKEND", backend)];
+            let mut ranks = support::children::Ranks::start("everything", 2, &environment);
+            assert_eq!([ranks.said(0), ranks.said(1)], ["Ok(())", "Ok(())"], "{backend}");
+        }
     }
 }
 

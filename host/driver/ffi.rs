@@ -167,6 +167,7 @@ functions! {
     fn cuDeviceGetCount(count: *mut c_int);
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     fn cuDeviceCanAccessPeer(possible: *mut c_int, device: CUdevice, peer: CUdevice);

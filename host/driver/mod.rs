@@ -161,6 +161,13 @@ impl Driver {
         }
     }
 
+    pub(crate) fn uuid(self) -> Option<[u8; 16]> {
+        match self {
+            Self::Cuda(c) => Some(c.info.uuid),
+            Self::Cpu(_) => None,
+        }
+    }
+
     /// Bytes of device memory.
     pub(crate) fn total_memory(self) -> usize {
         match self {

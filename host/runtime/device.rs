@@ -285,6 +285,12 @@ impl Device {
         self.0.driver.name()
     }
 
+    /// Returns the number that CUDA gives a GPU, or a part of one, for all processes and machines. The
+    /// [`ordinal`](Device::ordinal) may differ from process to process. A CPU device has none.
+    pub fn uuid(self) -> Option<[u8; 16]> {
+        self.0.driver.uuid()
+    }
+
     /// Returns the bytes of device memory.
     pub fn total_memory(self) -> u64 {
         self.0.driver.total_memory() as u64

@@ -4,6 +4,7 @@
 //! so a program also runs where it is missing.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::offset_of;
 use std::sync::OnceLock;
 
 use libloading::Library as Loaded;
@@ -34,7 +35,7 @@ pub(super) const IN_PROGRESS: Code = 7;
 pub(super) struct UniqueId(pub(super) [u8; 128]);
 
 /// The options of a communicator, with the fields that version 2.18 has. A newer library takes its
-/// defaults for the others, because `size` ends before them.
+/// defaults for the others, because `version` is older and `size` ends before them.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -46,7 +47,19 @@ pub(super) struct Config {
     most_ctas: c_int,
     network: *const c_char,
     split_share: c_int,
+    /// What fills the size of version 2.18. Version 2.25 has another field here.
+    traffic_class: c_int,
 }
+
+// `ncclConfig_t` of `nccl.h` 2.18 to 2.30.
+const _: () = assert!(
+    size_of::<Config>() == 48
+        && offset_of!(Config, magic) == 8
+        && offset_of!(Config, version) == 12
+        && offset_of!(Config, blocking) == 16
+        && offset_of!(Config, network) == 32
+        && offset_of!(Config, traffic_class) == 44
+);
 
 impl Config {
     /// Calls of the communicator return before what they ask for is done. `ctas` are the least and the most blocks of an
@@ -64,6 +77,7 @@ impl Config {
             most_ctas,
             network: std::ptr::null(),
             split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
         }
     }
 }

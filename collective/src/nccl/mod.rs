@@ -21,6 +21,7 @@
 mod graph;
 mod library;
 mod log;
+mod offer;
 mod peers;
 
 use std::collections::VecDeque;
@@ -31,7 +32,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ::log::debug;
-use thalweg::{Device, DeviceKind, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream};
+use thalweg::{Device, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream};
 
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
@@ -44,6 +45,8 @@ use crate::store::LONGEST_WAIT;
 pub(crate) use graph::Alive;
 use library::{Code, Config, IN_PROGRESS, Library, RawComm, SUCCESS, UniqueId};
 use log::Log;
+use offer::Offer;
+pub(crate) use offer::{THREADS, shares};
 use peers::{Known, Peers, silence, tick};
 
 /// Operations between two events. The timeout of an operation counts for so many of them; an event behind
@@ -125,22 +128,23 @@ pub(crate) struct Transfer {
 /// the others here.
 ///
 /// # Errors
-/// The options ask for NCCL, and a rank cannot have it; or the ranks do not come in time.
+/// The options ask for NCCL, and a rank cannot have it; or the ranks do not come in time; or they share a GPU and may
+/// not.
 pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_void>) -> Result<Option<Nccl>> {
     if keep.size < 2 || keep.engine.is_none() {
         return Ok(None);
     }
     let failed = |reason: String| Error::Join { rank: keep.rank, reason };
-    let offer = match (keep.options.backend, device.kind(), stream) {
+    let found = match (keep.options.backend, device.uuid(), stream) {
         (Backend::Host | Backend::Peer, ..) => Err("its options ask for something else".to_owned()),
-        (_, DeviceKind::Cuda, Some(stream)) => Library::get().map(|l| (l, Raw(stream))).map_err(str::to_owned),
+        (_, Some(gpu), Some(stream)) => Library::get().map(|l| (l, gpu, Raw(stream))).map_err(str::to_owned),
         _ => Err(format!("its device is {device}")),
     };
     let key = |rank: usize| format!("thalweg/nccl/{}{rank}", keep.tag);
-    let mut id = UniqueId([0; 128]);
-    let value = match &offer {
+    let value = match &found {
         Err(why) => [b"-", why.as_bytes()].concat(),
-        Ok((library, _)) => {
+        &Ok((library, gpu, _)) => {
+            let mut id = UniqueId([0; 128]);
             if keep.rank == 0 {
                 // SAFETY: The call stores the 128 bytes of `id`.
                 let code = device.with_context(|| unsafe { (library.unique_id)(&mut id) })?;
@@ -148,7 +152,8 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_vo
                     return Err(failed(format!("ncclGetUniqueId: {}", library.meaning(code))));
                 }
             }
-            [b"+", &library.version.to_le_bytes()[..], &id.0].concat()
+            let own = Offer { version: library.version, id, gpu, process: offer::process(), shares: shares() };
+            [b"+", &own.encode()[..]].concat()
         }
     };
     keep.store.set(&key(keep.rank), &value)?;
@@ -159,27 +164,28 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_vo
         debug!(target: "thalweg_collective::nccl", "operations go through the host, because rank {rank} cannot use NCCL: {why}");
         Ok(None)
     };
-    let (library, stream) = match offer {
-        Ok(offer) => offer,
+    let (library, stream) = match found {
+        Ok((library, _, stream)) => (library, stream),
         Err(why) => return refused(keep.rank, &why),
     };
     let deadline = Instant::now() + keep.options.join.min(LONGEST_WAIT);
+    let mut offers = Vec::with_capacity(keep.size);
     for rank in 0..keep.size {
         let value = keep.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
         let value = value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))?;
         match value.split_first() {
-            Some((b'+', said)) if said.len() == 4 + 128 => {
-                if said[..4] != library.version.to_le_bytes() {
-                    return refused(rank, "it has another version of the library");
-                }
-                if rank == 0 {
-                    id.0.copy_from_slice(&said[4..]);
-                }
-            }
+            Some((b'+', said)) => match Offer::decode(said) {
+                Some(offer) if offer.version == library.version => offers.push(offer),
+                _ => return refused(rank, "it has another version of the library"),
+            },
             Some((_, why)) => return refused(rank, &String::from_utf8_lossy(why)),
             None => return refused(rank, "it does not say why"),
         }
     }
+    if offer::share(&offers)? {
+        debug!(target: "thalweg_collective::nccl", "several ranks share a GPU, where operations are slow");
+    }
+    let id = offers[0].id;
     Nccl::new(library, id, keep, device, stream, deadline).map(Some)
 }
 

@@ -53,11 +53,29 @@ pub fn own_devices(size: usize) -> Vec<Device> {
     (0..size).map(|_| Device::new_cpu().unwrap()).collect()
 }
 
-/// Two GPUs for two ranks, if this machine has them and NCCL. Otherwise says that the test covers nothing.
+/// Whether two ranks that are processes can compute over NCCL here: with a GPU each, or on the only one if the environment
+/// allows it. Otherwise says that the test covers nothing.
+pub fn processes_have_gpus() -> bool {
+    let shares = std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
+    let enough = Device::cuda(0).is_ok() && (shares || Device::cuda(1).is_ok());
+    if !enough {
+        eprintln!(
+            "NOT COVERED: this machine has no two GPUs; NCCL_MULTI_RANK_GPU_ENABLE=1 has processes share one (NCCL 2.30)"
+        );
+    }
+    enough
+}
+
+/// Whether the processes of a test share a GPU.
+pub fn one_gpu() -> bool {
+    Device::cuda(1).is_err()
+}
+
+/// Two GPUs for two ranks that are threads, if this machine has them and NCCL. Otherwise says that the test covers nothing.
 pub fn gpus() -> Option<Vec<Device>> {
     let gpus: Vec<Device> = (0..2).map_while(|ordinal| Device::cuda(ordinal).ok()).collect();
     if gpus.len() < 2 {
-        eprintln!("NOT COVERED: this machine has no two GPUs");
+        eprintln!("NOT COVERED: this machine has no two GPUs for two threads");
         return None;
     }
     Some(gpus)

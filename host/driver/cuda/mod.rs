@@ -106,6 +106,7 @@ pub(crate) fn count() -> Result<usize> {
 #[derive(Clone, Debug)]
 pub(crate) struct Info {
     pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
     pub(crate) memory: usize,
     pub(crate) copy_engines: u32,
     pub(crate) multiprocessors: u32,
@@ -208,6 +209,7 @@ impl Cuda {
         let mut device = 0;
         let mut context = null_mut();
         let mut name = [0u8; 256];
+        let mut uuid = [0u8; 16];
         let mut memory = 0usize;
         let mut version: c_int = 0;
         // SAFETY: `count` has started the driver, and the ordinal is below the count (checked
@@ -216,6 +218,7 @@ impl Cuda {
         unsafe {
             ffi::cuDeviceGet(&mut device, ordinal as c_int)?;
             ffi::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
+            ffi::cuDeviceGetUuid_v2(&mut uuid, device)?;
             ffi::cuDeviceTotalMem_v2(&mut memory, device)?;
             ffi::cuDriverGetVersion(&mut version)?;
             ffi::cuDevicePrimaryCtxRetain(&mut context, device)?;
@@ -243,6 +246,7 @@ impl Cuda {
             reached: AtomicU64::new(0),
             info: Info {
                 name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
+                uuid,
                 memory,
                 copy_engines: attribute(device, a::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
                 multiprocessors: attribute(device, a::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
