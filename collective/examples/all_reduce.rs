@@ -11,7 +11,7 @@
 
 use std::time::Instant;
 
-use thalweg::{Device, stream_tags};
+use thalweg::stream_tags;
 use thalweg_collective::{Mean, World};
 
 stream_tags!(Compute, Reduce);
@@ -21,7 +21,7 @@ const ELEMENTS: usize = 1 << 20;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
-    let device = Device::best()?;
+    let device = world.device()?;
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let mut comm = world.comm(reduce)?;
 

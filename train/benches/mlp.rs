@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
+use thalweg::{DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Options, Sum, World};
 use thalweg_cublaslt::CublasLt;
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
@@ -321,11 +321,7 @@ impl Reference {
 
 fn main() -> Result<()> {
     let world = World::from_env()?;
-    let (rank, size, local) = (world.rank(), world.size(), world.local_rank());
-    let device = match std::env::var_os("THALWEG_DEVICE") {
-        None => Device::cuda(local).or_else(|_| Device::cpu())?,
-        Some(_) => Device::best()?,
-    };
+    let (rank, size, device) = (world.rank(), world.size(), world.device()?);
     let given: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     let shapes: Vec<[usize; 3]> = match (&given[..], device.kind()) {
         (&[width, layers, tokens], _) => vec![[width, layers, tokens]],

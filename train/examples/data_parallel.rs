@@ -17,7 +17,7 @@ mod support;
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceKind, LiveBrand, Stream, stream_tags};
+use thalweg::{DeviceKind, LiveBrand, Stream, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, Sum, World};
 use thalweg_train::overlap::DataParallel;
 use thalweg_train::{Batch, Config, Result, TokenTransformer};
@@ -28,12 +28,7 @@ type Model<C> = DataParallel<C, Compute, bf16>;
 
 fn main() -> Result<()> {
     let world = World::from_env()?;
-    let (rank, size, local) = (world.rank(), world.size(), world.local_rank());
-    // A GPU for each rank of this machine, unless THALWEG_DEVICE says something else.
-    let device = match std::env::var_os("THALWEG_DEVICE") {
-        None => Device::cuda(local).or_else(|_| Device::cpu())?,
-        Some(_) => Device::best()?,
-    };
+    let (rank, size, device) = (world.rank(), world.size(), world.device()?);
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(device, ([32, 128, 1024, 16, 12], 9), ([2, 16, 16, 2, 2], 3));

@@ -49,11 +49,7 @@ fn main() -> Result<()> {
     let args = support::Arguments::parse("Trains on several ranks, from their shards of photographs.");
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
-    // A GPU for each rank of this machine, unless THALWEG_DEVICE says something else.
-    let gpu = match std::env::var_os("THALWEG_DEVICE") {
-        None => Device::cuda(world.local_rank()).or_else(|_| Device::cpu())?,
-        Some(_) => Device::best()?,
-    };
+    let gpu = world.device()?;
     let (up, make, train) = (gpu.stream::<Up>()?, gpu.stream::<Make>()?, gpu.stream::<Train>()?);
     let mut comm = world.comm(gpu.stream::<Reduce>()?)?;
     let (images, size_of, items, width) = support::sized(gpu, (32, [768, 768], 40, 512), (2, [64, 64], 6, 16));

@@ -60,12 +60,10 @@ pub(super) fn device(args: &TrainArgs, place: Option<&Place>) -> Result<(Device,
         ));
     }
     let (first, note) = args.device.open()?;
-    // A scheduler may show each process its own GPU only, as number 0.
-    if place.local_rank == 0 || first.kind() == DeviceKind::Cpu || Device::cuda(1).is_err() {
+    if first.kind() == DeviceKind::Cpu {
         return Ok((first, note.filter(|_| place.rank == 0)));
     }
-    let own = Device::cuda(place.local_rank);
-    own.map(|device| (device, None)).map_err(|e| format!("rank {} needs a GPU of its own: {e}", place.rank))
+    place.gpu().map(|gpu| (gpu, None)).map_err(|e| format!("rank {} needs a GPU of its own: {e}", place.rank))
 }
 
 /// This rank among the others, as long as they prepare the images.
