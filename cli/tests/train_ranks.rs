@@ -1,5 +1,6 @@
 //! `thalweg train` on several ranks, by `--gpus` and under a launcher: they learn what one learns, and a run
-//! whose rank is killed goes on as if nothing had happened.
+//! whose rank is killed goes on as if nothing had happened. On CPU ranks, and on two GPUs over NCCL, or on one GPU with
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use thalweg::Device;
 
 mod support;
 use support::bars::{CLASSES, SMALL, data, report};
@@ -16,12 +18,32 @@ use support::{Bench, Run, Tokens, thalweg};
 /// Batches of 7 of 30 images: the ranks have unequal parts of a batch, and one of three has none of the last.
 const MANY_STEPS: [&str; 6] = ["--epochs", "10", "--batch", "7", "--patience", "0"];
 
-/// `thalweg train` on the CPU device.
-fn train(data: &Path, out: &Path, arguments: &[&str]) -> Command {
+/// What the ranks compute on: the value of `THALWEG_DEVICE` and of `THALWEG_COLLECTIVE_BACKEND`.
+type On = [&'static str; 2];
+const CPU: On = ["cpu", "auto"];
+const NCCL: On = ["auto", "nccl"];
+
+/// Whether two ranks can compute over NCCL here. Otherwise says that the test covers nothing.
+fn have_gpus() -> bool {
+    let shares = std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
+    let enough = Device::cuda(0).is_ok() && (shares || Device::cuda(1).is_ok());
+    if !enough {
+        eprintln!("NOT COVERED: this machine has no two GPUs, and NCCL_MULTI_RANK_GPU_ENABLE is not 1");
+    }
+    enough
+}
+
+/// `thalweg train`.
+fn train_on(on: On, data: &Path, out: &Path, arguments: &[&str]) -> Command {
     let mut command = thalweg();
-    command.arg("train").arg(data).args(SMALL).args(arguments).arg("--out").arg(out);
-    command.env("THALWEG_DEVICE", "cpu").env("THALWEG_COLLECTIVE_TIMEOUT", "20");
+    command.arg("train").arg(data).args(arguments).arg("--out").arg(out).env("THALWEG_COLLECTIVE_TIMEOUT", "20");
+    command.env("THALWEG_DEVICE", on[0]).env("THALWEG_COLLECTIVE_BACKEND", on[1]);
     command
+}
+
+/// The same of a small model on the CPU device.
+fn train(data: &Path, out: &Path, arguments: &[&str]) -> Command {
+    train_on(CPU, data, out, &[&SMALL, arguments].concat())
 }
 
 /// The same program as processes of `thalweg launch`.
@@ -54,13 +76,25 @@ fn close(a: &[Value], b: &[Value]) -> f64 {
 
 #[test]
 fn ranks_learn_what_one_rank_learns() {
+    learn(CPU, &["3"]);
+}
+
+#[test]
+fn gpus_learn_what_one_gpu_learns() {
+    if have_gpus() {
+        learn(NCCL, &[]);
+    }
+}
+
+/// Compares runs of one rank, of two, and of other numbers.
+fn learn(on: On, others: &[&str]) {
     let bench = Bench::new();
     let learn = data(&bench, "learn", 12, 0);
     // It is the image of some rank, and the others have no more batches because of it.
     fs::write(learn.join("lying/broken.png"), "broken").expect("a file");
     let run = |name: &str, ranks: &str, by_launcher: bool| {
         let (out, json) = (model(&bench, name), bench.folder.path().join(name).with_extension("jsonl"));
-        let mut command = train(&learn, &out, &MANY_STEPS);
+        let mut command = train_on(on, &learn, &out, &[&SMALL[..], &MANY_STEPS].concat());
         command.arg("--json").arg(&json);
         if by_launcher {
             command = launched(ranks, &command);
@@ -81,11 +115,12 @@ fn ranks_learn_what_one_rank_learns() {
     assert!(number(&alone[9], "loss") < 0.9 * number(&alone[0], "loss"), "{alone:?}");
     let (two, of_two) = run("two", "2", false);
     let (launched, of_launched) = run("launched", "2", true);
-    let (three, _) = run("three", "3", false);
-    for (name, lines) in [("2 ranks", &two), ("2 ranks of a launcher", &launched), ("3 ranks", &three)] {
+    let mut all = vec![("2", two), ("2", launched)];
+    all.extend(others.iter().map(|ranks| (*ranks, run("others", ranks, false).0)));
+    for (name, lines) in &all {
         let apart = close(&alone, lines);
-        println!("{name}: the losses of 50 steps differ by {apart:e} at most");
-        assert!(apart < 1e-5, "{name}: {apart:e}");
+        println!("{name} ranks on {on:?}: the losses of 50 steps differ by {apart:e} at most");
+        assert!(apart < 1e-5, "{name} ranks: {apart:e}");
     }
     // Two ranks sum in the same order, wherever they are.
     let [a, b] = [&of_two, &of_launched].map(|path| Tokens::read(path));
@@ -149,18 +184,17 @@ fn start(ranks: &str, program: &Command, checkpoint: &Path) -> UnderWay {
 
 /// A rank is killed in the middle of training. The others end with an error that names it and the
 /// operation; the ranks that are started next go on from the checkpoint, and nothing is different in the end.
-#[test]
 #[cfg(unix)]
-fn a_run_whose_rank_is_killed_goes_on() {
+fn killed(on: On, cases: &[(&str, usize)]) {
     let bench = Bench::new();
     let learn = data(&bench, "learn", 12, 0);
-    let arguments = ["--epochs", "60", "--batch", "6", "--patience", "0"];
-    for (ranks, killed) in [("2", 1), ("3", 0)] {
+    let arguments = [&SMALL[..], &["--epochs", "60", "--batch", "6", "--patience", "0"]].concat();
+    for &(ranks, killed) in cases {
         let (whole, parts) = (model(&bench, &format!("whole-{ranks}")), model(&bench, &format!("parts-{ranks}")));
-        Run::of(&mut launched(ranks, &train(&learn, &whole, &arguments))).expect(0, &[]);
+        Run::of(&mut launched(ranks, &train_on(on, &learn, &whole, &arguments))).expect(0, &[]);
 
         let checkpoint = |path: &Path| path.with_extension("checkpoint.safetensors");
-        let UnderWay { child, ids } = start(ranks, &train(&learn, &parts, &arguments), &checkpoint(&parts));
+        let UnderWay { child, ids } = start(ranks, &train_on(on, &learn, &parts, &arguments), &checkpoint(&parts));
         let time = Instant::now();
         assert!(Command::new("kill").args(["-KILL", &ids[killed]]).status().expect("kill").success());
         let run = Run::from(child.wait_with_output().expect("it ends"));
@@ -183,13 +217,9 @@ fn a_run_whose_rank_is_killed_goes_on() {
         // Another number of ranks goes on too, up to the rounding of sums.
         let other = model(&bench, &format!("other-{ranks}"));
         fs::copy(checkpoint(&parts), checkpoint(&other)).expect("a copy");
-        let mut resume = thalweg();
-        resume.arg("train").arg(&learn).args(["--resume", "--gpus", "1", "--out"]).arg(&other);
-        Run::of(resume.env("THALWEG_DEVICE", "cpu")).expect(0, &[]);
+        Run::of(&mut train_on(on, &learn, &other, &["--resume", "--gpus", "1"])).expect(0, &[]);
 
-        let mut resume = thalweg();
-        resume.arg("train").arg(&learn).args(["--resume", "--out"]).arg(&parts).env("THALWEG_DEVICE", "cpu");
-        let run = Run::of(&mut launched(ranks, &resume)).expect(0, &[]);
+        let run = Run::of(&mut launched(ranks, &train_on(on, &learn, &parts, &["--resume"]))).expect(0, &[]);
         assert!(run.out.contains("epoch 60/60") && !run.out.contains("epoch 1/60"), "{run:#?}");
         let [a, b] = [&whole, &parts].map(|path| Tokens::read(path));
         assert!(a.metadata == b.metadata && a.bytes() == b.bytes(), "the models have the same bits");
@@ -200,6 +230,20 @@ fn a_run_whose_rank_is_killed_goes_on() {
         };
         let apart = close(&history(&a)[..epochs.len() + 3], &history(&c)[..epochs.len() + 3]);
         assert!(apart < 1e-4, "{apart:e}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_rank_is_killed_goes_on() {
+    killed(CPU, &[("2", 1), ("3", 0)]);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_run_on_gpus_whose_rank_is_killed_goes_on() {
+    if have_gpus() {
+        killed(NCCL, &[("2", 1)]);
     }
 }
 
