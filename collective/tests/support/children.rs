@@ -19,7 +19,8 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts ranks of a scenario, which the test `rank` of the same binary runs.
+    /// Starts ranks of a scenario, which the test `rank` of the same binary runs. Their messages are shown if
+    /// `RUST_BACKTRACE` is set.
     pub fn start(scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
         let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
         let child = |rank: usize| {
@@ -32,7 +33,7 @@ impl Ranks {
                 .env("THALWEG_SECRET", "s")
                 .envs(environment.iter().copied())
                 .stdout(Stdio::piped())
-                .stderr(Stdio::null())
+                .stderr(if std::env::var_os("RUST_BACKTRACE").is_some() { Stdio::inherit() } else { Stdio::null() })
                 .spawn()
                 .unwrap()
         };
