@@ -68,17 +68,23 @@ unsafe impl Sync for Inner {}
 
 /// cuBLASLt on one device. This is a handle that costs nothing to copy.
 #[derive(Clone, Copy)]
-pub struct CublasLt(&'static Inner);
+pub struct CublasLt {
+    inner: &'static Inner,
+    /// How many multiprocessors a product may take. 0 means all.
+    multiprocessors: u32,
+}
 
 impl fmt::Debug for CublasLt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CublasLt").field("device", &self.0.device).field("version", &self.version()).finish()
+        let mut f = f.debug_struct("CublasLt");
+        f.field("device", &self.inner.device).field("version", &self.version());
+        f.field("multiprocessors", &self.multiprocessors).finish()
     }
 }
 
 impl PartialEq for CublasLt {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0, other.0)
+        std::ptr::eq(self.inner, other.inner) && self.multiprocessors == other.multiprocessors
     }
 }
 impl Eq for CublasLt {}
@@ -107,14 +113,15 @@ impl CublasLt {
         let library =
             Library::get().map_err(|why| Error::File { path: "libcublasLt.so".into(), reason: why.to_owned() })?;
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = made.iter().find(|lt| lt.0.device == device) {
+        if let Some(found) = made.iter().find(|lt| lt.inner.device == device) {
             return Ok(*found);
         }
         let mut handle = null_mut();
         // SAFETY: The call stores a handle for the device whose context is current.
         let status = device.with_context(|| unsafe { (library.create)(&mut handle) })?;
         library.check("cublasLtCreate", status)?;
-        let lt = Self(Box::leak(Box::new(Inner { device, library, handle, plans: Mutex::default() })));
+        let inner = Box::leak(Box::new(Inner { device, library, handle, plans: Mutex::default() }));
+        let lt = Self { inner, multiprocessors: 0 };
         made.push(lt);
         Ok(lt)
     }
@@ -122,13 +129,25 @@ impl CublasLt {
     /// Returns the version of the library: 130002 is 13.0.2.
     #[must_use]
     pub fn version(self) -> usize {
-        self.0.library.version()
+        let Inner { library, .. } = self.inner;
+        library.version()
     }
 
     /// Returns the device.
     #[must_use]
     pub fn device(self) -> Device {
-        self.0.device
+        self.inner.device
+    }
+
+    /// Returns a handle whose products are for so many multiprocessors of the device, and leave the others to kernels
+    /// of other streams, such as the reduction of gradients. All of them, or more, is the default, and so is 0.
+    ///
+    /// It is a target and no bound: the library chooses kernels for this number, and does not promise that none of
+    /// them takes more.
+    #[must_use]
+    pub fn with_multiprocessors(self, multiprocessors: u32) -> Self {
+        let all = multiprocessors >= self.inner.device.multiprocessors();
+        Self { multiprocessors: if all { 0 } else { multiprocessors }, ..self }
     }
 
     /// Makes a workspace for [`matmul`](Self::matmul), of [`WORKSPACE_BYTES`]. Products on one stream take
@@ -150,8 +169,9 @@ impl CublasLt {
     /// to them before it adds bias, residual or the old C.
     ///
     /// The workspace may have any length, also none: then the library takes kernels that need none. The
-    /// algorithm of a product is chosen once, by its shape, the alignments of its buffers and the length of the
-    /// workspace. So the same product has the same bits each time on the same device with the same library.
+    /// algorithm of a product is chosen once, by its shape, the alignments of its buffers, the length of the
+    /// workspace and the [number of multiprocessors](Self::with_multiprocessors). So the same product has the same
+    /// bits each time on the same device with the same library.
     ///
     /// # Errors
     /// The arguments are none of a product (see `linear::matmul`), the stream is of another device, or the
@@ -169,13 +189,13 @@ impl CublasLt {
         mut c: MatrixMut<'_, S, C>,
     ) -> Result<Computed> {
         let device = s.device();
-        if device != self.0.device {
-            return Err(Error::DeviceMismatch { resource: self.0.device.to_string(), stream: device.to_string() });
+        if device != self.inner.device {
+            return Err(Error::DeviceMismatch { resource: self.inner.device.to_string(), stream: device.to_string() });
         }
         let product = linear::check(batch, a, b, epilogue, &mut c)?;
         let start = workspace.device_ptr().next_multiple_of(256);
         let bytes = workspace.len().saturating_sub((start - workspace.device_ptr()) as usize);
-        if let Some(key) = Key::of::<T, C>(&product, bytes)
+        if let Some(key) = Key::of::<T, C>(&product, bytes, self.multiprocessors)
             && let Some(stream) = s.raw()
             // SAFETY: The stream is of this device. Its type says that it orders the buffers of the product,
             // which `check` has seen to be inside, and the workspace, of which `bytes` follow `start`.
@@ -193,7 +213,7 @@ impl CublasLt {
     /// The device's context is current, and the rest as for [`Plan::enqueue`]; the key is that of the
     /// product.
     unsafe fn enqueue(self, key: Key, product: &Checked, workspace: u64, stream: Raw) -> Result<bool> {
-        let &Inner { library, handle, ref plans, .. } = self.0;
+        let &Inner { library, handle, ref plans, .. } = self.inner;
         let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
         if !plans.contains_key(&key) {
             if plans.len() == MOST_PLANS {

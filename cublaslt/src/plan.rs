@@ -16,11 +16,12 @@ use crate::library::{Found, Library, Raw, SUCCESS};
 /// `CUBLAS_COMPUTE_32F`: sums in `f32`, and `f32` operands as they are, without TF32.
 const COMPUTE_F32: c_int = 68;
 
-/// `CUBLASLT_MATMUL_DESC_TRANSA` and the following ones.
+/// `CUBLASLT_MATMUL_DESC_...`, of which the last one is `_SM_COUNT_TARGET`.
 const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
 const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
+const MULTIPROCESSORS: c_int = 15;
 
 /// `CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT` and `_STRIDED_BATCH_OFFSET`.
 const BATCH_COUNT: c_int = 5;
@@ -61,12 +62,18 @@ pub(crate) struct Key {
     /// counts the bias too.
     alignments: [u32; 4],
     workspace: usize,
+    /// How many multiprocessors the algorithm is for. 0 means all.
+    multiprocessors: u32,
 }
 
 impl Key {
     /// Describes a product, or gives `None` if the library cannot compute it in one call. It applies the
     /// activation behind all additions, has GELU by the hyperbolic tangent only, and adds one matrix.
-    pub(crate) fn of<T: Element, C: Element>(product: &Checked, workspace: usize) -> Option<Self> {
+    pub(crate) fn of<T: Element, C: Element>(
+        product: &Checked,
+        workspace: usize,
+        multiprocessors: u32,
+    ) -> Option<Self> {
         let &Checked { extents, batch, transposed, mut strides, mut batch_strides, activation, accumulate, .. } =
             product;
         let [bias, residual] = product.added;
@@ -99,6 +106,7 @@ impl Key {
             added,
             alignments: [[b; 2], [a; 2], [residual.unwrap_or(c); 2], [c, bias.unwrap_or(c)]].map(alignment),
             workspace,
+            multiprocessors,
         })
     }
 }
@@ -138,6 +146,9 @@ impl Plan {
         let [ta, tb] = key.transposed.map(c_int::from);
         for (attribute, value) in [(TRANSPOSE_A, tb), (TRANSPOSE_B, ta), (EPILOGUE, key.epilogue)] {
             plan.describe(attribute, &value)?;
+        }
+        if key.multiprocessors != 0 {
+            plan.describe(MULTIPROCESSORS, &key.multiprocessors.cast_signed())?;
         }
         if key.epilogue & WITH_BIAS != 0 {
             // The search only asks whether there is one. Each product sets its own.
@@ -276,5 +287,25 @@ impl Drop for Plan {
             // SAFETY: As for the layouts.
             unsafe { (self.library.description_destroy)(self.description) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg::{Device, stream_tags};
+    use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, check};
+
+    use super::Key;
+
+    stream_tags!(Work);
+
+    #[test]
+    fn another_number_of_multiprocessors_is_another_plan() {
+        let s = Device::cpu().unwrap().stream::<Work>().unwrap();
+        let (x, mut y) = (s.alloc_zeroed::<f32>(64).unwrap(), s.alloc_zeroed::<f32>(64).unwrap());
+        let x = Matrix::new(&x, 8, 8);
+        let product = check(1, x, x, &Epilogue::default(), &mut MatrixMut::new(&mut y, 8, 8)).unwrap();
+        let [all, some, same] = [0, 64, 64].map(|n| Key::of::<f32, f32>(&product, 0, n));
+        assert!(all.is_some() && some == same && all != some);
     }
 }
