@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use thalweg::{LaunchError, RangeError, Returned};
+
 use crate::wire::{Fields, Parse};
 
 /// An error of this crate.
@@ -100,6 +102,24 @@ pub enum Error {
         /// The number of ranks.
         size: usize,
     },
+}
+
+impl From<RangeError> for Error {
+    fn from(error: RangeError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl<T> From<Returned<T>> for Error {
+    fn from(returned: Returned<T>) -> Self {
+        Self::Device(returned.into())
+    }
 }
 
 /// A result of this crate.

@@ -213,7 +213,7 @@ impl<C: LiveBrand> Comm<C> {
         let Gradients { flat, plan, captured } = gradients;
         self.healthy()?;
         let (stream, pass) = (flat.stream(), PASSES.fetch_add(1, Ordering::Relaxed));
-        let pieces = flat.cut(&plan.lens).map_err(thalweg::Error::from)?;
+        let pieces = flat.cut(&plan.lens)?;
         let given = pieces.into_iter().enumerate().map(|(index, memory)| Grad { pass, index, memory }).collect();
         let (pieces, out) = (plan.lens.iter().map(|_| None).collect(), plan.buckets.iter().map(Range::len).collect());
         let reducing = VecDeque::new();
@@ -242,10 +242,10 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
 
     fn reduce(&mut self, bucket: usize) -> Result<()> {
         let pieces: Vec<_> = self.plan.buckets[bucket].clone().filter_map(|index| self.pieces[index].take()).collect();
-        let whole = On::<S, DeviceBuffer<T>>::join(pieces).map_err(thalweg::Error::from)?;
-        let whole = self.stream.hand(whole, &self.comm.stream()).map_err(thalweg::Error::from)?;
+        let whole = On::<S, DeviceBuffer<T>>::join(pieces)?;
+        let whole = self.stream.hand(whole, &self.comm.stream())?;
         let whole = self.enqueue(bucket, whole)?;
-        self.reducing.push_back(self.comm.stream().record(whole).map_err(thalweg::Error::from)?);
+        self.reducing.push_back(self.comm.stream().record(whole)?);
         Ok(())
     }
 

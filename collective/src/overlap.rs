@@ -15,7 +15,8 @@ use crate::gradients::{Backward, Grad, Gradients};
 /// `backward` gets the gradients in the order of the parameters, and hands each in with
 /// [`Backward::put`] once its last work is enqueued. `update` is called for each bucket of gradients
 /// with its elements of the flat buffer and the result; it runs beside the reduction of the next
-/// bucket. Every rank ends with the same bits.
+/// bucket. Every rank ends with the same bits. Both closures get `model`, because a backward pass
+/// reads the weights that the update writes; a model of any type will do.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -27,42 +28,47 @@ use crate::gradients::{Backward, Grad, Gradients};
 /// let learned = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
-///     let mut weights = compute.upload_blocking(&[1.0f32, 2.0, 3.0])?;
-///     let mut gradients = Gradients::new(&compute, &[1, 2], BucketSizes::default())?; // of two parameters
-///     for step in 0..2 {
+///     let mut weights = compute.upload_blocking(&[rank.index() as f32; 3])?;
+///     let places = [0..1, 1..3]; // of two parameters
+///     let mut gradients = Gradients::new(&compute, &[1, 2], BucketSizes::default())?;
+///     for _ in 0..2 {
 ///         gradients = data_parallel(
 ///             &mut comm,
 ///             Mean,
 ///             gradients,
-///             |pass, grads| {
-///                 for mut grad in grads.into_iter().rev() {
-///                     compute.fill(&mut grad, (rank.index() + step) as f32)?; // work of the backward pass
+///             &mut weights,
+///             |weights, pass, grads| {
+///                 for (mut grad, place) in grads.into_iter().zip(places.clone()).rev() {
+///                     compute.copy(weights.slice(place)?, &mut grad)?; // work of the backward pass
 ///                     pass.put(grad)?; // from here on nobody can read or write it
 ///                 }
-///                 Ok(())
+///                 Ok::<_, Error>(())
 ///             },
-///             |elements, means| Ok::<_, Error>(compute.copy(means, weights.slice_mut(elements).unwrap())?),
+///             |weights, elements, means| Ok(compute.copy(means, weights.slice_mut(elements)?)?),
 ///         )?;
 ///     }
 ///     Ok(compute.read_blocking(&weights)?)
 /// });
 /// for weights in learned {
-///     assert_eq!(weights?, [1.5; 3]); // the mean of 1 and 2
+///     assert_eq!(weights?, [0.5; 3]); // the mean of 0 and 1
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// The example `own_model` of `thalweg-train` trains a model of its own this way, with a checkpoint.
+///
 /// # Errors
 /// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the device.
 /// The memory of the gradients is then freed.
-pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy, E: From<Error>>(
+pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy, M: ?Sized, E: From<Error>>(
     comm: &mut Comm<C>,
     op: R,
     gradients: Gradients<S, T>,
-    backward: impl FnOnce(&mut Backward<'_, C, S, T, R>, Vec<Grad<S, T>>) -> Result<(), E>,
-    update: impl FnMut(Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
+    model: &mut M,
+    backward: impl FnOnce(&mut M, &mut Backward<'_, C, S, T, R>, Vec<Grad<S, T>>) -> Result<(), E>,
+    mut update: impl FnMut(&mut M, Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
 ) -> Result<Gradients<S, T>, E> {
     let (mut pass, grads) = comm.backward(op, gradients)?;
-    backward(&mut pass, grads)?;
-    pass.finish(update)
+    backward(model, &mut pass, grads)?;
+    pass.finish(|elements, reduced| update(model, elements, reduced))
 }

@@ -50,12 +50,15 @@ fn means(rank: Rank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()
     let mut gradients = Gradients::new(&compute, &LENS, BucketSizes { first, others })?;
     let n = gradients.len();
     for step in 0..4 {
-        let (mut next, mut seen) = (n, 0);
+        // What both closures get: the end of the bucket that comes next.
+        let mut next = 0;
         gradients = data_parallel(
             &mut comm,
             Mean,
             gradients,
-            |pass, grads| {
+            &mut next,
+            |next, pass, grads| {
+                *next = n;
                 let mut grads: Vec<_> = grads.into_iter().map(Some).collect();
                 for k in 0..LENS.len() {
                     let k = if index == 0 { k } else { LENS.len() - 1 - k };
@@ -67,16 +70,15 @@ fn means(rank: Rank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()
                 }
                 Ok::<_, Error>(())
             },
-            |elements, means| {
-                assert_eq!((elements.end, means.len()), (next, elements.len()), "from the end on");
-                next = elements.start;
-                seen += elements.len();
+            |next, elements, means| {
+                assert_eq!((elements.end, means.len()), (*next, elements.len()), "from the end on");
+                *next = elements.start;
                 let expected: Vec<f32> = elements.map(|i| mean(size, step, i)).collect();
                 assert_eq!(compute.read_blocking(means)?, expected);
                 Ok(())
             },
         )?;
-        assert_eq!(seen, n);
+        assert_eq!(next, 0);
         assert!(compute.read_blocking(&gradients)?.iter().enumerate().all(|(i, v)| *v == mean(size, step, i)));
     }
     comm.synchronize()
