@@ -47,6 +47,9 @@ const MAX_SCRATCH: u64 = 64 << 20;
 /// would show the part that is there).
 pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
+    if file.metadata().is_ok_and(|data| data.is_dir()) {
+        return Err("this is a folder; expected a PNG, JPEG or WebP file".into());
+    }
     let mut bytes = Vec::new();
     // The first bytes decide the format, so that a device or a film is not read into memory.
     let failed = |e| format!("cannot read it: {e}");
@@ -118,8 +121,13 @@ fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<()
     }
     let orientation = decoder.orientation().map_err(broken)?;
     let color = decoder.color_type();
+    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+    let turned = matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
+    let [rows, columns] = if turned { [width, height] } else { [height, width] };
+    // First of all: a pinned budget refuses an image before the decoder takes memory for it.
+    let pixels = canvas.rgb(rows, columns)?;
     if color == ColorType::Rgb8 && orientation == Orientation::NoTransforms {
-        decoder.read_image(canvas.rgb(height, width)?).map_err(broken)?;
+        decoder.read_image(pixels).map_err(broken)?;
         return Ok(());
     }
     // The cast keeps the value: a side is at most 2^14, and a pixel has at most 8 bytes.
@@ -144,8 +152,7 @@ fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<()
     };
     let mut image = RgbImage::from_raw(width, height, rgb).map(DynamicImage::ImageRgb8).ok_or("too few pixels")?;
     image.apply_orientation(orientation);
-    let image = image.into_rgb8();
-    canvas.rgb(image.height(), image.width())?.copy_from_slice(image.as_raw());
+    pixels.copy_from_slice(image.into_rgb8().as_raw());
     Ok(())
 }
 

@@ -59,6 +59,11 @@ impl<M> Source<M> {
     /// beginning in each epoch. A [shard](crate::Options::shard) leaves out the numbers of the
     /// other ranks. The samples have no known number, so they cannot be shuffled.
     ///
+    /// `sample` may wait for what comes next, such as a request (the example `requests` of the
+    /// repository). Meanwhile the loader yields the batches that are full, so with
+    /// [`batch`](crate::Options::batch) 1 each image as soon as it is decoded. Dropping the loader
+    /// waits until `sample` returns.
+    ///
     /// With several ranks and [`drop_last`](crate::Options::drop_last), the loader also calls it
     /// with the number of the last rank's last sample of each batch, in order, to learn whether
     /// every rank has this batch. That sample is not decoded.

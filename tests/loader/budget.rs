@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, Error};
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, Options, Sample, Source, Upload, decode_photo};
 
 use crate::support::devices::devices;
 use crate::{PAGE, check, draw, options, source};
@@ -30,6 +30,33 @@ fn a_spent_pinned_budget_is_waited_for() {
             assert_eq!(seen, (0..41).collect::<Vec<_>>(), "{upload:?}");
         }
     }
+}
+
+/// The memory for the pixels comes first. So the budget refuses an image before the decoder takes memory of its own for it,
+/// and before it finds out that this one is broken.
+#[test]
+fn a_photograph_over_the_budget_is_not_decoded() {
+    let mut file = Vec::new();
+    let mut header = png::Encoder::new(&mut file, 16000, 16000);
+    header.set_color(png::ColorType::Grayscale);
+    header.write_header().unwrap().write_chunk(png::chunk::IDAT, b"no pixels").unwrap();
+    let source = move || {
+        let file = file.clone();
+        Source::indexed(1, move |_| {
+            let file = file.clone();
+            Sample::new("photograph", String::new(), move |canvas| decode_photo(&file, canvas))
+        })
+    };
+    let failure = |pinned_budget| {
+        let options = Options { pinned_budget, ..options(1, 1, Upload::Off) };
+        let item = Loader::new(Device::cpu().unwrap(), source(), options).unwrap().next();
+        let Some(Err(Error::Sample { cause, .. })) = item else { panic!("the sample fails") };
+        cause
+    };
+    let cause = failure(1 << 20);
+    assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { wanted: 768_000_000, .. })), "{cause}");
+    let cause = failure(usize::MAX).to_string();
+    assert!(cause.contains("broken image"), "{cause}");
 }
 
 #[test]

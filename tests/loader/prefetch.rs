@@ -1,7 +1,7 @@
 //! Tests of how much is decoded at once, and how far ahead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -128,6 +128,39 @@ fn no_more_is_decoded_than_prefetched() {
             }
             // Two batches ahead, and two that four threads are at work on.
             assert!(worst.load(Ordering::SeqCst) <= 12, "{}", worst.load(Ordering::SeqCst));
+        }
+    }
+}
+
+/// A source that waits for requests holds up no image that is there already.
+#[test]
+fn while_a_source_waits_the_images_before_are_yielded() {
+    for &device in devices() {
+        for (upload, threads) in [(Upload::Streams, 1), (Upload::Sequential, 3), (Upload::Off, 1), (Upload::Off, 3)] {
+            let (request, requests) = mpsc::channel::<()>();
+            let samples = Source::from_fn(move |index| {
+                requests.recv().ok()?;
+                Some(Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| draw(index, canvas)))
+            });
+            let mut loader = Loader::new(device, samples, options(1, threads, upload)).unwrap();
+            let (yielded, seen) = mpsc::channel();
+            let consumer = thread::spawn(move || {
+                for batch in loader.by_ref() {
+                    let batch = batch.unwrap();
+                    let index = match upload {
+                        Upload::Off => batch.synchronize().unwrap().indices,
+                        _ => check(device, batch),
+                    };
+                    yielded.send(index).unwrap();
+                }
+            });
+            for index in 0..5 {
+                request.send(()).unwrap();
+                assert_eq!(seen.recv_timeout(Meeting::PATIENCE).as_deref(), Ok(&[index][..]), "{upload:?}");
+            }
+            drop(request);
+            consumer.join().unwrap();
+            assert!(seen.recv().is_err());
         }
     }
 }
