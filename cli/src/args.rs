@@ -44,9 +44,9 @@ Examples:
       gives more tokens to the parts of the photograph that match a query
 
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
-      runs on the second GPU and prints a report for programs
+      runs on the second GPU and prints a report for programs";
 
-  thalweg augment photos/*.jpg --out sheet.png
+const OTHERS: &str = "  thalweg augment photos/*.jpg --out sheet.png
       draws what random crops, colours and blurs make of photographs
 
   thalweg train digits/ --out model.safetensors
@@ -199,6 +199,27 @@ The file of --config has the names of the flags, with _ for -:
   0.2, \"patience\": 15, \"patch\": 16, \"sides\": [2, 2], \"budget\": 64}
 Flags count more than the file, and of equal flags the last one counts. A broken image is named and left out, and then the exit code is 1.";
 
+const PREDICT_NOTES: &str = "\
+Examples:
+  thalweg predict model.safetensors digits/3/*.png
+      prints a line for each, such as: digits/3/0042.png\t3\t0.998120
+
+  camera-snapshot | thalweg predict model.safetensors -
+      reads one photograph from standard input
+
+Exit code:
+  0  all photographs have a line
+  1  something failed; a line on standard error names each photograph without one
+  2  wrong usage";
+
+const LAUNCH_NOTES: &str = "\
+Examples:
+  thalweg launch -n 2 -- target/release/examples/all_reduce
+      runs a program that joins the ranks by World::from_env of thalweg-collective
+
+  thalweg launch -n 2 -- thalweg train photos/ --out model.safetensors
+      trains on two GPUs, or on two CPU devices if there is no GPU";
+
 const LAUNCH: &str = "\
 Run a program as several processes of this machine, each a rank.
 
@@ -216,7 +237,7 @@ the signal that ended it.";
 /// with the highest scores. By default, a patch gets no tokens or 8 x 8 to 20 x 20. Runs on an
 /// NVIDIA GPU and needs only its driver there, or runs on the CPU if there is no GPU.
 #[derive(Debug, Parser)]
-#[command(name = "thalweg", version, after_long_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "thalweg", version, after_long_help = format!("{EXAMPLES}\n\n{OTHERS}"), max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -239,11 +260,12 @@ pub(crate) enum Command {
     #[command(after_long_help = TRAIN_NOTES, args_override_self = true)]
     Train(TrainArgs),
     /// Say what a trained model sees on photographs
+    #[command(after_long_help = PREDICT_NOTES)]
     Predict(PredictArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
     /// Run a program as several processes of this machine, each a rank
-    #[command(long_about = LAUNCH)]
+    #[command(long_about = LAUNCH, after_long_help = LAUNCH_NOTES)]
     Launch(LaunchArgs),
     /// Print a script that lets a shell complete commands and flags
     Completions {
@@ -284,8 +306,8 @@ impl DeviceArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct DecodeArg {
-    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. What the device cannot
-    /// decode, the host does, and so is standard input
+    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. The host decodes what
+    /// the device cannot, and standard input
     #[arg(
         id = "decode",
         long = "decode",
@@ -512,35 +534,35 @@ pub(crate) struct TrainArgs {
     pub(crate) quiet: bool,
 
     /// Passes over the images [default: 50]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     epochs: Option<u32>,
 
     /// Images of a step, of all GPUs together [default: 32]
-    #[arg(long, value_name = "IMAGES")]
+    #[arg(long, value_name = "IMAGES", allow_hyphen_values = true)]
     batch: Option<usize>,
 
     /// The largest learning rate [default: 0.002]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     lr: Option<f64>,
 
     /// Weight decay [default: 0.05]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     weight_decay: Option<f64>,
 
     /// The largest norm of a gradient; a larger one is scaled down [default: 1]
-    #[arg(long, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", allow_hyphen_values = true)]
     clip: Option<f32>,
 
     /// Numbers of a row of the transformer [default: 64]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     width: Option<usize>,
 
     /// Heads of the attention [default: 4]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     heads: Option<usize>,
 
     /// Blocks of the transformer [default: 2]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     depth: Option<usize>,
 
     /// Type of operands of matrix products; weights are always f32 [default: f32]
@@ -548,27 +570,27 @@ pub(crate) struct TrainArgs {
     precision: Option<crate::train::settings::Precision>,
 
     /// Seed of the weights, of the order of images and of the share that is kept apart [default: 0]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     seed: Option<u64>,
 
     /// The share of each class that is kept apart, if there is no --val [default: 0.2]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     val_share: Option<f64>,
 
     /// Stop after this many epochs without a better model; 0 never stops early [default: 15]
-    #[arg(long, value_name = "EPOCHS")]
+    #[arg(long, value_name = "EPOCHS", allow_hyphen_values = true)]
     patience: Option<u32>,
 
     /// Patch side in pixels [default: from the images]
-    #[arg(long, value_name = "PIXELS", value_parser = patch)]
+    #[arg(long, value_name = "PIXELS", allow_hyphen_values = true, value_parser = patch)]
     patch: Option<u32>,
 
     /// Smallest and largest n of the n x n tokens in a patch [default: from the images]
-    #[arg(long, value_name = "LO..HI", value_parser = sides)]
+    #[arg(long, value_name = "LO..HI", allow_hyphen_values = true, value_parser = sides)]
     sides: Option<RangeInclusive<u32>>,
 
     /// The most tokens of an image [default: from the images]
-    #[arg(long, value_name = "TOKENS", value_parser = budget)]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = budget)]
     budget: Option<u64>,
 }
 
@@ -595,7 +617,8 @@ impl TrainArgs {
         settings.check()?;
         match saved {
             Some(saved) if *saved != settings => Err(format!(
-                "--resume: the run has other settings; leave out the flags and --config, or start again without --resume.\n  the run: {saved:?}\n  asked:   {settings:?}"
+                "--resume: the run has other settings: {}; leave out the flags and --config, or start again without --resume",
+                settings.differences(saved)
             )),
             _ => Ok(settings),
         }

@@ -45,6 +45,7 @@ pub(crate) fn run(args: &AugmentArgs) -> Result<ExitCode, String> {
         say(format_args!("thalweg: {note}"));
     }
     output::finish_writing_on_interrupt()?;
+    output::can_write(&args.out)?;
     let images = read(args, device)?;
     if single {
         write_one(args, &augmentation, device, &images[0])?;
@@ -65,7 +66,9 @@ fn options(args: &AugmentArgs) -> Result<Augmentation, String> {
             serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?
         }
     };
-    augmentation.validate().map_err(|e| e.to_string())?;
+    // The defaults are valid, so what is wrong comes from the file.
+    let file = args.options.as_deref().unwrap_or(Path::new("")).display();
+    augmentation.validate().map_err(|e| format!("--options {file}: {e}"))?;
     Ok(augmentation)
 }
 

@@ -122,7 +122,8 @@ fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
             let status = child.try_wait().map_err(|error| format!("cannot wait for rank {rank}: {error}"))?;
             if let Some(status) = status {
                 ended[rank] = Some(status);
-                if !status.success() && failed.is_none() {
+                // A terminal sends Ctrl-C to the ranks too: they end by it, and have not failed.
+                if !status.success() && failed.is_none() && signal.load(Ordering::Relaxed) == 0 {
                     output::say(format_args!("thalweg: rank {rank} has failed: {status}"));
                     failed = Some((rank, status, Instant::now()));
                 }

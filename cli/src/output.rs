@@ -83,6 +83,15 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
     _ = io::stderr().write_fmt(format_args!("{line}\n"));
 }
 
+/// Checks that a file can be written. A run calls it before the work whose result goes there.
+pub(crate) fn can_write(path: &Path) -> Result<(), String> {
+    let _whole = writing();
+    if path.is_dir() {
+        return Err(format!("cannot write {}: this is a folder", path.display()));
+    }
+    stage(path, |_| Ok(())).map(drop)
+}
+
 type Staged<'a> = (NamedTempFile, &'a Path);
 
 fn stage<'a>(
@@ -111,7 +120,13 @@ fn publish((temp, path): Staged<'_>) -> Result<(), String> {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> String {
-    format!("cannot write {}: {error}", path.display())
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        return format!("cannot write {}: there is no folder {}", path.display(), folder.display());
+    }
+    // `tempfile` adds where its file would have been, which says nothing to a user.
+    let error = error.to_string();
+    format!("cannot write {}: {}", path.display(), error.split(" at path ").next().unwrap_or(&error))
 }
 
 /// The elements of a tensor.

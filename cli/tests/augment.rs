@@ -94,6 +94,7 @@ fn what_is_wrong_is_said() {
         (bench.file("nothing.png", ""), "nothing.png: the file is empty"),
         (bench.file("zero.png", empty_image), "zero.png: "),
         (bench.input("missing.png"), "missing.png: cannot open it: No such file"),
+        (bench.folder.path().join("in"), "in: this is a folder; expected a PNG"),
     ];
     for (path, message) in cases {
         augment(&bench, &path, &[], "x.safetensors").expect(1, &[message]);
@@ -108,10 +109,12 @@ fn what_is_wrong_is_said() {
     augment(&bench, &good, &[good.to_str().expect("UTF-8")], "x.safetensors")
         .expect(1, &["one result is of one image"]);
     augment(&bench, &good, &[], "in/good.png").expect(1, &["it would replace the input", "good.png"]);
-    augment(&bench, &good, &[], "no/such/folder.png").expect(1, &["cannot write", "folder.png: No such file"]);
-    for (options, message) in
-        [(r#"{"flips": 1}"#, "unknown field `flips`"), (r#"{"flip": 2}"#, "flip"), ("[", "options.json: ")]
-    {
+    augment(&bench, &good, &[], "no/such/folder.png").expect(1, &["cannot write", "there is no folder ", "no/such"]);
+    for (options, message) in [
+        (r#"{"flips": 1}"#, "unknown field `flips`"),
+        (r#"{"flip": 2}"#, "options.json: flip is 2"),
+        ("[", "options.json: "),
+    ] {
         let file = bench.file("options.json", options);
         let arguments = ["--options", file.to_str().expect("UTF-8")];
         augment(&bench, &good, &arguments, "x.png").expect(1, &[message]);

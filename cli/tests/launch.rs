@@ -54,24 +54,33 @@ fn what_cannot_run_is_an_error() {
     assert_eq!(run(&["-n", "2"]).0, Some(2));
 }
 
-/// A signal to the launcher ends the ranks too.
+/// A signal to the launcher ends the ranks too. Ctrl-C of a terminal reaches all of them at once, and no rank has failed.
 #[test]
 #[cfg(unix)]
 fn a_signal_ends_the_ranks() {
-    use std::io::{BufRead, BufReader};
-    let script = "echo $$; exec sleep 1000";
-    let mut launcher = thalweg()
-        .args(["launch", "-n", "2", "--", "sh", "-c", script])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
-    let ids: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()[4..].to_owned()).collect();
-    let kill = |signal: &str, id: &str| {
-        let output = std::process::Command::new("kill").args([signal, id]).output();
-        output.unwrap().status.success()
-    };
-    assert!(kill("-TERM", &launcher.id().to_string()));
-    assert_eq!(launcher.wait().unwrap().code(), Some(143));
-    assert!(ids.iter().all(|id| !kill("-0", id)), "{ids:?} still run");
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::process::CommandExt;
+    for (signal, group, code) in [("-TERM", false, 143), ("-INT", true, 130)] {
+        let script = "echo $$; exec sleep 1000";
+        let mut launcher = thalweg()
+            .args(["launch", "-n", "2", "--", "sh", "-c", script])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+        let ids: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()[4..].to_owned()).collect();
+        let kill = |signal: &str, id: &str| {
+            let output = std::process::Command::new("kill").args([signal, "--", id]).output();
+            output.unwrap().status.success()
+        };
+        let target = if group { format!("-{}", launcher.id()) } else { launcher.id().to_string() };
+        assert!(kill(signal, &target));
+        assert_eq!(launcher.wait().unwrap().code(), Some(code));
+        assert!(ids.iter().all(|id| !kill("-0", id)), "{ids:?} still run");
+        let mut err = String::new();
+        launcher.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert!(!err.contains("has failed"), "{err}");
+    }
 }

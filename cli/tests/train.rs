@@ -126,7 +126,9 @@ fn a_run_that_goes_on_gives_the_same_model() {
     let again = |arguments: &[&str]| {
         Run::of(thalweg().arg("train").arg(&learn).args(["--resume"]).args(arguments).arg("--out").arg(&parts))
     };
-    again(&["--lr", "0.5"]).expect(1, &["--resume: the run has other settings"]);
+    let other = "--resume: the run has other settings: --lr is 0.01 there and 0.5 here; leave out";
+    again(&["--lr", "0.5"]).expect(1, &[other]);
+    again(&["--lr", "-1"]).expect(1, &["lr -1: expected a number above 0"]);
     again(&["--epochs", "30"]).expect(0, &[]);
     fs::remove_file(learn.join("lying/003.png")).expect("a file");
     again(&[]).expect(1, &["--resume: the images are not those of"]);
@@ -186,7 +188,9 @@ fn what_is_wrong_is_said() {
         &[],
         &["x.png: cannot open it", "none of the images can be decoded"],
     );
-    fails(&learn, &["--resume"], &["--resume: ", "m.checkpoint.safetensors", "No such file"]);
+    fails(&learn, &["--resume"], &["--resume: ", "m.checkpoint.safetensors", "No such file", "without --resume"]);
+    let one_each = bench.file("d.csv", "learn/lying/000.png,a\nlearn/without/000.png,b");
+    fails(&one_each, &[], &["2 to learn from, 0 to test", "a class with two images"]);
     fails(&learn, &["--width", "30", "--heads", "4"], &["4 heads", "30 numbers"]);
     fails(&learn, &["--batch", "0"], &["batch 0: expected 1 to 65535"]);
     fails(&learn, &["--val-share", "1"], &["val_share 1: expected a number between 0 and 1"]);
@@ -201,6 +205,16 @@ fn what_is_wrong_is_said() {
     fs::write(strange.join("flying/1.png"), png(picture(0, 1))).expect("a file");
     fails(&learn, &["--val", strange.to_str().expect("UTF-8")], &["flying", "the model has no class"]);
 
+    // What could not be written is said before the work.
+    let place = |out: &Path, arguments: &[&str], words: &[&str]| {
+        let run = train(&learn, out, arguments).expect(1, words);
+        assert!(!run.out.contains("images to learn from"), "{run:#?}");
+    };
+    let away = bench.folder.path().join("away/m.safetensors");
+    place(&away, &[], &["cannot write", "m.safetensors: there is no folder", "away"]);
+    place(&learn, &[], &["learn: this is a folder"]);
+    place(&out, &["--json", away.to_str().expect("UTF-8")], &["there is no folder"]);
+
     // A broken image is left out.
     fs::write(learn.join("lying/broken.png"), &png(picture(0, 1))[..50]).expect("a file");
     let run = train(&learn, &out, &["--epochs", "1"]).expect(1, &["broken.png: truncated", "left out"]);
@@ -209,7 +223,8 @@ fn what_is_wrong_is_said() {
     let predict = |model: &Path| Run::of(thalweg().arg("predict").arg(model).arg(learn.join("lying/001.png")));
     predict(&out).expect(0, &[]);
     predict(&bench.input("missing")).expect(1, &["missing: No such file"]);
-    predict(&bench.file("text.safetensors", "hello, this is no model")).expect(1, &["text.safetensors: "]);
+    predict(&bench.file("text.safetensors", "hello, this is no model"))
+        .expect(1, &["text.safetensors: no safetensors file: "]);
     let weights = support::repository("tests/golden").join("head-weights.safetensors");
     predict(&weights).expect(1, &["did `thalweg train` write this file?"]);
 }

@@ -84,8 +84,9 @@ impl Tensors {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| Error::File { path: path.into(), source })?;
         let wrong = |what: String| Error::Format { path: path.into(), what };
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| wrong(error.to_string()))?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let (_, header) =
+            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(format!("no safetensors file: {error}")))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("no safetensors file: {error}")))?;
         let mut tensors = BTreeMap::new();
         for (name, view) in file.tensors() {
             let data = elements(&view).ok_or_else(|| wrong(format!("`{name}` has elements of {:?}", view.dtype())))?;

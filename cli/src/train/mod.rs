@@ -216,12 +216,16 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     Ok(if failed == 0 || !leads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Finds out how a run begins: anew, or at the checkpoint.
+/// Finds out how a run begins: anew, or at the checkpoint. What it will write must be possible to write.
 fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
+    [Some(files.model), files.json].into_iter().flatten().try_for_each(output::can_write)?;
     if !args.resume {
         return Ok(Begin { settings: args.settings(None)?, history: Vec::new(), fingerprint: None });
     }
-    let file = Tensors::load(&files.checkpoint).map_err(|e| format!("--resume: {e}"))?;
+    let file = Tensors::load(&files.checkpoint).map_err(|e| match files.checkpoint.exists() {
+        true => format!("--resume: {e}"),
+        false => format!("--resume: {e}; a run has it after its first epoch, so start this one without --resume"),
+    })?;
     let saved: Settings = value(&file, "progress.settings")?;
     let (history, fingerprint) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
     Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
@@ -294,7 +298,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     sum(&mut team.comm, &mut failed)?;
     if learn.len() == 0 || test.len() == 0 {
         return Err(Problem(format!(
-            "{}: too few images: {} to learn from, {} to test",
+            "{}: too few images: {} to learn from, {} to test; without --val, a class with two images is needed",
             args.data.display(),
             learn.len(),
             test.len()

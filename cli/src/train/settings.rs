@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use thalweg_vision::Params;
 
 /// How a model is trained. The names are those of the flags, with `_` for `-`.
@@ -64,6 +65,16 @@ impl Settings {
         let wrong = |what: String| format!("--config {}: {what}", path.display());
         let text = fs::read_to_string(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
         serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))
+    }
+
+    /// Says which flags differ from those of a run.
+    pub(crate) fn differences(&self, run: &Self) -> String {
+        let (here, there) = (json!(self), json!(run));
+        let fields = here.as_object().into_iter().flatten().filter(|(name, value)| there[name.as_str()] != **value);
+        let say = |(name, value): (&String, &Value)| {
+            format!("--{} is {} there and {value} here", name.replace('_', "-"), there[name.as_str()])
+        };
+        fields.map(say).collect::<Vec<_>>().join(", ")
     }
 
     /// Checks what no other part checks.
