@@ -25,7 +25,7 @@
 //!   queries, the queries are the last rows.
 //! - **No shared memory and no barriers**: threads are independent, so the CPU device runs them in a
 //!   plain loop.
-//! - **Heads of 64 elements in `bf16` have kernels of their own**, in `tiles.rs`.
+//! - **Heads of 64 elements in `bf16` have kernels of their own**, in `tiles.rs`, and `D` by words.
 //! - **Heads of 64 elements have a kernel without a path for smaller ones**: the conditions of that
 //!   path would need more registers than there are.
 //! - **`cu_seqlens` may hold anything**: each bound is cut to the number of rows.
@@ -250,6 +250,31 @@ kernel! {
             while c < size {
                 sum = t.fma(out.get(t, [row, head, c]).wide(), dout.get(t, [row, head, c]).wide(), sum);
                 c += 1;
+            }
+            delta.set(sum);
+        }
+    }
+}
+
+kernel! {
+    /// Does the same as [`deltas`] for heads of 64 elements of `bf16`, of which a word has four. A thread loads all its words
+    /// at once: its neighbour has another row, and a piece of 32 bytes would have left the cache before its next element.
+    pub(super) fn deltas_64_words(
+        t: impl Simt, rows: u32, heads: u32, out: In<u64>[rows, heads, 16], dout: In<u64>[rows, heads, 16],
+        deltas: Out<f32>[heads, rows] by [y, x],
+    )
+    require { heads <= 65535 }
+    grid(rows.div_ceil(64), heads) block(64)
+    {
+        if let Some(delta) = deltas.cell(t) {
+            let [head, row] = delta.at();
+            let words: [[u64; 2]; 16] =
+                core::array::from_fn(|i| [&out, &dout].map(|of| of.get(t, [row, head, i as u32])));
+            let (mut sum, mut i) = (0.0, 0);
+            while i < 64 {
+                let [out, dout] = words[i / 4].map(|word| ((word >> (i % 4 * 16)) as u16).wide());
+                sum = t.fma(out, dout, sum);
+                i += 1;
             }
             delta.set(sum);
         }

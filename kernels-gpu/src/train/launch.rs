@@ -247,7 +247,10 @@ macro_rules! numbers {
                 let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
                 let (qkv, out, dout) = (a.qkv.cast::<$e>(), a.out.cast::<$e>(), a.dout.cast::<$e>());
                 $(if size == 64 {
-                    heads::deltas(on, a.rows, count, size, out, dout, a.deltas)?;
+                    match (words(a.out), words(a.dout)) {
+                        (Some(out), Some(dout)) => heads::deltas_64_words(on, a.rows, count, out, dout, a.deltas)?,
+                        _ => heads::deltas(on, a.rows, count, size, out, dout, a.deltas)?,
+                    }
                     let (rows, prefix, cu) = (a.rows, a.prefix, a.cu_seqlens);
                     let dqkv = a.dqkv.cast_mut::<$e>();
                     tiles::$queries(
