@@ -188,6 +188,9 @@ pub enum Error {
     /// A host function on a stream called into a device.
     #[error("a host function on a stream called into a device, which CUDA forbids: give the work to another thread")]
     InHostFunction,
+    /// The body of a kernel on the CPU device called into a device.
+    #[error("the body of a kernel called into a device, which would wait for itself: make the call outside the kernel")]
+    InKernel,
     /// A child process made by `fork` called into a device.
     #[error("a device cannot be used in a child process made by fork: start a new process instead")]
     Forked,
@@ -203,10 +206,10 @@ pub enum Error {
         /// The number of other clones and readings.
         holders: usize,
     },
-    /// A reading was dropped where its end could not be recorded: in a host function, or on a
-    /// failed device. So it is not known when it ends.
+    /// A reading was dropped where its end could not be recorded: in a host function, in a kernel,
+    /// or on a failed device. So it is not known when it ends.
     #[error(
-        "the resource cannot be taken back: a reading of it was dropped inside a host function, or on a failed device"
+        "the resource cannot be taken back: a reading of it was dropped inside a host function or a kernel, or on a failed device"
     )]
     ReaderLost,
     /// A replay was given other memory than the graph was captured with.

@@ -198,6 +198,11 @@ impl Device {
     /// finds a missing wait, and the same seed finds it again. It lasts as long as the process.
     /// [`reseed`](Device::reseed) starts another order.
     ///
+    /// Every call, and every drop of device memory, may run host functions and kernels of any stream of
+    /// the device, on the thread that calls, one at a time. So it cannot run a host function that waits
+    /// for another thread, unless that thread calls no device meanwhile, and none that takes a lock which
+    /// its caller holds. `docs/streams.md` says more.
+    ///
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
@@ -264,7 +269,8 @@ impl Device {
     }
 
     /// Returns every CUDA device that can be opened, then the CPU device. The list is empty in a
-    /// host function of a stream and in a forked child, where no device can be called.
+    /// host function of a stream, in the body of a kernel and in a forked child, where no device can be
+    /// called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..Driver::cuda_devices()).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
@@ -482,7 +488,8 @@ impl Device {
     }
 
     /// Checks that the device can be called from here: no failure has been seen, and this is
-    /// neither a host function of a stream nor a forked child. It makes no call of the device;
+    /// neither a host function of a stream nor the body of a kernel nor a forked child. It makes no call
+    /// of the device;
     /// [`check`](Device::check) does.
     ///
     /// # Errors
