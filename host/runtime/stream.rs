@@ -182,17 +182,15 @@ impl Device {
 
     /// Takes a parked stream of this priority, or makes one.
     pub(crate) fn take_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
-        match self.parked_stream(options)? {
-            Some(stream) => Ok(stream),
-            None => self.new_stream(options),
-        }
+        self.take_lane(options).map(|(stream, _)| stream)
     }
 
-    /// Takes a parked stream of this priority. If there is none, makes one and logs that.
-    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<&'static StreamInner> {
+    /// Takes a parked stream of this priority, or makes one. Also returns whether it is new, so that
+    /// the caller can [log](StreamInner::log_made) that once it holds no lock.
+    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<(&'static StreamInner, bool)> {
         match self.parked_stream(options)? {
-            Some(stream) => Ok(stream),
-            None => self.new_stream(options).inspect(|stream| stream.log_made("a lane")),
+            Some(stream) => Ok((stream, false)),
+            None => self.new_stream(options).map(|stream| (stream, true)),
         }
     }
 
