@@ -255,7 +255,7 @@ fn a_forked_child_gets_a_typed_error() {
                         Device::cpu().unwrap_err(),
                         Device::new_cpu().unwrap_err(),
                     ];
-                    drop((x, event, host, idle.split(0)));
+                    drop((x, event, host, idle.split(0).unwrap()));
                     Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked))
                 })
             };
