@@ -1,6 +1,7 @@
 //! Errors: what a call did wrong, and what ended the world of the ranks.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use thalweg::{LaunchError, RangeError, Returned};
@@ -138,6 +139,15 @@ pub enum StoreError {
     /// The other side has another secret.
     #[error("the store has another secret")]
     Secret,
+    /// Others can reach the address, and would need no secret.
+    #[error(
+        "the secret is empty, which only loopback addresses may have, and {ip} is none: set THALWEG_SECRET to the same random \
+         text for all ranks"
+    )]
+    NoSecret {
+        /// The address of the store or of a rank.
+        ip: IpAddr,
+    },
     /// The key or the value is too long, or the store is full.
     #[error("the store refuses this: {reason}")]
     Refused {
