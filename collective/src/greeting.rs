@@ -1,28 +1,30 @@
-//! The greeting, with which the two sides of a connection prove to one another that they know the same
-//! secret.
+//! The greeting, with which the two sides of a connection prove to one another that they know the
+//! same secret.
 //!
 //! ```text
 //! server to client:  "thalweg1", S                  S: 16 random bytes, new for each connection
 //! client to server:  "thalweg1", C, code("client")  C: 16 random bytes, new for each connection
-//! server to client:  1, code("server")              or 0, 32 zeros and the end, if the client's code is wrong
+//! server to client:  1, code("server")              or 0 and 32 zeros, if the client's code is wrong
 //!
 //! code(role) = HMAC-SHA-256(secret, role, purpose, S, C)     one after another, without lengths
 //! role       = "client" or "server"                          who sends the code
 //! purpose    = "store", or "peer" between two ranks          what the connection is for
 //! ```
 //!
-//! The server reads nothing more before the client's code is right. The client sends nothing more before
-//! the server's code is right. Codes are compared in constant time.
+//! The server reads nothing more before the client's code is right. The client sends nothing more
+//! before the server's code is right. Codes are compared in constant time.
 //!
-//! **It protects** against those who do not know the secret. They cannot use the store, and cannot be
-//! taken for a store or a rank. What they recorded is of no use, because S and C are new; nor is a code
-//! that they send back, because of its role, or use elsewhere, because of its purpose. The secret goes over
-//! no wire. They cannot keep ranks out by connections that say nothing: see [`Strangers`].
+//! **It protects** against those who do not know the secret. They cannot use the store, and cannot
+//! be taken for a store or a rank. What they recorded is of no use, because S and C are new; nor is
+//! a code that they send back, because of its role, or use elsewhere, because of its purpose. The
+//! secret goes over no wire. They cannot keep ranks out by connections that say nothing: see
+//! [`Strangers`].
 //!
-//! **It does not protect what follows.** Nothing is encrypted or signed after the greeting. Who is between
-//! the two sides can pass the greeting on, and then read and change everything. Who hears a greeting can
-//! try guesses of the secret at leisure, so it has to be random: 16 bytes or more. Ranks that know the
-//! secret trust one another. Who can fill the network or the queue of the system still keeps others out.
+//! **It does not protect what follows.** Nothing is encrypted or signed after the greeting. Who is
+//! between the two sides can pass the greeting on, and then read and change everything. Who hears a
+//! greeting can try guesses of the secret at leisure, so it has to be random: 16 bytes or more.
+//! Ranks that know the secret trust one another. Who can fill the network or the queue of the
+//! system still keeps others out.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
@@ -37,8 +39,8 @@ use crate::error::StoreError;
 use crate::lock;
 use crate::wire::read;
 
-/// How long the first bytes of a client may take. A client sends its whole greeting as soon as it has
-/// that of the server.
+/// How long the first bytes of a client may take. A client sends its whole greeting as soon as it
+/// has that of the server.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
 
 /// Greetings at once, so that strangers do not take threads without bound.
@@ -60,8 +62,8 @@ pub(crate) fn check_secret(ip: IpAddr, secret: &[u8]) -> Result<(), StoreError> 
 
 /// The connections whose other side has not proved yet that it knows the secret.
 ///
-/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one, the
-/// oldest is ended. So a client that greets at once gets in, however many others say nothing.
+/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one,
+/// the oldest is ended. So a client that greets at once gets in, however many others say nothing.
 #[derive(Debug)]
 pub(crate) struct Strangers {
     state: Mutex<State>,
@@ -76,7 +78,8 @@ pub(crate) struct Strangers {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// The places that are not free, with those of connections that were ended and whose threads still run.
+    /// The places that are not free, with those of connections that were ended and whose threads
+    /// still run.
     taken: usize,
     /// The connections that were not ended, the oldest first.
     open: BTreeMap<u64, TcpStream>,
@@ -94,16 +97,13 @@ impl Strangers {
         Arc::new(Self { state: Mutex::default(), left: Condvar::new(), first, whole })
     }
 
-    /// Takes a place for a connection that was accepted. If there is none, ends the oldest connection and
-    /// waits for its thread, which has nothing else to do.
+    /// Takes a place for a connection that was accepted. If there is none, ends the oldest
+    /// connection and waits for its thread, which has nothing else to do.
     pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Stranger> {
         let kept = socket.try_clone()?;
         let mut state = lock(&self.state);
         while state.taken >= GREETINGS {
-            // If one is leaving already, its place is enough.
-            if state.open.len() == state.taken
-                && let Some((_, oldest)) = state.open.pop_first()
-            {
+            if let Some((_, oldest)) = state.open.pop_first() {
                 _ = oldest.shutdown(Shutdown::Both);
             }
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -130,9 +130,9 @@ impl Strangers {
 }
 
 impl Stranger {
-    /// Greets on the side that accepted the connection. Returns once the other side has proved that it knows
-    /// the secret, and has been told so. Before it is told, `admit` may still refuse it; it gets a clone of
-    /// the socket.
+    /// Greets on the side that accepted the connection. Returns once the other side has proved that
+    /// it knows the secret, and has been told so. Before it is told, `admit` may still refuse it;
+    /// it gets a clone of the socket.
     pub(crate) fn welcome(
         self,
         socket: &TcpStream,
@@ -161,7 +161,8 @@ impl Stranger {
         writer.write_all(&[&[1][..], &proof].concat())
     }
 
-    /// Gives the place back. It is an error if the connection has been ended to make place for another one.
+    /// Gives the place back. It is an error if the connection has been ended to make place for
+    /// another one.
     fn leave(self) -> io::Result<TcpStream> {
         let kept = lock(&self.among.state).open.remove(&self.id);
         kept.ok_or_else(|| io::Error::new(ErrorKind::ConnectionAborted, "another connection took its place"))
@@ -177,8 +178,8 @@ impl Drop for Stranger {
     }
 }
 
-/// Greets on the side that made a connection. Returns once the other side has proved that it knows the
-/// secret.
+/// Greets on the side that made a connection. Returns once the other side has proved that it knows
+/// the secret.
 pub(crate) fn greet(socket: &TcpStream, secret: &[u8], purpose: &[u8], deadline: Instant) -> io::Result<()> {
     let mut said = [0; MAGIC.len() + NONCE];
     read(socket, &mut said, deadline)?;

@@ -16,12 +16,12 @@ use crate::nccl;
 /// | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | `SLURM_LOCALID`, `SLURM_NTASKS_PER_NODE` | the first of `SLURM_STEP_NODELIST`, a port made of `SLURM_JOB_ID` and `SLURM_STEP_ID` |
 /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `.._SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK`, `.._LOCAL_SIZE` | `MASTER_ADDR`, `MASTER_PORT` |
 ///
-/// `MASTER_ADDR` and `MASTER_PORT` count first for every launcher. The store of the ranks listens at
-/// one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
-/// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does, and
-/// `THALWEG_SECRET` is the secret of the ranks, a random text. Without it, the number of the job takes its
-/// place, which keeps jobs apart and strangers not. Without either, only loopback addresses can be used
-/// ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
+/// `MASTER_ADDR` and `MASTER_PORT` count first for every launcher. The store of the ranks listens
+/// at one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
+/// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does,
+/// and `THALWEG_SECRET` is the secret of the ranks, a random text. Without it, the number of the
+/// job takes its place, which keeps jobs apart and strangers not. Without either, only loopback
+/// addresses can be used ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {

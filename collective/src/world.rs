@@ -107,8 +107,8 @@ impl World {
     /// address of this machine.
     ///
     /// # Errors
-    /// A rank does not come in time, has another secret, or cannot be reached. Or the secret is empty, and an
-    /// address of the store or of a rank is not a loopback address.
+    /// A rank does not come in time, has another secret, or cannot be reached. Or the secret is
+    /// empty, and an address of the store or of a rank is not a loopback address.
     pub fn join(place: &Place, options: Options) -> Result<Self> {
         let deadline = Instant::now() + options.join.min(LONGEST_WAIT);
         let failed = |reason: String| Error::Join { rank: place.rank, reason };

@@ -1,5 +1,6 @@
-//! The greeting of connections, with raw clients and servers that break it. `docs/distributed.md` has the protocol, and
-//! the codes are made from that text here. Each attack goes to the store and to a connection between ranks.
+//! The greeting of connections, with raw clients and servers that break it. `docs/distributed.md`
+//! has the protocol, and the codes are made from that text here. Each attack goes to the store and
+//! to a connection between ranks.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
@@ -39,7 +40,8 @@ fn set(key: &str) -> Vec<u8> {
     [&(request.len() as u32).to_le_bytes(), &request[..]].concat()
 }
 
-/// Ways to make 32 wrong bytes of the right ones: those that agree only at one end, and those that differ in one byte.
+/// Ways to make 32 wrong bytes of the right ones: those that agree only at one end, and those that
+/// differ in one byte.
 fn nearly(right: &Code) -> Vec<Code> {
     let mut all: Vec<Code> = (0..32).map(|at| std::array::from_fn(|k| right[k] ^ u8::from(k == at))).collect();
     for n in [1, 16, 31] {
@@ -92,8 +94,8 @@ impl Door {
         (socket, nonce)
     }
 
-    /// Says this, and what a client with the right code says then, and does not look at the answer. Fails unless the
-    /// connection is cut off, without a proof.
+    /// Says this, and what a client with the right code says then, and does not look at the answer.
+    /// Fails unless the connection is cut off, without a proof.
     fn refuses(&self, mut socket: TcpStream, said: &[u8], why: &str) {
         let door = self.purpose;
         _ = socket.write_all(&[said, &self.then].concat());
@@ -111,7 +113,7 @@ impl Door {
     }
 
     /// Nothing has come of what was refused, and who knows the secret is let in.
-    fn is_sound(mut self) {
+    fn end_soundly(mut self) {
         let store = Store::connect(self.server.address(), SECRET, LONG).unwrap();
         assert_eq!(store.get("key").unwrap(), None, "{}: a request of a stranger was carried out", self.purpose);
         assert!(self.rank.as_ref().is_none_or(|rank| !rank.is_finished()), "a stranger was taken for a rank");
@@ -153,7 +155,7 @@ fn a_client_with_a_wrong_code_is_cut_off() {
         // A code for another nonce than the one that it says.
         let (socket, server) = door.called();
         door.refuses(socket, &greeting(&[7; 16], &door.right(&server)), "the code of another nonce");
-        door.is_sound();
+        door.end_soundly();
     }
 }
 
@@ -165,7 +167,7 @@ fn a_code_that_is_nearly_right_is_cut_off() {
             let wrong = nearly(&door.right(&server))[at];
             door.refuses(socket, &greeting(&CLIENT, &wrong), &format!("wrong code {at}"));
         }
-        door.is_sound();
+        door.end_soundly();
     }
 }
 
@@ -177,14 +179,15 @@ fn a_code_for_another_purpose_is_cut_off() {
             let wrong = code(SECRET, "client", purpose, &server, &CLIENT);
             door.refuses(socket, &greeting(&CLIENT, &wrong), &format!("a code for the purpose `{purpose}`"));
         }
-        door.is_sound();
+        door.end_soundly();
     }
 }
 
 #[test]
 fn a_recorded_client_is_cut_off() {
     for door in Door::both() {
-        // One connection of a client that may come in. The rank waits on, because this client has another number.
+        // One connection of a client that may come in. The rank waits on, because this client has
+        // another number.
         let (mut socket, server) = door.called();
         let recorded = greeting(&CLIENT, &door.right(&server));
         socket.write_all(&recorded).unwrap();
@@ -204,12 +207,12 @@ fn a_recorded_client_is_cut_off() {
         // Also with the server's own words in place of the client's.
         let (socket, server) = door.called();
         door.refuses(socket, &greeting(&server, &answer[1..].try_into().unwrap()), "a recorded answer");
-        door.is_sound();
+        door.end_soundly();
     }
 }
 
-/// A server that greets with a nonce, takes the greeting of one client, and gives an answer. Returns the nonce of the
-/// client, and what came after its greeting.
+/// A server that greets with a nonce, takes the greeting of one client, and gives an answer.
+/// Returns the nonce of the client, and what came after its greeting.
 fn impostor(
     listener: TcpListener,
     server: Nonce,
@@ -245,7 +248,8 @@ impl Caller {
         if self == Self::Store { "store" } else { "peer" }
     }
 
-    /// Has it call a server with this answer. Returns its error, if it has one, and the nonce of its greeting.
+    /// Has it call a server with this answer. Returns its error, if it has one, and the nonce of
+    /// its greeting.
     fn calls(self, answer: impl FnOnce(&Nonce, &Code) -> Vec<u8> + Send + 'static) -> (Option<String>, Nonce) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

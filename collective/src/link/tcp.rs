@@ -361,7 +361,8 @@ mod tests {
         assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
     }
 
-    /// A rank gets in although there are more strangers than places. Nothing here waits for the deadline of one.
+    /// A rank gets in although there are more strangers than places. Nothing here waits for the
+    /// deadline of one.
     #[test]
     fn a_rank_takes_the_place_of_a_stranger() {
         let ((mut a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));

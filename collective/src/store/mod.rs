@@ -31,8 +31,8 @@ pub struct Limits {
     pub entries: usize,
     /// Bytes of all keys and values.
     pub bytes: usize,
-    /// Connections at once, of clients that have proved that they know the secret. Beside them there are at
-    /// most 64 others.
+    /// Connections at once, of clients that have proved that they know the secret. Beside them
+    /// there are at most 64 others.
     pub connections: usize,
     /// Ranks that can meet.
     pub ranks: usize,
@@ -201,8 +201,8 @@ impl Store {
     /// Connects to a [`StoreServer`], which may not listen yet: tries again until the timeout.
     ///
     /// # Errors
-    /// Nobody answers in time, or the store has another secret. Or the secret is empty, and the address is not
-    /// a loopback address.
+    /// Nobody answers in time, or the store has another secret. Or the secret is empty, and the
+    /// address is not a loopback address.
     pub fn connect(address: impl ToSocketAddrs, secret: &[u8], timeout: Duration) -> Result<Self, StoreError> {
         let deadline = Instant::now() + timeout.min(LONGEST_WAIT);
         loop {
@@ -266,7 +266,8 @@ impl Store {
         match &*self.0 {
             Kind::Local(_) => Ok(self.clone()),
             Kind::Remote(remote) => {
-                // A store with many callers may end one that greets, so a second and a third call are made.
+                // A store with many callers may end one that greets, so a second and a third call
+                // are made.
                 let call = || Self::try_connect(remote.address, &remote.secret);
                 let again = |failed| match failed {
                     StoreError::Gone { .. } => {

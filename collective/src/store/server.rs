@@ -20,11 +20,11 @@ use crate::wire::{self, GREETING};
 /// A store that listens. Dropping it ends the store: every wait ends with
 /// [`StoreError::Gone`](crate::StoreError::Gone).
 ///
-/// It trusts nobody who does not know the secret, and even those who do cannot make it use memory without
-/// bound: keys, values, entries and connections have [`Limits`]. Connections that say nothing are ended
-/// after a second, and if there are more than 64 of them, the oldest one at once. The traffic itself is
-/// neither encrypted nor signed after the greeting, so the network between the ranks must be a trusted
-/// one. `docs/distributed.md` has the protocol.
+/// It trusts nobody who does not know the secret, and even those who do cannot make it use memory
+/// without bound: keys, values, entries and connections have [`Limits`]. Connections that say
+/// nothing are ended after a second, and if there are more than 64 of them, the oldest one at once.
+/// The traffic itself is neither encrypted nor signed after the greeting, so the network between
+/// the ranks must be a trusted one. `docs/distributed.md` has the protocol.
 pub struct StoreServer {
     /// The process that listens.
     home: u32,
@@ -54,8 +54,9 @@ impl StoreServer {
     /// Starts a store at an address; port 0 takes a free one.
     ///
     /// # Errors
-    /// The address cannot be bound, or the system cannot start a thread. Or the secret is empty, and the address
-    /// is not a loopback address ([`StoreError::NoSecret`](crate::StoreError::NoSecret) inside of
+    /// The address cannot be bound, or the system cannot start a thread. Or the secret is empty,
+    /// and the address is not a loopback address
+    /// ([`StoreError::NoSecret`](crate::StoreError::NoSecret) inside of
     /// [`ErrorKind::InvalidInput`]).
     pub fn bind(address: impl ToSocketAddrs, secret: &[u8], limits: Limits) -> io::Result<Self> {
         Self::with(address, secret, limits, Strangers::new(FIRST, GREETING))
@@ -275,7 +276,8 @@ mod tests {
         }
     }
 
-    /// The oldest connection that says nothing goes if there is no place, and not earlier. Nothing here waits for a deadline.
+    /// The oldest connection that says nothing goes if there is no place, and not earlier. Nothing
+    /// here waits for a deadline.
     #[test]
     fn a_client_takes_the_place_of_the_oldest_stranger() {
         let server = server(Limits::default(), HOUR, HOUR);
@@ -343,8 +345,8 @@ mod tests {
         assert!(started.elapsed() < GREETING, "{:?}", started.elapsed());
     }
 
-    /// Strangers do not count as connections, and a caller that has gone does not for long: it is not waited for until the
-    /// end of its request.
+    /// Strangers do not count as connections, and a caller that has gone does not for long: it is
+    /// not waited for until the end of its request.
     #[test]
     fn who_has_gone_or_is_strange_takes_no_connection() {
         let server = server(Limits { connections: 1, ..Limits::default() }, HOUR, HOUR);
