@@ -275,7 +275,7 @@ impl<S> Stream<S> {
         }
         device.usable()?;
         let _stall = device.stall(Stall::DeviceAllocation);
-        let addr = device.seen(self.handle().alloc(bytes)).inspect_err(|error| {
+        let addr = self.inner().alloc(bytes).inspect_err(|error| {
             if let Error::OutOfMemory { .. } = error {
                 debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
             }

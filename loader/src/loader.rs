@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use log::warn;
-use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result};
+use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result, beside_captures};
 
 use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
@@ -112,7 +112,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     fn spawn(&mut self, name: String, run: impl FnOnce(&Queue<M>) + Send + 'static) -> Result<()> {
         let queue = self.queue.clone();
-        let spawned = thread::Builder::new().name(name).spawn(move || queue.guarded(run));
+        let spawned = thread::Builder::new().name(name).spawn(move || beside_captures(move || queue.guarded(run)));
         self.threads.push(spawned.map_err(|e| Error::Thread { reason: e.to_string() })?);
         Ok(())
     }

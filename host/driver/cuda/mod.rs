@@ -5,13 +5,13 @@
 //!
 //! Work goes to non-blocking streams and does not wait for the device. These calls may wait: those
 //! that open a device or load a module, [`Cuda::synchronize`], [`Cuda::event_synchronize`], those
-//! that allocate or free page-locked memory, [`Cuda::trim`], and [`Cuda::alloc`] when the device is
-//! full.
+//! that allocate or free page-locked memory, and [`Cuda::trim`]. None waits for the whole context:
+//! that would invalidate every capture in it, and nobody knows whether other code captures.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys;
 
@@ -125,8 +125,6 @@ pub(crate) struct Cuda {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pool: sys::CUmemoryPool,
-    /// The number of captures in progress. A wait for the whole context would invalidate them.
-    capturing: AtomicUsize,
     /// The devices whose memory this one accesses, as bits. A device with a number above 63 has none.
     reached: AtomicU64,
     pub(crate) info: Info,
@@ -223,6 +221,7 @@ impl Cuda {
             ffi::cuDriverGetVersion(&mut version)?;
             ffi::cuDevicePrimaryCtxRetain(&mut context, device)?;
         }
+        ffi::captures::opened(context);
         if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
             return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
         }
@@ -242,7 +241,6 @@ impl Cuda {
             device,
             context,
             pool: null_mut(),
-            capturing: AtomicUsize::new(0),
             reached: AtomicU64::new(0),
             info: Info {
                 name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
@@ -271,7 +269,7 @@ impl Cuda {
             props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
             props.location.id = device;
             ffi::cuMemPoolCreate(&mut cuda.pool, &props)?;
-            // The pool keeps freed memory for the next allocation. `alloc` and `trim` give it back.
+            // The pool keeps freed memory for the next allocation. `trim` gives it back.
             ffi::cuMemPoolSetAttribute(
                 cuda.pool,
                 sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
@@ -422,15 +420,13 @@ impl Cuda {
     /// Starts a capture: the stream keeps its commands instead of running them, until
     /// [`end_capture`](Self::end_capture).
     ///
-    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed, except a
-    /// wait for the whole context.
+    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed. A wait for
+    /// the whole context would invalidate it, and is never made here.
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing
         // destroys it.
-        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }?;
-        self.capturing.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
     }
 
     /// Ends a capture. Returns the graph of what the stream was given since
@@ -445,7 +441,6 @@ impl Cuda {
         // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call
         // stores one handle in `graph`, which is null if the capture is not valid.
         let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
-        self.capturing.fetch_sub(1, Ordering::Relaxed);
         let usable = !self.is_capturing(s);
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {
