@@ -31,17 +31,18 @@ struct Shared {
 }
 
 /// Gives this thread CUDA's mode "global", as a thread has that never asked for another.
-fn go_global() {
+fn go_global(gpu: Device) -> Result<()> {
     // SAFETY: The driver is loaded already, because the device is a GPU. The function has this type in
     // `cuda.h`, and 0 is the mode "global".
-    unsafe {
+    let exchange = || unsafe {
         let driver = libloading::Library::new("libcuda.so.1").expect("the driver is there");
         let exchange = driver
             .get::<unsafe extern "C" fn(*mut c_uint) -> c_uint>(b"cuThreadExchangeStreamCaptureMode")
             .expect("every driver has it");
         let mut mode = 0;
         assert_eq!(exchange(&mut mode), 0, "the mode can be changed");
-    }
+    };
+    gpu.with_context(exchange)
 }
 
 /// Takes batches until it is told to stop. Half of them give their memory back to the loader. The
@@ -50,7 +51,7 @@ fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Res
     let global = flags & GLOBAL != 0;
     let source = Source::folder(folder, &["jpg"], move |path, canvas| {
         if global {
-            go_global();
+            go_global(device)?;
         }
         read_photo(path, canvas)
     })?;
@@ -70,7 +71,7 @@ fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Res
             break;
         }
         if global {
-            go_global();
+            go_global(device)?;
         }
         let Some(batch) = loader.next() else {
             loader.restart();
