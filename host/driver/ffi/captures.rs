@@ -118,9 +118,9 @@ fn with_context<T>(context: CUcontext, f: impl FnOnce() -> Result<T, Failure>) -
 /// (`cuCtxSynchronize`, `cudaDeviceSynchronize`) and an event for all of its work
 /// (`cuCtxRecordEvent`). This crate makes no such call; when memory is short, it waits for the frees
 /// that its own streams were given. Work on the legacy default stream
-/// ([`ForeignStream::legacy`](crate::ForeignStream::legacy)) invalidates a capture of a blocking stream. And
-/// a thread can always disturb a capture of its own. Open devices before others capture, because the
-/// calls that open one are made in the thread's former mode.
+/// ([`ForeignStream::legacy`](crate::ForeignStream::legacy)) invalidates a capture of a blocking
+/// stream. And a thread can always disturb a capture of its own. Open devices before others capture,
+/// because the calls that open one are made in the thread's former mode.
 ///
 /// In a program without a GPU, and in a host function of a stream, this only runs `f`.
 pub fn beside_captures<T>(f: impl FnOnce() -> T) -> T {
