@@ -1,7 +1,7 @@
 //! Calls beside captures of other code: the mode in which a thread calls the driver.
 //!
-//! While a thread captures a graph in CUDA's mode "global", many calls of any other thread invalidate
-//! that capture, unless the other thread has said that it does not mind. It says so with
+//! While a thread captures a graph in CUDA's mode "global", many calls of any other thread
+//! invalidate that capture, unless the other thread has said that it does not mind. It says so with
 //! `cuThreadExchangeStreamCaptureMode`. A thread may want that before anybody has opened a GPU, and
 //! on a machine without one. So a thread whose mode is due to change changes it at its next call of
 //! the driver: every function of [`ffi`](super) asks [`apply`] first.
@@ -89,18 +89,18 @@ fn with_context<T>(context: CUcontext, f: impl FnOnce() -> Result<T, Failure>) -
 /// Runs `f`, whose calls of the CUDA driver then do not disturb graphs that other threads capture.
 ///
 /// Graphs of this crate need no such care. But other code in the process may capture in CUDA's mode
-/// "global", which is the default of PyTorch's `torch.cuda.graph` and of many libraries. Then a call
-/// that asks for an event, waits for a stream, or allocates memory **invalidates that capture**,
-/// whichever thread makes it. This function puts the calling thread into CUDA's mode "thread-local"
-/// (`cuThreadExchangeStreamCaptureMode`) while `f` runs, and gives it its former mode back
-/// afterwards, also if `f` panics. Calls may be nested. A mode belongs to a thread: threads that `f`
-/// starts have their own.
+/// "global", which is the default of PyTorch's `torch.cuda.graph` and of many libraries. Then a
+/// call that asks for an event, waits for a stream, or allocates memory **invalidates that
+/// capture**, whichever thread makes it. This function puts the calling thread into CUDA's mode
+/// "thread-local" (`cuThreadExchangeStreamCaptureMode`) while `f` runs, and gives it its former
+/// mode back afterwards, also if `f` panics. Calls may be nested. A mode belongs to a thread:
+/// threads that `f` starts have their own.
 ///
-/// The threads of this crate and of the crates on top are in this mode as long as they live: those of
-/// a loader, of a timeline and of collective operations, and those in which [`ranks`](crate::ranks)
-/// and [`overlap::per_thread`](fn@crate::overlap::per_thread) run your code. So you need it where **a
-/// thread of your own** uses this crate while other code captures, such as the thread that takes
-/// batches from a loader, or drops them.
+/// The threads of this crate and of the crates on top are in this mode as long as they live: those
+/// of a loader, of a timeline and of collective operations, and those in which
+/// [`ranks`](crate::ranks) and [`overlap::per_thread`](fn@crate::overlap::per_thread) run your
+/// code. So you need it where **a thread of your own** uses this crate while other code captures,
+/// such as the thread that takes batches from a loader, or drops them.
 ///
 /// ```
 /// use thalweg::{Device, beside_captures};
@@ -116,11 +116,11 @@ fn with_context<T>(context: CUcontext, f: impl FnOnce() -> Result<T, Failure>) -
 ///
 /// **What still invalidates a capture of other code**, in every mode: a wait for the whole context
 /// (`cuCtxSynchronize`, `cudaDeviceSynchronize`) and an event for all of its work
-/// (`cuCtxRecordEvent`). This crate makes no such call; when memory is short, it waits for the frees
-/// that its own streams were given. Work on the legacy default stream
+/// (`cuCtxRecordEvent`). This crate makes no such call; when memory is short, it waits for the
+/// frees that its own streams were given. Work on the legacy default stream
 /// ([`ForeignStream::legacy`](crate::ForeignStream::legacy)) invalidates a capture of a blocking
-/// stream. And a thread can always disturb a capture of its own. Open devices before others capture,
-/// because the calls that open one are made in the thread's former mode.
+/// stream. And a thread can always disturb a capture of its own. Open devices before others
+/// capture, because the calls that open one are made in the thread's former mode.
 ///
 /// In a program without a GPU, and in a host function of a stream, this only runs `f`.
 pub fn beside_captures<T>(f: impl FnOnce() -> T) -> T {
