@@ -2,7 +2,7 @@
 # Builds every test, example and benchmark, and packs them with the data they read, to be run on a machine without Rust:
 #   .ci/bundle.sh                              here: writes target/bundle.tar.xz
 #   tar xf bundle.tar.xz && bundle/run.sh      there: runs every test; exit code 1 if one fails
-# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk, captures) are not in it.
+# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk, captures, failing_driver) are not in it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundle=target/bundle
@@ -15,7 +15,7 @@ cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclud
     python3 -c '
 import json, os, shutil, sys
 kinds = {"test": "test", "example": "example", "bench": "bench", "lib": "unit", "bin": "unit"}
-left_out = {"compile_fail", "nvtx", "full_disk", "captures"}
+left_out = {"compile_fail", "nvtx", "full_disk", "captures", "failing_driver"}
 for line in sys.stdin:
     try:
         made = json.loads(line)

@@ -31,6 +31,7 @@ pub(crate) enum Failure {
 
 pub(super) const SUCCESS: u32 = 0;
 pub(super) const OUT_OF_MEMORY: u32 = 2;
+const NO_DEVICE: u32 = 100;
 const INVALID_CONTEXT: u32 = 201;
 const SYMBOL_NOT_FOUND: u32 = 302;
 const INVALID_HANDLE: u32 = 400;
@@ -92,6 +93,10 @@ impl Failure {
 
     pub(super) fn is_out_of_memory(self) -> bool {
         self.code() == Some(OUT_OF_MEMORY)
+    }
+
+    pub(super) fn is_no_device(self) -> bool {
+        self.code() == Some(NO_DEVICE)
     }
 
     pub(super) fn is_not_ready(self) -> bool {

@@ -8,6 +8,8 @@
 //! that allocate or free page-locked memory, and [`Cuda::trim`]. None waits for the whole context:
 //! that would invalidate every capture in it, and nobody knows whether other code captures.
 
+#[cfg(target_os = "linux")]
+use std::ffi::CStr;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -70,8 +72,11 @@ fn initialise() -> Result<()> {
             // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library
             // allows that at any time, on any thread.
             if !unsafe { sys::is_culib_present() } {
-                return Err(Error::NoDriver {
-                    reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                return Err(match unloadable() {
+                    Some(reason) => Error::DriverFailed { reason },
+                    None => Error::NoDriver {
+                        reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                    },
                 });
             }
             // SAFETY: The library is loaded (checked above), and every driver has these two
@@ -83,7 +88,10 @@ fn initialise() -> Result<()> {
                 let _ = ffi::cuDriverGetVersion(&mut version);
                 (started, version as u32)
             };
-            started.map_err(|f| Error::NoDriver { reason: Error::from(f).to_string() })?;
+            started.map_err(|failure| match hidden().filter(|_| failure.is_no_device()) {
+                Some(value) => Error::HiddenDevices { value },
+                None => Error::DriverFailed { reason: Error::from(failure).to_string() },
+            })?;
             let found = (version / 1000, version % 1000 / 10);
             if found < NEEDED {
                 return Err(Error::DriverTooOld { found, needed: NEEDED });
@@ -93,13 +101,45 @@ fn initialise() -> Result<()> {
         .clone()
 }
 
+/// Says why the driver's library, which is there, cannot be loaded. `None` if it is not there, or if this system does not
+/// tell.
+fn unloadable() -> Option<String> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: The text ends in NUL. Loading is allowed as `initialise` says.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            // SAFETY: The call may be made at any time.
+            let text = unsafe { libc::dlerror() };
+            if !text.is_null() {
+                // SAFETY: `text` is not null, so it points to a NUL-terminated string, which lasts until the next call
+                // of this thread to the loader.
+                let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+                // A library that the driver's library needs and that is not there has its own name in front.
+                return (!(text.contains("libcuda.so.1:") && text.contains("No such file"))).then_some(text);
+            }
+        }
+    }
+    None
+}
+
+/// Returns `CUDA_VISIBLE_DEVICES` if it hides every GPU. Then somebody wants no GPU, and the driver finds none.
+fn hidden() -> Option<String> {
+    let value = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
+    let first = value.split(',').next().unwrap_or_default().trim();
+    (first.is_empty() || first.starts_with('-') || first == "NoDevFiles").then_some(value)
+}
+
 /// How many CUDA devices the driver shows.
 pub(crate) fn count() -> Result<usize> {
     initialise()?;
     let mut n: c_int = 0;
     // SAFETY: `initialise` has started the driver. The call stores one integer in `n`.
     unsafe { ffi::cuDeviceGetCount(&mut n) }?;
-    Ok(n.max(0) as usize)
+    match hidden().filter(|_| n <= 0) {
+        Some(value) => Err(Error::HiddenDevices { value }),
+        None => Ok(n.max(0) as usize),
+    }
 }
 
 /// The properties of a device.
@@ -223,7 +263,7 @@ impl Cuda {
         }
         ffi::captures::opened(context);
         if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
-            return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
+            return Err(Error::DriverFailed { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
         }
         // If this thread has no context, make this one current and leave it, as the CUDA runtime
         // does. Then calls on this thread need not push it.
