@@ -18,6 +18,14 @@ pub enum Error {
     /// An error of the device of this rank.
     #[error(transparent)]
     Device(#[from] thalweg::Error),
+    /// The GPU of a rank cannot be opened, and the machine is not [without one](thalweg::Error::means_no_gpu).
+    #[error("rank {rank} cannot open its GPU: {cause}; with THALWEG_DEVICE=cpu it takes the CPU device")]
+    NoGpu {
+        /// This rank.
+        rank: usize,
+        /// Why.
+        cause: Box<thalweg::Error>,
+    },
     /// The environment does not say which rank this is.
     #[error("{name} is {given}, expected {expected}")]
     Environment {

@@ -172,17 +172,19 @@ impl World {
     }
 
     /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its GPU](Place::gpu), or the CPU
-    /// device where no GPU can be used.
+    /// device on a machine [without a GPU](thalweg::Error::means_no_gpu).
     ///
     /// # Errors
-    /// The machine has fewer GPUs than ranks, or `THALWEG_DEVICE` names a device that cannot be used.
+    /// [`Error::NoGpu`] if the machine has fewer GPUs than ranks, or its driver or the GPU fails: one rank on a CPU would
+    /// hold up all others. Or `THALWEG_DEVICE` names a device that cannot be used.
     pub fn device(&self) -> Result<Device> {
-        let named = std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto");
-        match if named { Device::best() } else { place::gpu(self.local_rank()) } {
-            Err(error) if !named && !matches!(error, thalweg::Error::NoSuchDevice { count: 1.., .. }) => {
-                Ok(Device::cpu()?)
-            }
-            device => Ok(device?),
+        if std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto") {
+            return Ok(Device::best()?);
+        }
+        match place::gpu(self.local_rank()) {
+            Ok(gpu) => Ok(gpu),
+            Err(cause) if cause.means_no_gpu() => Ok(Device::cpu()?),
+            Err(cause) => Err(Error::NoGpu { rank: self.rank(), cause: Box::new(cause) }),
         }
     }
 
