@@ -527,6 +527,10 @@ fn products_that_do_not_fit_are_refused() {
         refused(1, a, a, &wrong, whole, "residual");
         let outside = Epilogue { residual: Some(a.with_stride(9)), ..Epilogue::default() };
         refused(1, a, a, &outside, whole, "residual");
+        // Shapes whose product is no `usize`.
+        let huge = usize::MAX;
+        refused(1, Matrix::new(&x, huge, 8), a, &plain, [huge, 8, 8, 64], "extents");
+        refused(1, Matrix::new(&x, huge, huge), a, &plain, whole, "a.columns == b.rows");
         // Nothing to do is no error.
         matmul(s, 0, a, a, &plain, MatrixMut::new(&mut c, 8, 8)).unwrap();
         matmul(s, 1, Matrix::new(&x, 0, 8), a, &plain, MatrixMut::new(&mut c, 0, 8)).unwrap();

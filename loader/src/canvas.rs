@@ -30,6 +30,22 @@ pub(crate) enum Pixels {
     Jpeg(Box<Pixels>, usize),
 }
 
+/// Makes zeros in ordinary memory, if there is any: a small file may be a large image.
+pub(crate) fn zeros(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = room(bytes)?;
+    room.resize(bytes, 0);
+    Ok(room)
+}
+
+/// Makes an empty list with room for so many bytes.
+pub(crate) fn room(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(bytes) {
+        Ok(()) => Ok(room),
+        Err(_) => Err(Error::OutOfMemory { device: "the host".into(), wanted: bytes }),
+    }
+}
+
 impl Pixels {
     pub(crate) fn len(&self) -> usize {
         match self {

@@ -21,7 +21,7 @@ use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
 
 use crate::DecodeError;
-use crate::canvas::Canvas;
+use crate::canvas::{Canvas, room, zeros};
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
@@ -131,25 +131,26 @@ fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<()
         return Ok(());
     }
     // The cast keeps the value: a side is at most 2^14, and a pixel has at most 8 bytes.
-    let mut samples = vec![0; decoder.total_bytes() as usize];
+    let mut samples = zeros(decoder.total_bytes() as usize)?;
     decoder.read_image(&mut samples).map_err(broken)?;
     let narrow = |pair: &[u8]| {
         let v = u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
         ((v * 255 + 32767) / 65535) as u8
     };
-    let rgb = match color {
-        ColorType::Rgb8 => samples,
-        ColorType::Rgba8 => samples.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect(),
-        ColorType::L8 => samples.iter().flat_map(|&v| [v; 3]).collect(),
-        ColorType::La8 => samples.chunks_exact(2).flat_map(|p| [p[0]; 3]).collect(),
-        ColorType::Rgb16 => samples.chunks_exact(2).map(narrow).collect(),
+    let mut rgb = room(if color == ColorType::Rgb8 { 0 } else { pixels.len() })?;
+    match color {
+        ColorType::Rgb8 => rgb = samples,
+        ColorType::Rgba8 => rgb.extend(samples.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]])),
+        ColorType::L8 => rgb.extend(samples.iter().flat_map(|&v| [v; 3])),
+        ColorType::La8 => rgb.extend(samples.chunks_exact(2).flat_map(|p| [p[0]; 3])),
+        ColorType::Rgb16 => rgb.extend(samples.chunks_exact(2).map(narrow)),
         ColorType::Rgba16 => {
-            samples.chunks_exact(8).flat_map(|p| [narrow(p), narrow(&p[2..]), narrow(&p[4..])]).collect()
+            rgb.extend(samples.chunks_exact(8).flat_map(|p| [narrow(p), narrow(&p[2..]), narrow(&p[4..])]));
         }
-        ColorType::L16 => samples.chunks_exact(2).flat_map(|p| [narrow(p); 3]).collect(),
-        ColorType::La16 => samples.chunks_exact(4).flat_map(|p| [narrow(p); 3]).collect(),
+        ColorType::L16 => rgb.extend(samples.chunks_exact(2).flat_map(|p| [narrow(p); 3])),
+        ColorType::La16 => rgb.extend(samples.chunks_exact(4).flat_map(|p| [narrow(p); 3])),
         other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits").into()),
-    };
+    }
     let mut image = RgbImage::from_raw(width, height, rgb).map(DynamicImage::ImageRgb8).ok_or("too few pixels")?;
     image.apply_orientation(orientation);
     pixels.copy_from_slice(image.into_rgb8().as_raw());

@@ -38,10 +38,10 @@ impl<S, T> fmt::Debug for Matrix<'_, S, T> {
 
 impl<'a, S, T> Matrix<'a, S, T> {
     /// Makes a matrix of `rows` rows of `columns` elements, one after another from the start of
-    /// `data`.
+    /// `data`. The product checks that they lie inside it.
     #[must_use]
     pub fn new(data: &'a DeviceSlice<S, T>, rows: usize, columns: usize) -> Self {
-        Self { data, rows, columns, stride: columns, batch_stride: rows * columns, transposed: false }
+        Self { data, rows, columns, stride: columns, batch_stride: rows.saturating_mul(columns), transposed: false }
     }
 
     /// Sets the distance from the start of one row to that of the next, in elements.
@@ -83,10 +83,10 @@ impl<S, T> fmt::Debug for MatrixMut<'_, S, T> {
 
 impl<'a, S, T> MatrixMut<'a, S, T> {
     /// Makes a matrix of `rows` rows of `columns` elements, one after another from the start of
-    /// `data`.
+    /// `data`. The product checks that they lie inside it.
     #[must_use]
     pub fn new(data: &'a mut DeviceSlice<S, T>, rows: usize, columns: usize) -> Self {
-        Self { data, rows, columns, stride: columns, batch_stride: rows * columns }
+        Self { data, rows, columns, stride: columns, batch_stride: rows.saturating_mul(columns) }
     }
 
     /// Sets the distance from the start of one row to that of the next, in elements. What is between
