@@ -158,8 +158,19 @@ pub trait Operand: Element + sealed::Sealed {
     fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error>;
 }
 
-/// The type of the elements of C for operands of `T`: `f32`, or `T` itself.
-pub trait Product<T: Operand>: Element {}
+/// The type of the elements of C for operands of `T`: `f32`, or `T` itself. No other crate can
+/// implement it, because the kernels store to C by this type:
+///
+/// ```compile_fail,E0277
+/// #[derive(Clone, Copy)]
+/// #[repr(transparent)]
+/// struct Mine(u8);
+/// // SAFETY: It is transparent over a number.
+/// unsafe impl thalweg_simt::Element for Mine {}
+///
+/// impl thalweg_kernels::linear::Product<f32> for Mine {}
+/// ```
+pub trait Product<T: Operand>: Element + sealed::Sealed {}
 impl<T: Operand> Product<T> for T {}
 impl Product<f16> for f32 {}
 impl Product<bf16> for f32 {}
