@@ -307,6 +307,58 @@ fn fields_may_have_any_name() {
     assert_eq!(STOLEN.load(Ordering::Relaxed), 0);
 }
 
+/// A struct in a module where the names that the derive uses mean something else.
+#[allow(non_camel_case_types, non_upper_case_globals, non_snake_case, dead_code)]
+mod shadowed {
+    use ::thalweg::{DeviceBuffer as Device, PinnedBuffer as Pinned};
+
+    macro_rules! names {
+        ($($constant:ident)*; $($function:ident)*) => {
+            $(enum $constant {} const $constant: &str = "shadowed";)*
+            $(enum $function {} fn $function() {})*
+        };
+    }
+    names! {
+        core thalweg Resource Bundle Brand Unzip Splitter Event Token Leaf LeafInfo Producer Stream On Events Idle FnMut Clone
+        Option Some None Sized __F __alias __bind __drain __leaves __producers __unbind __unzip plain resource unzip
+        ;
+        __sink __splitter __stream __token __visit // variables of the derive: `tests/ui/names_of_derive.rs`
+    }
+
+    trait Methods: ::core::marker::Sized {
+        fn event(self) -> ! {
+            panic!("shadowed")
+        }
+        fn clone(self) -> ! {
+            panic!("shadowed")
+        }
+    }
+    impl<T> Methods for T {}
+
+    #[derive(::thalweg::Resource)]
+    #[resource(unzip)]
+    pub(super) struct Slot {
+        pub(super) host: Pinned<u32>,
+        pub(super) image: Device<u32>,
+        #[resource(plain)]
+        pub(super) n: u32,
+    }
+}
+
+/// A derive looked up `FnMut` and the methods of its own types where it stood.
+#[test]
+fn a_derive_means_the_same_where_all_names_are_shadowed() {
+    stream_tags!(From, To);
+    let device = Device::new_cpu().unwrap();
+    let (from, to) = (device.stream::<From>().unwrap(), device.stream::<To>().unwrap());
+    let image = from.record(from.alloc_zeroed(1).unwrap()).unwrap().synchronize().unwrap();
+    let slot = shadowed::Slot { host: device.pinned_from(&[7]).unwrap(), image, n: 3 };
+    let shared = from.share(from.bind(slot).unwrap()).unwrap();
+    assert_eq!(to.reading(&shared).unwrap().n, 3);
+    let parts = to.record(to.unshare(shared).unwrap()).unwrap().unzip();
+    assert_eq!((parts.host.synchronize().unwrap()[0], parts.n), (7, 3));
+}
+
 /// Kernels that use names which the launcher also uses inside.
 mod names {
     use thalweg::kernel;
