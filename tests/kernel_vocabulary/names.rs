@@ -210,7 +210,8 @@ fn a_declaration_means_the_same_where_all_names_are_shadowed() {
         let x = s.upload_blocking(&[1.0f32, 2.0, 3.0]).unwrap();
         let mut y = s.upload_blocking(&[0.0f32; 3]).unwrap();
         let mut z = s.upload_blocking(&[5u32; 3]).unwrap();
-        let mut scale = |byte, yes| with_unsafe::scale(s, byte, size, [2.0, 0.5], half, yes, &x, &mut y, &mut z);
+        let mut scale =
+            |byte, yes| with_unsafe::shadowed_affine(s, byte, size, [2.0, 0.5], half, yes, &x, &mut y, &mut z);
         scale(1, true).unwrap();
         assert_eq!(unmet(scale(1, false)), "'unmet: { break 'unmet yes }");
         assert_eq!(unmet(scale(0, true)), "byte == 1");
@@ -219,25 +220,28 @@ fn a_declaration_means_the_same_where_all_names_are_shadowed() {
 
         let x = s.upload_blocking(&[0u8, 1, 2, 3, 4, 5]).unwrap();
         let mut y = s.upload_blocking(&[0u8; 3]).unwrap();
-        with_unsafe::every(s, 3, &x, &mut y).unwrap();
+        with_unsafe::shadowed_every(s, 3, &x, &mut y).unwrap();
         assert_eq!(s.read_blocking(&y).unwrap(), [0, 2, 4]);
         let mut y = s.upload_blocking(&[0u32; 2]).unwrap();
-        with_unsafe::sums(s, &mut y).unwrap();
+        with_unsafe::shadowed_warp_sums(s, &mut y).unwrap();
         assert_eq!(s.read_blocking(&y).unwrap(), [496; 2]);
 
         let x = s.upload_blocking(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
         let mut y = s.upload_blocking(&[0.5f32; 4]).unwrap();
         let mut sums = s.upload_blocking(&[0u32]).unwrap();
-        without_unsafe::rows(s, 4, true, &x, &mut y, &mut sums).unwrap();
-        assert_eq!(unmet(without_unsafe::rows(s, 4, false, &x, &mut y, &mut sums)), "'unmet: { break 'unmet yes }");
+        without_unsafe::shadowed_rows(s, 4, true, &x, &mut y, &mut sums).unwrap();
+        assert_eq!(
+            unmet(without_unsafe::shadowed_rows(s, 4, false, &x, &mut y, &mut sums)),
+            "'unmet: { break 'unmet yes }"
+        );
         assert_eq!(s.read_blocking(&y).unwrap(), [3.5, 7.5, 11.5, 15.5]);
         assert_eq!(s.read_blocking(&sums).unwrap(), [2]);
         let mut y = s.upload_blocking(&[0u32; 64]).unwrap();
-        without_unsafe::sums(s, &mut y).unwrap();
+        without_unsafe::shadowed_block_sums(s, &mut y).unwrap();
         assert_eq!(s.read_blocking(&y).unwrap(), [496; 64]);
 
         let mut y = s.upload_blocking(&[0u32]).unwrap();
-        generics::whole(s, generics::M { m: 7 }, &mut y).unwrap();
+        generics::shadowed_struct(s, generics::M { m: 7 }, &mut y).unwrap();
         assert_eq!(s.read_blocking(&y).unwrap(), [7]);
     });
 }

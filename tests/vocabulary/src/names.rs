@@ -90,7 +90,7 @@ pub mod with_unsafe {
     }
 
     ::thalweg_simt::kernel! {
-        pub unsafe fn scale(
+        pub unsafe fn shadowed_affine(
             cx: impl Simt, byte: u8, size: Size, factors: [f32; 2], half: f16, yes: bool, input: In<f32>, to: Out<f32>,
             sums: InOut<u32>,
         )
@@ -107,10 +107,10 @@ pub mod with_unsafe {
     }
 
     ::thalweg_simt::kernel! {
-        pub unsafe fn every<T: ::thalweg_simt::Element, const N: ::core::primitive::u32>(
+        pub unsafe fn shadowed_every<T: ::thalweg_simt::Element, const N: ::core::primitive::u32>(
             cx: impl Simt, n: u32, input: In<T>, to: Out<T>,
         )
-        instances { every_second_u8 = <u8, 2>, every_third_f32 = <f32, 3> }
+        instances { shadowed_second_u8 = <u8, 2>, shadowed_third_f32 = <f32, 3> }
         require { to.len() == n, input.len() == n * N }
         grid(1) block(32)
         {
@@ -122,7 +122,7 @@ pub mod with_unsafe {
     }
 
     ::thalweg_simt::kernel! {
-        pub unsafe fn sums(cx: impl Cooperative, to: Out<u32>)
+        pub unsafe fn shadowed_warp_sums(cx: impl Cooperative, to: Out<u32>)
         require { to.len() == 2 }
         grid(2) block(32)
         cpu { to.set(cx, cx.block_idx().x, 496) }
@@ -142,7 +142,7 @@ pub mod without_unsafe {
     shadows! { $ u8 u16 u32 u64 usize i8 i16 i32 i64 f16 bf16 f32 f64 bool }
 
     ::thalweg_simt::kernel! {
-        pub fn rows(
+        pub fn shadowed_rows(
             t: impl Simt, n: u32, yes: bool, input: In<[f32; 2]>[h = n / 2, 2], to: InOut<f32>[h, 2] by [y, all],
             sums: Atomic<u32>[1],
         )
@@ -165,7 +165,7 @@ pub mod without_unsafe {
     }
 
     ::thalweg_simt::kernel! {
-        pub fn sums(b: impl Cooperative, to: Out<u32>[2, 32] by [block, rank])
+        pub fn shadowed_block_sums(b: impl Cooperative, to: Out<u32>[2, 32] by [block, rank])
         grid(2) block(32)
         {
             let lane = b.each((), |t, ()| t.rank());
@@ -186,7 +186,7 @@ pub mod generics {
     }
 
     ::thalweg_simt::kernel! {
-        pub unsafe fn whole(cx: impl Simt, m: M, y: Out<u32>)
+        pub unsafe fn shadowed_struct(cx: impl Simt, m: M, y: Out<u32>)
         require { y.len() == 1, m.m > 0 }
         grid(1) block(1)
         {
