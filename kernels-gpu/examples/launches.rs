@@ -197,11 +197,11 @@ fn main() -> Result<(), LaunchError> {
     probe(&on, 1, out(32))?;
     {
         use thalweg_kernels::jpeg::{
-            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets,
+            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients, colors, inverse_dct, offsets,
             photographs, settle, synchronize,
         };
         // One image with one component, one segment, one piece and one block of coefficients.
-        let images = of(IMAGE_WORDS as usize);
+        let images = admit(&on, of(IMAGE_WORDS as usize), out(IMAGE_WORDS as usize))?;
         let (segments, huffman) = (of(SEGMENT_WORDS as usize), of(TABLE_WORDS as usize));
         let coded = Coded { most_pieces: 1, images, segments, pieces: of(1), huffman, data: of(1) };
         synchronize(&on, &coded, out(2), out(4))?;
