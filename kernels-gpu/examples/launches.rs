@@ -4,7 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{
+    Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
+};
 use thalweg_kernels::stream::probe;
 use thalweg_kernels::train;
 use thalweg_kernels::vision::{
@@ -30,6 +32,10 @@ unsafe impl Launch<()> for Notes {
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<(), LaunchError> {
         self.shapes.borrow_mut().insert(kernel.name(), shape);
         Ok(())
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        132
     }
 
     fn tile_map(&self, _: &Tiles) -> Result<Option<TileMap>, LaunchError> {
@@ -75,7 +81,10 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
             matmul::<(), _, T, T>(on, 1, a, b, &Epilogue { accumulate, ..Epilogue::default() }, c)?;
         }
     }
-    Ok(())
+    // A sum of so many steps is split, and a kernel clears the counts of its parts before.
+    let k = 64 * 132;
+    let (a, b, c) = (Matrix::new(of(8 * k), 8, k), Matrix::new(of(8 * k), k, 8), MatrixMut::new(out(64), 8, 8));
+    matmul_with_scratch::<(), _, T, T>(on, out(scratch_len(on)?), 1, a, b, &Epilogue::default(), c)
 }
 
 /// Launches what training needs, with rows of 768 numbers in heads of each size.
