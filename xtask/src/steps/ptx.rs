@@ -1,11 +1,12 @@
 //! The PTX that is kept in the repository.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use crate::built::{build, program};
-use crate::command::{command, line, root, run, shown, words};
+use crate::command::{command, root, run, shown, words};
 
 /// Returns the names of the PTX files, which are the names of the features that make them.
 fn files() -> Result<Vec<String>, String> {
@@ -16,17 +17,11 @@ fn files() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Makes the command that builds a file or checks it.
-fn builder(verb: &str, name: &str) -> Command {
-    let mut builder = command(root().join("target/debug/thalweg-ptx"), ".");
-    builder.args([verb, "kernels-gpu", &format!("kernels-gpu/ptx/{name}.ptx"), "--features", name]);
-    builder
-}
-
 /// Runs the builder for each file, two at a time: most of a build is one thread of LLVM. The largest are
 /// first.
 fn each(verb: &str) -> Result<(), String> {
-    line("cargo build --locked -q -p thalweg-ptx-builder")?;
+    let built = build("cargo build --locked -p thalweg-ptx-builder")?;
+    let builder = program(&built, "ptx-builder", "bin", "thalweg-ptx")?;
     let size =
         |name: &str| fs::metadata(root().join(format!("kernels-gpu/ptx/{name}.ptx"))).map_or(0, |file| file.len());
     let mut names = files()?;
@@ -36,7 +31,8 @@ fn each(verb: &str) -> Result<(), String> {
     let work = || {
         let mut bad = Vec::new();
         while let Some(name) = next() {
-            let mut command = builder(verb, &name);
+            let mut command = command(builder.get_program(), ".");
+            command.args([verb, "kernels-gpu", &format!("kernels-gpu/ptx/{name}.ptx"), "--features", &name]);
             match command.output() {
                 Ok(output) => {
                     // In one piece, so that the lines of two files do not mix.
@@ -67,21 +63,28 @@ pub(crate) fn compare() -> Result<(), String> {
 
 pub(crate) fn update_ptx() -> Result<(), String> {
     each("build")?;
-    registers(|command| command.arg("--write"))
+    run(registers(&launches()?).arg("--write"))
 }
 
-/// Runs the script that assembles the files. The kernels' launches are from the build of the tests, or one
-/// that the tests take over.
-fn registers(arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<(), String> {
+/// Builds the example that prints the launches of kernels, or takes it over from the build of the tests.
+fn launches() -> Result<PathBuf, String> {
     let built = build("cargo build --locked --example launches")?;
-    let launches = program(&built, "kernels-gpu", "example", "launches")?;
-    run(arguments(words(".ci/registers.py --launches").arg(launches.get_program())))
+    Ok(program(&built, "kernels-gpu", "example", "launches")?.get_program().into())
+}
+
+/// Makes the command of the script that assembles the files.
+fn registers(launches: &Path) -> Command {
+    let mut command = words(".ci/registers.py --launches");
+    command.arg(launches);
+    command
 }
 
 pub(crate) fn assemble() -> Result<(), String> {
-    // The PTX of test kernels, which the build of the tests made.
+    let launches = launches()?;
+    // The PTX of test kernels, which the build of the tests made beside it.
+    let scripts = launches.ancestors().nth(2).map(|profile| profile.join("build"));
     let mut found = Vec::new();
-    for entry in fs::read_dir(root().join("target/debug/build")).into_iter().flatten().flatten() {
+    for entry in scripts.and_then(|scripts| fs::read_dir(scripts).ok()).into_iter().flatten().flatten() {
         let ptx = entry.path().join("out/sm_75.ptx");
         if entry.file_name().to_string_lossy().starts_with("vocabulary-") {
             found.extend(fs::metadata(&ptx).and_then(|file| file.modified()).map(|made| (made, ptx)));
@@ -89,5 +92,5 @@ pub(crate) fn assemble() -> Result<(), String> {
     }
     let (_, vocabulary) =
         found.into_iter().max().ok_or("no PTX of tests/vocabulary: `cargo test --no-run` builds it")?;
-    registers(|command| command.arg(vocabulary))
+    run(registers(&launches).arg(vocabulary))
 }
