@@ -210,23 +210,29 @@ impl<S: Brand, R: Resource> Deref for Reading<S, R> {
 /// call itself until the stack ends.
 fn alone<T, U>(reading: &T, make: impl FnOnce() -> U) -> U {
     thread_local! {
-        /// The readings whose handles this thread is making.
-        static MAKING: RefCell<Vec<*const ()>> = const { RefCell::new(Vec::new()) };
+        /// The readings whose handles this thread is making. It has no destructor, because the destructors of
+        /// a thread that ends may read, too.
+        static MAKING: ManuallyDrop<RefCell<Vec<*const ()>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     }
     struct Made;
     impl Drop for Made {
         fn drop(&mut self) {
-            let _ = MAKING.try_with(|making| making.borrow_mut().pop());
+            MAKING.with(|making| {
+                let mut making = making.borrow_mut();
+                making.pop();
+                if making.is_empty() {
+                    *making = Vec::new(); // its memory would leak at the end of the thread
+                }
+            });
         }
     }
     let place = std::ptr::from_ref(reading).cast();
-    // A thread that is ending has no list any more, and calls of `clone` are not followed there.
-    let known = MAKING.try_with(|making| {
+    MAKING.with(|making| {
         let mut making = making.borrow_mut();
         assert!(!making.contains(&place), "the `Clone` of metadata reads the reading that clones it");
         making.push(place);
     });
-    let _made = known.is_ok().then_some(Made);
+    let _made = Made;
     make()
 }
 

@@ -841,6 +841,37 @@ fn metadata_that_reads_the_reading_that_clones_it_panics() {
     });
 }
 
+/// In the destructors of a thread that ended, such a `clone` was not noticed, and the stack ended.
+#[test]
+fn metadata_that_reads_itself_at_the_end_of_a_thread_panics() {
+    static READING: Mutex<Option<Arc<thalweg::Reading<Observes, Watched>>>> = Mutex::new(None);
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    struct Late;
+    impl Drop for Late {
+        fn drop(&mut self) {
+            PANICS.fetch_add(usize::from(catch_unwind(look).is_err()), Ordering::Relaxed);
+        }
+    }
+    fn look() {
+        let reading = READING.lock().unwrap().clone();
+        assert_eq!(reading.unwrap().x.len(), 4);
+    }
+    fn rest() {}
+    thread_local! {
+        static LATE: Late = const { Late };
+    }
+    guarded(|| {
+        *READING.lock().unwrap() = Some(Arc::new(watched(look)));
+        let ends = || {
+            LATE.with(|_| ()); // its destructor runs last
+            assert_eq!(watched(rest).x.len(), 4);
+        };
+        thread::spawn(ends).join().unwrap();
+        assert_eq!(PANICS.load(Ordering::Relaxed), 1);
+        READING.lock().unwrap().take();
+    });
+}
+
 /// While one thread made the handle of a reading, others waited for it, also one that the `clone` of
 /// metadata waited for.
 #[test]
