@@ -531,7 +531,25 @@ fn products_that_do_not_fit_are_refused() {
         let huge = usize::MAX;
         refused(1, Matrix::new(&x, huge, 8), a, &plain, [huge, 8, 8, 64], "extents");
         refused(1, Matrix::new(&x, huge, huge), a, &plain, whole, "a.columns == b.rows");
+        // Distances whose bytes are no `u64`.
+        let (most, zero) = (i32::MAX as usize, a.with_batch_stride(0));
+        refused(
+            1,
+            Matrix::new(&x, most, 8),
+            Matrix::new(&x, 8, most),
+            &plain,
+            [most, most, most, most * most],
+            "holds(",
+        );
+        refused(2, zero, zero, &plain, [8, 8, 8, huge], "holds(c");
+        // The distance of a single matrix is not used, whatever it is.
+        let (far, to) = (a.with_batch_stride(huge), MatrixMut::new(&mut c, 8, 8).with_batch_stride(huge));
+        matmul(s, 1, far, far, &plain, to).unwrap();
         // Nothing to do is no error.
+        let (left, right) =
+            (Matrix::new(&x, 4, 0).with_batch_stride(huge), Matrix::new(&x, 0, 4).with_batch_stride(huge));
+        matmul(s, 4, left, right, &plain, MatrixMut::new(&mut c, 4, 4)).unwrap();
+        assert_eq!(s.read_blocking(&c).unwrap(), [0.0; 64]);
         matmul(s, 0, a, a, &plain, MatrixMut::new(&mut c, 8, 8)).unwrap();
         matmul(s, 1, Matrix::new(&x, 0, 8), a, &plain, MatrixMut::new(&mut c, 0, 8)).unwrap();
     });

@@ -370,11 +370,14 @@ fn arguments<'a, S, T: Operand, C: Product<T>>(
         return refuse("extents, strides and the batch are at most 2^31 - 1");
     }
     let [m, n, k, batch, lda, ldb, ldc, ldr] = numbers.map(|number| number as u32);
+    // Matrices without elements may be any distance apart, which the kernels multiply.
+    let [sa, sb] = [a, b].map(|x| if k == 0 { 0 } else { x.batch_stride as u64 });
 
-    let size = size_of::<C>() as u64;
+    // In elements, because the bytes of a distance may be more than a number can hold.
+    let piece = 16 / size_of::<C>() as u64;
     let sc = c.batch_stride as u64;
     let aligned =
-        c.data.device_ptr().is_multiple_of(16) && [u64::from(ldc), sc].iter().all(|d| (d * size).is_multiple_of(16));
+        c.data.device_ptr().is_multiple_of(16) && [u64::from(ldc), sc].iter().all(|d| d.is_multiple_of(piece));
     let mut flags = match epilogue.activation {
         Activation::None => 0,
         Activation::GeluTanh => GELU_TANH,
@@ -407,8 +410,8 @@ fn arguments<'a, S, T: Operand, C: Product<T>>(
         ldc,
         ldr,
         flags,
-        sa: a.batch_stride as u64,
-        sb: b.batch_stride as u64,
+        sa,
+        sb,
         sc,
         sr: epilogue.residual.map_or(0, |r| r.batch_stride as u64),
         a: a.data,
