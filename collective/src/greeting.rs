@@ -26,9 +26,10 @@
 //! Ranks that know the secret trust one another. Who can fill the network or the queue of the
 //! system still keeps others out.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,10 @@ pub(crate) fn check_secret(ip: IpAddr, secret: &[u8]) -> Result<(), StoreError> 
 
 /// The connections whose other side has not proved yet that it knows the secret.
 ///
-/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one,
-/// the oldest is ended. So a client that greets at once gets in, however many others say nothing.
+/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one, one
+/// is ended: the oldest of the address that has the most. So a client that greets at once gets in, however
+/// many others say nothing, and one that is far away does so unless they come from as many addresses as
+/// there are places, or from its own.
 #[derive(Debug)]
 pub(crate) struct Strangers {
     state: Mutex<State>,
@@ -81,8 +84,8 @@ struct State {
     /// The places that are not free, with those of connections that were ended and whose threads
     /// still run.
     taken: usize,
-    /// The connections that were not ended, the oldest first.
-    open: BTreeMap<u64, TcpStream>,
+    /// The connections that were not ended and their addresses, the oldest first.
+    open: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
 /// The place of a connection among the strangers.
@@ -97,14 +100,18 @@ impl Strangers {
         Arc::new(Self { state: Mutex::default(), left: Condvar::new(), first, whole })
     }
 
-    /// Takes a place for a connection that was accepted. If there is none, ends the oldest
-    /// connection and waits for its thread, which has nothing else to do.
+    /// Takes a place for a connection that was accepted. If there is none, ends another connection
+    /// and waits for its thread, which has nothing else to do.
     pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Stranger> {
-        let kept = socket.try_clone()?;
+        self.enter_from(socket.peer_addr()?.ip(), socket)
+    }
+
+    fn enter_from(self: &Arc<Self>, ip: IpAddr, socket: &TcpStream) -> io::Result<Stranger> {
+        let kept = (network(ip), socket.try_clone()?);
         let mut state = lock(&self.state);
         while state.taken >= GREETINGS {
-            if let Some((_, oldest)) = state.open.pop_first() {
-                _ = oldest.shutdown(Shutdown::Both);
+            if let Some((_, ended)) = state.to_end().and_then(|id| state.open.remove(&id)) {
+                _ = ended.shutdown(Shutdown::Both);
             }
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -117,7 +124,7 @@ impl Strangers {
 
     /// Ends the connections of all.
     pub(crate) fn dismiss(&self) {
-        for (_, socket) in std::mem::take(&mut lock(&self.state).open) {
+        for (_, socket) in std::mem::take(&mut lock(&self.state).open).into_values() {
             _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -126,6 +133,26 @@ impl Strangers {
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         lock(&self.state).taken
+    }
+}
+
+impl State {
+    /// The oldest connection of the address that has the most. A flood from one address ends its own
+    /// connections.
+    fn to_end(&self) -> Option<u64> {
+        let mut counts: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
+        for (&id, &(ip, _)) in &self.open {
+            counts.entry(ip).or_insert((0, Reverse(id))).0 += 1;
+        }
+        counts.into_values().max().map(|(_, Reverse(oldest))| oldest)
+    }
+}
+
+/// What one machine cannot choose of an address: all of IPv4, and the first half of IPv6.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) if !ip.is_loopback() => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        other => other,
     }
 }
 
@@ -164,7 +191,7 @@ impl Stranger {
     /// Gives the place back. It is an error if the connection has been ended to make place for
     /// another one.
     fn leave(self) -> io::Result<TcpStream> {
-        let kept = lock(&self.among.state).open.remove(&self.id);
+        let kept = lock(&self.among.state).open.remove(&self.id).map(|(_, socket)| socket);
         kept.ok_or_else(|| io::Error::new(ErrorKind::ConnectionAborted, "another connection took its place"))
     }
 }
@@ -220,4 +247,56 @@ fn nonce() -> io::Result<[u8; NONCE]> {
     let mut nonce = [0; NONCE];
     getrandom::fill(&mut nonce).map_err(|why| io::Error::other(format!("the system gives no random bytes: {why}")))?;
     Ok(nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{IpAddr, TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::{GREETINGS, Strangers};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A flood from one address, or from one network of IPv6, does not end the connections of others.
+    #[test]
+    fn a_flood_ends_its_own_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let strangers = Strangers::new(HOUR, HOUR);
+        // A connection that says nothing, and the thread that waits for it.
+        let enter = |ip: IpAddr| {
+            let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (here, _) = listener.accept().unwrap();
+            let stranger = strangers.enter_from(ip, &here).unwrap();
+            let waits = std::thread::spawn(move || {
+                let ended = (&here).read(&mut [0]);
+                drop(stranger);
+                ended.is_ok()
+            });
+            (there, waits)
+        };
+        let is_open = |(there, _): &(TcpStream, _)| {
+            there.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            there.peek(&mut [0]).is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+        };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let ranks: Vec<_> = (1..5).map(|k| enter(ip(&format!("192.0.2.{k}")))).collect();
+        let mut others: Vec<_> = (0..3 * GREETINGS).map(|_| enter(ip("198.51.100.7"))).collect();
+        assert!(ranks.iter().all(is_open));
+        others.extend((0..3 * GREETINGS).map(|k| enter(ip(&format!("2001:db8::{k:x}")))));
+        assert!(ranks.iter().all(is_open));
+        assert_eq!(strangers.taken(), GREETINGS);
+        // Among addresses with equally many, the oldest goes.
+        strangers.dismiss();
+        for (there, waits) in ranks.into_iter().chain(others) {
+            drop(there);
+            assert!(waits.join().unwrap());
+        }
+        let mut all: Vec<_> = (0..GREETINGS).map(|k| enter(ip(&format!("192.0.2.{k}")))).collect();
+        all.push(enter(ip("198.51.100.7")));
+        assert_eq!(all.iter().filter(|one| is_open(one)).count(), GREETINGS);
+        assert!(!is_open(&all[0]));
+        drop(all);
+    }
 }
