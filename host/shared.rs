@@ -210,8 +210,8 @@ impl<S: Brand, R: Resource> Deref for Reading<S, R> {
 /// call itself until the stack ends.
 fn alone<T, U>(reading: &T, make: impl FnOnce() -> U) -> U {
     thread_local! {
-        /// The readings whose handles this thread is making. It has no destructor, because the destructors of
-        /// a thread that ends may read, too.
+        /// The readings whose handles this thread is making. It has no destructor, because the
+        /// destructors of a thread that ends may read, too.
         static MAKING: ManuallyDrop<RefCell<Vec<*const ()>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     }
     struct Made;

@@ -63,10 +63,10 @@ pub(crate) fn check_secret(ip: IpAddr, secret: &[u8]) -> Result<(), StoreError> 
 
 /// The connections whose other side has not proved yet that it knows the secret.
 ///
-/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one, one
-/// is ended: the oldest of the address that has the most. So a client that greets at once gets in, however
-/// many others say nothing, and one that is far away does so unless they come from as many addresses as
-/// there are places, or from its own.
+/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one,
+/// one is ended: the oldest of the address that has the most. So a client that greets at once gets
+/// in, however many others say nothing, and one that is far away does so unless they come from as
+/// many addresses as there are places, or from its own.
 #[derive(Debug)]
 pub(crate) struct Strangers {
     state: Mutex<State>,
@@ -137,8 +137,8 @@ impl Strangers {
 }
 
 impl State {
-    /// The oldest connection of the address that has the most. A flood from one address ends its own
-    /// connections.
+    /// The oldest connection of the address that has the most. A flood from one address ends its
+    /// own connections.
     fn to_end(&self) -> Option<u64> {
         let mut counts: BTreeMap<IpAddr, (usize, Reverse<u64>)> = BTreeMap::new();
         for (&id, &(ip, _)) in &self.open {
@@ -259,7 +259,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A flood from one address, or from one network of IPv6, does not end the connections of others.
+    /// A flood from one address, or from one network of IPv6, does not end the connections of
+    /// others.
     #[test]
     fn a_flood_ends_its_own_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

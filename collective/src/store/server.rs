@@ -22,10 +22,10 @@ use crate::wire::{self, GREETING};
 ///
 /// It trusts nobody who does not know the secret, and even those who do cannot make it use memory
 /// without bound: keys, values, entries and connections have [`Limits`]. Connections that say
-/// nothing are ended after a second, and if there are more than 64 of them, one at once: the oldest of the
-/// address that has the most.
-/// The traffic itself is neither encrypted nor signed after the greeting, so the network between
-/// the ranks must be a trusted one. `docs/distributed.md` has the protocol.
+/// nothing are ended after a second, and if there are more than 64 of them, one at once: the oldest
+/// of the address that has the most. The traffic itself is neither encrypted nor signed after the
+/// greeting, so the network between the ranks must be a trusted one. `docs/distributed.md` has the
+/// protocol.
 pub struct StoreServer {
     /// The process that listens.
     home: u32,
