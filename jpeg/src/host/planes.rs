@@ -85,13 +85,17 @@ impl Plane {
         }
         if is_smooth_across {
             let sums = &mut sums[..columns + 2];
-            let [even, odd, shift] = if down == 2 { [8, 7, 4] } else { [1, 2, 2] };
-            for ((sum, near), far) in sums[1..].iter_mut().zip(near).zip(far) {
-                *sum = if down == 2 { 3 * u16::from(*near) + u16::from(*far) } else { u16::from(*near) };
+            let own = sums[1..].iter_mut().zip(near);
+            // The first and the last sample of a row repeat, so their weights add up.
+            if down == 2 {
+                own.zip(far).for_each(|((sum, near), far)| *sum = 3 * u16::from(*near) + u16::from(*far));
+                (sums[0], sums[columns + 1]) = (sums[1], sums[columns]);
+                double::<8, 7, 4>(sums, line);
+            } else {
+                own.for_each(|(sum, near)| *sum = u16::from(*near));
+                (sums[0], sums[columns + 1]) = (sums[1], sums[columns]);
+                double::<1, 2, 2>(sums, line);
             }
-            // The last sample of a row repeats, so its weights add up.
-            (sums[0], sums[columns + 1]) = (sums[1], sums[columns]);
-            double(sums, line, [even, odd, shift]);
         } else if is_smooth_down {
             let more = 1 + (y % 2) as u16;
             for ((to, near), far) in line.iter_mut().zip(near).zip(far) {
@@ -106,16 +110,17 @@ impl Plane {
     }
 }
 
-/// Enlarges a row by 2 across. `sums` has one more on each side. `more` is what rounds the even and the odd results.
+/// Enlarges a row by 2 across. `sums` has one more on each side. `EVEN` and `ODD` round the results, and `SHIFT` divides
+/// them by the weights.
 #[inline(always)]
-fn double(sums: &[u16], line: &mut [u8], [even, odd, shift]: [u16; 3]) {
+fn double<const EVEN: u16, const ODD: u16, const SHIFT: u16>(sums: &[u16], line: &mut [u8]) {
     let (pairs, rest) = line.as_chunks_mut::<2>();
     let (before, own, after) = (&sums[..pairs.len()], &sums[1..pairs.len() + 1], &sums[2..]);
     for (((to, before), own), after) in pairs.iter_mut().zip(before).zip(own).zip(after) {
-        *to = [((3 * own + before + even) >> shift) as u8, ((3 * own + after + odd) >> shift) as u8];
+        *to = [((3 * own + before + EVEN) >> SHIFT) as u8, ((3 * own + after + ODD) >> SHIFT) as u8];
     }
     if let [last] = rest {
         let i = sums.len() - 2;
-        *last = ((3 * sums[i] + sums[i - 1] + even) >> shift) as u8;
+        *last = ((3 * sums[i] + sums[i - 1] + EVEN) >> SHIFT) as u8;
     }
 }
