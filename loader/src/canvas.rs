@@ -6,17 +6,22 @@ use std::fs::File;
 use thalweg::{Error, PinnedBuffer, Result};
 
 use crate::DecodeError;
+use crate::scratch::Scratch;
 use crate::staging::{self, InFile};
 
 /// Where a decoder puts its image.
 pub struct Canvas<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
+    pub(crate) scratch: &'c Scratch,
     /// Nothing is uploaded, so the pixels must be on the host.
     on_host: bool,
     /// The device decodes JPEG files.
     #[cfg(feature = "jpeg-device")]
     pub(crate) takes_jpeg: bool,
+    /// This is a JPEG file that the host has decoded, and why the device did not, if it was to.
+    pub(crate) host_jpeg: bool,
+    pub(crate) left_device: Option<String>,
 }
 
 /// The pixels of an image.
@@ -63,13 +68,16 @@ impl Pixels {
 }
 
 impl<'c> Canvas<'c> {
-    pub(crate) fn new(on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
+    pub(crate) fn new(scratch: &'c Scratch, on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
         Self {
             memory: Box::new(memory),
             image: None,
+            scratch,
             on_host,
             #[cfg(feature = "jpeg-device")]
             takes_jpeg: false,
+            host_jpeg: false,
+            left_device: None,
         }
     }
 

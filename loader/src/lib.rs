@@ -68,6 +68,8 @@ mod formats;
 mod jpeg;
 mod load;
 mod loader;
+#[cfg(feature = "image")]
+mod metadata;
 mod monitor;
 mod options;
 #[cfg(feature = "image")]
@@ -76,6 +78,7 @@ mod pieces;
 mod poll;
 mod position;
 mod queue;
+mod scratch;
 mod source;
 mod staging;
 mod state;
