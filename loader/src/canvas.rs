@@ -13,6 +13,7 @@ use crate::staging::{self, InFile};
 pub struct Canvas<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
+    #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
     pub(crate) scratch: &'c Scratch,
     /// Nothing is uploaded, so the pixels must be on the host.
     on_host: bool,

@@ -78,6 +78,7 @@ mod pieces;
 mod poll;
 mod position;
 mod queue;
+#[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
 mod scratch;
 mod source;
 mod staging;

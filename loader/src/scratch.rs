@@ -91,3 +91,33 @@ impl Scratch {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::Scratch;
+
+    /// Many threads want more than there is. They never have more than that together, and all get their turn.
+    #[test]
+    fn shares_stay_within_the_budget() {
+        let (scratch, most, turns) = (Scratch::new(100, u64::MAX), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (scratch, most, turns) = (&scratch, &most, &turns);
+                scope.spawn(move || {
+                    for turn in 0..200 {
+                        let share = scratch.take((thread * 31 + turn * 7) % 101).unwrap();
+                        most.fetch_max(*crate::lock(&scratch.used), Ordering::Relaxed);
+                        std::thread::yield_now();
+                        drop(share);
+                        turns.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert!((60..=100).contains(&most.into_inner()));
+        assert_eq!((turns.into_inner(), *crate::lock(&scratch.used)), (1600, 0));
+        assert!(scratch.take(101).unwrap_err().to_string().contains("`scratch_budget` is 0.0 MB"));
+    }
+}
