@@ -83,6 +83,12 @@ fn scans_of_single_components_give_the_pixels_of_one_scan() {
             }
         }
     }
+    // More blocks in a unit than one scan may have.
+    let large = kind(50, 70, &[[2, 2]; 3]);
+    let file = encode_as(&large, &Layout { scans: vec![vec![0], vec![1], vec![2]], ..Layout::default() });
+    assert_eq!(outline(&file).unwrap().host_only, Some(Unsupported::Sampling));
+    assert!(pixels(&file).unwrap() == reference::decode(&encode(&large)).2);
+    assert_eq!(pixels(&encode(&large)), Err(JpegError::Unsupported(Unsupported::Sampling)));
     let kind = kind(40, 40, &YCC_420);
     let twice = Layout { scans: vec![vec![0], vec![1], vec![2], vec![0]], ..Layout::default() };
     assert_eq!(pixels(&encode_as(&kind, &twice)), Err(JpegError::Unsupported(Unsupported::Scans)));
