@@ -106,17 +106,17 @@ Weights and query:
 
 Images:
   PNG, JPEG and WebP with sides of 1 to 16384 pixels, and up to --max-pixels
-  together. The content of a file decides which of them it is, and of a moving WebP the first frame counts.
-  Gray is replicated to RGB. Alpha is dropped, not blended. 16-bit samples are
-  rounded to 8 bits: (v * 255 + 32767) / 65535 in whole numbers. JPEG files have
-  the pixels of libjpeg-turbo, and CMYK is converted as Pillow does it; ICC
-  profiles and gamma are ignored. The orientation of EXIF or XMP is applied:
-  results are those of the upright photograph. From a
-  folder, a run takes *.png, *.jpg, *.jpeg and *.webp in order of name, with
-  --recursive also from its subfolders, but no hidden files, no hidden folders
-  and no *.heatmap.png. The results of a subfolder go to the folder of the same
-  name in DIR. A line on standard error says how much was skipped, and --json
-  lists it.
+  together. The content of a file decides which of them it is, and of a moving
+  WebP the first frame counts. Gray is replicated to RGB. Alpha is dropped, not
+  blended. 16-bit samples are rounded to 8 bits: (v * 255 + 32767) / 65535 in
+  whole numbers. JPEG files have the pixels of libjpeg-turbo, and CMYK is
+  converted as Pillow does it; ICC profiles and gamma are ignored. The
+  orientation of EXIF or XMP is applied: results are those of the upright
+  photograph. From a folder, a run takes *.png, *.jpg, *.jpeg and *.webp in
+  order of name, with --recursive also from its subfolders, but no hidden files,
+  no hidden folders and no *.heatmap.png. The results of a subfolder go to the
+  folder of the same name in DIR. A line on standard error says how much was
+  skipped, and --json lists it.
 
 Exit code:
   0  all images are done

@@ -86,6 +86,7 @@ impl fmt::Display for JpegError {
                 f.write_str("there is no page-locked memory for the coefficients of this progressive file")
             }
             Self::NoRoom => f.write_str("the memory for the pixels has another size than they"),
+            Self::Unsupported(kind @ Unsupported::Size { .. }) => kind.fmt(f),
             Self::Unsupported(kind) => write!(f, "JPEG files of this kind are not supported: {kind}"),
         }
     }
@@ -106,7 +107,7 @@ impl fmt::Display for Unsupported {
             Self::LateTables => f.write_str("quantisation tables between scans"),
             Self::MissingScans => f.write_str("progressive, without its last scans"),
             Self::Sampling => f.write_str("unusual sampling factors"),
-            Self::Size { height, width } => write!(f, "{width} x {height} pixels, more than 16384 a side"),
+            Self::Size { height, width } => write!(f, "{width} x {height} pixels; expected 1 to 16384 a side"),
             Self::Steps => f.write_str("coded data that can only be decoded from the start"),
             Self::LateHeight => f.write_str("the number of rows stands after the image"),
         }
