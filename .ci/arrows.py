@@ -4,7 +4,8 @@
 usage: .ci/arrows.py [--graph]
 
 In each crate, files may not name one another in a circle, apart from a module and the files in its folder. In `host`, a room
-names only rooms below it: errors, then driver, runtime, the typed layer, and on top overlap and timeline. What is behind
+names only rooms below it: errors, then driver, runtime, the typed layer, and on top overlap and timeline. The files of the
+runtime are in the order that docs/ARCHITECTURE.md gives. What is behind
 `#[cfg(test)] mod tests`, and the root `lib.rs`, which re-exports everything, does not count.
 """
 
@@ -164,6 +165,26 @@ def circles(edges):
     return found
 
 
+def runtime():
+    """The files of the runtime, in the order of docs/ARCHITECTURE.md."""
+    page = open(os.path.join(ROOT, "docs", "ARCHITECTURE.md")).read()
+    return re.findall(r"`(\w+)`", re.search(r"those before them in this order:(.*?)\.", page, re.S)[1])
+
+
+def backwards(edges):
+    """What of the runtime is not in its order."""
+    order = runtime()
+    part = lambda file: file.split("/")[1].removesuffix(".rs")
+    files = {file for file in edges if file.startswith("runtime/") and part(file) != "mod"}
+    for missing in sorted({part(file) for file in files} ^ set(order)):
+        yield f"runtime/{missing} is only in one of host/runtime and the order in docs/ARCHITECTURE.md"
+    places = {name: at for at, name in enumerate(order)}
+    for file in sorted(files):
+        for target in sorted(edges[file] & files):
+            if places.get(part(target), 0) > places.get(part(file), 0):
+                yield f"host/{file} names {target}, which comes after it"
+
+
 def main():
     bad = 0
     for folder in CRATES:
@@ -179,6 +200,9 @@ def main():
                     if file not in roots and target not in roots and room(target) > room(file):
                         print(f"{folder}/{file} names {target}, which is in a room above it")
                         bad += 1
+            for wrong in backwards(edges):
+                print(wrong)
+                bad += 1
         # Arrows between a module and its own files are one file's business, as far as circles go.
         apart = {f: {t for t in ts if t not in roots and not crate.related(f, t)} for f, ts in edges.items() if f not in roots}
         for part in circles(apart):

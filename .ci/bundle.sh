@@ -2,7 +2,9 @@
 # Builds every test, example and benchmark, and packs them with the data they read, to be run on a machine without Rust:
 #   .ci/bundle.sh                              here: writes target/bundle.tar.xz
 #   tar xf bundle.tar.xz && bundle/run.sh      there: runs every test; exit code 1 if one fails
-# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk) are not in it.
+# If all pass and there is a GPU, run.sh writes bundle/gpu.md: which commit passed, where and when. That is kept as
+# benches/record/gpu.md, the one place that says on which commit the suite last passed on a GPU.
+# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk, captures, failing_driver) are not in it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundle=target/bundle
@@ -11,11 +13,11 @@ mkdir -p "$bundle/bin"
 
 cargo build --locked --release -p thalweg-cli
 cp target/release/thalweg "$bundle/bin/thalweg"
-cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --benches --examples --tests --no-run --message-format=json |
+cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --exclude xtask --benches --examples --tests --no-run --message-format=json |
     python3 -c '
 import json, os, shutil, sys
 kinds = {"test": "test", "example": "example", "bench": "bench", "lib": "unit", "bin": "unit"}
-left_out = {"compile_fail", "nvtx", "full_disk"}
+left_out = {"compile_fail", "nvtx", "full_disk", "captures", "failing_driver"}
 for line in sys.stdin:
     try:
         made = json.loads(line)
@@ -43,17 +45,42 @@ done
 cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
 strip "$bundle"/bin/*
 cp -r assets tests docs "$bundle/"
+mkdir -p "$bundle/train/tests"
+cp -r train/tests/golden "$bundle/train/tests/"
+git describe --always --abbrev=40 --dirty --exclude '*' > "$bundle/COMMIT"
 cat > "$bundle/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # Runs every test binary, one after another; each prints what devices it covered.
 cd "$(dirname "$0")"
 export THALWEG_BIN="$PWD/bin/thalweg"
-failed=0
+rm -f gpu.md
+failed=0 binaries=0 passed=0
+log=$(mktemp)
 for test in bin/unit.* bin/test.*; do
     echo "== $test"
-    timeout 300 "$test" "$@" 2>&1 | grep -vE '^(test .* ok|running .*|)$'
-    [ "${PIPESTATUS[0]}" = 0 ] || { echo "FAILED: $test"; failed=1; }
+    timeout 300 "$test" "$@" > "$log" 2>&1 || { echo "FAILED: $test"; failed=1; }
+    grep -vE '^(test .* ok|running .*|)$' "$log"
+    binaries=$((binaries + 1))
+    passed=$((passed + $(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/')))
 done
+rm "$log"
+echo "$binaries binaries, $passed tests passed"
+gpus=$(bin/thalweg devices | grep '^cuda')
+if [ $failed = 0 ] && [ $# = 0 ] && [ -n "$gpus" ]; then
+    {
+        echo "# The last run on a GPU in which every test passed"
+        echo
+        echo "\`bundle/run.sh\` of \`.ci/bundle.sh\` wrote this: $passed tests in $binaries binaries."
+        echo
+        echo "- commit: $(cat COMMIT)"
+        echo "- date: $(date -u +%F)"
+        echo "- driver: $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)"
+        sed 's/^/- device: /' <<< "$gpus"
+    } > gpu.md
+    echo "wrote $PWD/gpu.md: keep it as benches/record/gpu.md"
+elif [ -z "$gpus" ]; then
+    echo "NOT ON A GPU: only the CPU device was covered"
+fi
 exit $failed
 RUN
 chmod +x "$bundle/run.sh"

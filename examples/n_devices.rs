@@ -47,7 +47,7 @@ fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
     let &Job { side, count } = job;
     let bytes = 3 * (side * side) as usize;
     // The images come from a few page-locked sources, which go round.
-    let sources = images(rank.device(), DEPTH, side, side)?.split(DEPTH);
+    let sources = images(rank.device(), DEPTH, side, side)?.split(DEPTH)?;
     let mut sources: VecDeque<(usize, Event<PinnedBuffer<u8>>)> =
         sources.into_iter().map(Event::ready).enumerate().collect();
     let mut pending: VecDeque<(usize, Event<PinnedBuffer<f32>>)> = VecDeque::new();

@@ -32,7 +32,7 @@ async fn main() -> Result<(), Error> {
     let (side, count) = support::sized(device, (4096, 8), (256, 4));
     let pool = StreamPool::new(device, 2)?;
     let off = Timeline::off();
-    let mut images = support::images(device, count, side, side)?.split(count);
+    let mut images = support::images(device, count, side, side)?.split(count)?;
     let work = images[0].repeat(support::sized(device, 4, 32)); // for the host
 
     // Serial: finish each image before the next one starts.

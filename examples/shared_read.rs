@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let side = support::sized(device, 2048, 256);
-    let mut images = support::images(device, 2, side, side)?.split(2).into_iter();
+    let mut images = support::images(device, 2, side, side)?.split(2)?.into_iter();
     let (Some(image), Some(next)) = (images.next(), images.next()) else { unreachable!("two pieces") };
     let bytes = image.len();
     let (up, pool) = (device.stream::<Upload>()?, StreamPool::new(device, PATCHES.len())?);

@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let (count, side) = support::sized(device, (256, 512), (12, 128));
-    let mut images = support::images(device, count, side, side)?.split(count);
+    let mut images = support::images(device, count, side, side)?.split(count)?;
 
     // Serial: finish each image before the next one starts.
     let one = StreamPool::new(device, 1)?;

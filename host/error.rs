@@ -50,10 +50,22 @@ pub enum Error {
         /// The driver's description of it.
         meaning: String,
     },
-    /// The machine has no usable NVIDIA driver.
+    /// The machine has no NVIDIA driver.
     #[error("no CUDA device can be used: {reason}")]
     NoDriver {
-        /// Why the driver or its device cannot be used.
+        /// What is not there.
+        reason: String,
+    },
+    /// `CUDA_VISIBLE_DEVICES` hides every GPU.
+    #[error("no CUDA device can be used: CUDA_VISIBLE_DEVICES is `{value}`, which hides them all")]
+    HiddenDevices {
+        /// The variable.
+        value: String,
+    },
+    /// The machine has an NVIDIA driver that does not start, or a GPU that lacks what this crate needs.
+    #[error("the NVIDIA driver cannot be used: {reason}")]
+    DriverFailed {
+        /// What failed.
         reason: String,
     },
     /// The NVIDIA driver is older than this crate needs.
@@ -188,6 +200,9 @@ pub enum Error {
     /// A host function on a stream called into a device.
     #[error("a host function on a stream called into a device, which CUDA forbids: give the work to another thread")]
     InHostFunction,
+    /// The body of a kernel on the CPU device called into a device.
+    #[error("the body of a kernel called into a device, which would wait for itself: make the call outside the kernel")]
+    InKernel,
     /// A child process made by `fork` called into a device.
     #[error("a device cannot be used in a child process made by fork: start a new process instead")]
     Forked,
@@ -203,10 +218,10 @@ pub enum Error {
         /// The number of other clones and readings.
         holders: usize,
     },
-    /// A reading was dropped where its end could not be recorded: in a host function, or on a
-    /// failed device. So it is not known when it ends.
+    /// A reading was dropped where its end could not be recorded: in a host function, in a kernel,
+    /// or on a failed device. So it is not known when it ends.
     #[error(
-        "the resource cannot be taken back: a reading of it was dropped inside a host function, or on a failed device"
+        "the resource cannot be taken back: a reading of it was dropped inside a host function or a kernel, or on a failed device"
     )]
     ReaderLost,
     /// A replay was given other memory than the graph was captured with.
@@ -308,6 +323,18 @@ impl fmt::Display for NotFound {
             Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
             Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),
         }
+    }
+}
+
+impl Error {
+    /// Returns whether this error of [`Device::cuda`](crate::Device::cuda) means that the machine has no GPU to use,
+    /// which is nothing to repair: there is no NVIDIA driver, or `CUDA_VISIBLE_DEVICES` hides every GPU (it is empty, or
+    /// begins with a negative number or with `NoDevFiles`, as Slurm writes it).
+    ///
+    /// Every other error means that a driver is there, and it or its GPU does not work.
+    #[must_use]
+    pub fn means_no_gpu(&self) -> bool {
+        matches!(self, Self::NoDriver { .. } | Self::HiddenDevices { .. })
     }
 }
 

@@ -101,7 +101,7 @@ impl<R: Resource> Event<R> {
     }
 
     /// Whether the work before the record is certainly done. If nobody can know that, for example
-    /// in a host function of a stream, it is `false`. The call runs no work of a seeded device, so
+    /// in a host function of a stream or in a kernel, it is `false`. The call runs no work of a seeded device, so
     /// it may be made under a lock.
     pub fn has_passed(&self) -> bool {
         self.event.as_ref().is_none_or(Lease::has_passed)
@@ -118,8 +118,8 @@ impl<R: Resource> Event<R> {
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self.is_ready() {
             Ok(true) => Poll::Ready(Ok(())),
-            // A host function may not ask the device, but the background thread may.
-            Ok(false) | Err(Error::InHostFunction) => {
+            // Work of a stream may not ask the device, but the background thread may.
+            Ok(false) | Err(Error::InHostFunction | Error::InKernel) => {
                 if let Some(lease) = self.lease() {
                     lease.wake(cx.waker());
                 }
@@ -360,7 +360,8 @@ fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
 
 impl<R: Resource> fmt::Debug for Event<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event").field("ready", &self.is_ready().ok()).finish_non_exhaustive()
+        // `is_ready` could run work of a seeded device, under whatever lock the program prints.
+        f.debug_struct("Event").field("passed", &self.has_passed()).finish_non_exhaustive()
     }
 }
 
@@ -403,9 +404,9 @@ impl<R: Resource> Future for EventFuture<R> {
         let ready = event.is_ready();
         match ready {
             Ok(true) => Poll::Ready(Ok(event.into_parts().0)),
-            // A host function may not ask the device, but the background thread may.
-            Ok(false) | Err(Error::InHostFunction) => {
-                // In a host function the event may be complete, and the waker used already.
+            // Work of a stream may not ask the device, but the background thread may.
+            Ok(false) | Err(Error::InHostFunction | Error::InKernel) => {
+                // In work of a stream the event may be complete, and the waker used already.
                 let pending = matches!(ready, Ok(false));
                 if !(pending && self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))) {
                     if let Some(lease) = event.lease() {

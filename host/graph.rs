@@ -156,7 +156,7 @@ impl<R: Resource> Drop for Graph<R> {
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         if guard::forked() {
             std::mem::forget(handle);
-        } else if guard::in_host_function() {
+        } else if guard::in_stream_work() {
             background(Job::Finish(Box::new(|| handle.destroy())));
         } else {
             handle.destroy();

@@ -88,7 +88,12 @@ impl AnyStream {
     /// # Errors
     /// The device has no such priority, or has failed.
     pub fn with(device: Device, options: StreamOptions) -> Result<Self> {
-        device.take_lane(options).map(Self)
+        let (inner, new) = device.take_lane(options)?;
+        let lane = Self(inner);
+        if new {
+            inner.log_made("a lane");
+        }
+        Ok(lane)
     }
 
     /// The stream's device.
@@ -145,14 +150,20 @@ pub struct StreamPool {
     returned: Condvar,
 }
 
+/// The most streams of a pool. A GPU runs at most 128 at a time.
+const MOST_LANES: usize = 4096;
+
 impl StreamPool {
     /// Makes a pool of `lanes` streams.
     ///
     /// # Errors
-    /// `lanes` is 0, or the device has failed.
+    /// `lanes` is 0 or more than 4096, a stream cannot be made, or the device has failed.
     pub fn new(device: Device, lanes: usize) -> Result<Self> {
-        if lanes == 0 {
-            return Err(Error::Parameter { name: "lanes", given: "0".into(), expected: "at least 1".into() });
+        // Streams are never destroyed, so a wrong number would cost the process its threads, and a GPU
+        // its memory, for good.
+        if !(1..=MOST_LANES).contains(&lanes) {
+            let expected = format!("1 to {MOST_LANES}");
+            return Err(Error::Parameter { name: "lanes", given: lanes.to_string(), expected });
         }
         let free = (0..lanes).map(|_| AnyStream::new(device)).collect::<Result<_>>()?;
         Ok(Self { device, lanes, free: Mutex::new(free), returned: Condvar::new() })
@@ -233,15 +244,18 @@ impl Device {
         let stream = PER_THREAD.try_with(|streams| {
             let mut streams = streams.borrow_mut();
             if let Some(stream) = streams.iter().find(|s| s.device() == self) {
-                return Ok(stream.0);
+                return Ok((stream.0, false));
             }
-            let stream = AnyStream::new(self)?;
-            let inner = stream.0;
-            streams.push(stream);
-            Ok::<_, Error>(inner)
+            let (inner, new) = self.take_lane(StreamOptions::default())?;
+            streams.push(AnyStream(inner));
+            Ok::<_, Error>((inner, new))
         });
         let ended = |_| Error::Thread { reason: "this thread is ending and has given its streams back".into() };
-        let stream = stream.map_err(ended)??;
+        let (stream, new) = stream.map_err(ended)??;
+        if new {
+            // Without the borrow, because the logger is code of the user, which may come here too.
+            stream.log_made("a lane");
+        }
         Ok(f(&Stream::of(stream)))
     }
 }

@@ -112,7 +112,8 @@
 //! [`Stream::raw`], [`DeviceSlice::device_ptr`] and [`DeviceBuffer::from_raw`] let code of cudarc,
 //! cust, cuBLAS or NCCL work on streams of this crate. If a thread has no CUDA context, opening a
 //! device leaves the device's primary context current, as the CUDA runtime does. A context that is
-//! already current is restored after every call.
+//! already current is restored after every call. If other code captures graphs, such as PyTorch's
+//! `torch.cuda.graph`, a thread of yours that works beside it does so in [`beside_captures`].
 
 extern crate self as thalweg; // for the paths that the derive writes
 
@@ -141,6 +142,7 @@ mod timeline;
 mod transitions;
 
 pub use brand::{Brand, LiveBrand, Tag, Within};
+pub use driver::beside_captures;
 pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use thalweg_simt::host::{DeviceSlice, HostSlice, RangeError, resolve};
+use thalweg_simt::host::{DeviceSlice, HostSlice, RangeError, counted, resolve};
 
 use crate::driver::{Pitch, Rows};
 use crate::error::{Error, Result};
@@ -132,7 +132,18 @@ impl Region {
             return Err(RangeError { start: self.start, end, len }.into());
         }
         let size = size_of::<T>();
-        Ok(Pitch { addr: addr + (self.start * size) as u64, row: self.pitch * size, plane: self.height })
+        // The end of the region bounds neither the pitch of a single row nor the height of a single plane.
+        let row = self.pitch.checked_mul(size);
+        let plane = row.and_then(|row| row.checked_mul(self.height)).filter(|&plane| plane <= isize::MAX as usize);
+        let (Some(row), Some(_)) = (row, plane) else {
+            return Err(Error::Parameter {
+                name: "region",
+                given: format!("rows {} elements apart and planes {} rows apart", self.pitch, self.height),
+                expected: format!("planes at most 2^63 - 1 bytes apart, with elements of {}", counted(size, "byte")),
+            });
+        };
+        // `start` is at most `end`, so this is inside the buffer.
+        Ok(Pitch { addr: addr + (self.start * size) as u64, row, plane: self.height })
     }
 }
 
@@ -143,8 +154,8 @@ impl<S> Stream<S> {
     /// more than their bytes.
     ///
     /// # Errors
-    /// The extents differ, a region is not inside its buffer, its rows overlap, or the device has
-    /// failed or does not support the pitch (2^31 bytes or more).
+    /// The extents differ, a region is not inside its buffer, its rows overlap, its planes are 2^63
+    /// bytes or more apart, or the device has failed or does not support the pitch (2^31 bytes or more).
     pub fn copy_region_to_device<T: Plain>(
         self,
         from: &HostSlice<S, T>,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::resource::Resource;
 
@@ -35,12 +35,19 @@ pub struct Ring<R: Resource> {
     make: Box<dyn FnMut() -> Result<R> + Send>,
 }
 
+/// The most slots of a ring. A wrong number would otherwise use memory up, slot by slot.
+const MOST_SLOTS: usize = 1 << 16;
+
 impl<R: Resource> Ring<R> {
     /// Makes a ring of `depth` slots, each by a call of `make`.
     ///
     /// # Errors
-    /// `make` failed.
+    /// `depth` is more than 65536, or `make` failed.
     pub fn new(depth: usize, mut make: impl FnMut() -> Result<R> + Send + 'static) -> Result<Self> {
+        if depth > MOST_SLOTS {
+            let expected = format!("at most {MOST_SLOTS}");
+            return Err(Error::Parameter { name: "depth", given: depth.to_string(), expected });
+        }
         let slots = (0..depth).map(|_| make().map(Event::ready)).collect::<Result<_>>()?;
         Ok(Self { slots, depth, make: Box::new(make) })
     }

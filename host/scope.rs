@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::thread;
 
 use crate::brand::{Brand, LiveBrand, Tag, sealed};
-use crate::driver::guard;
+use crate::driver::{beside_captures, guard};
 use crate::error::Result;
 use crate::runtime::device::Device;
 use crate::runtime::stream::StreamOptions;
@@ -164,7 +164,7 @@ pub fn ranks<T: Send>(devices: &[Device], f: impl for<'r> Fn(Rank<'r>) -> T + Sy
     thread::scope(|threads| {
         let ranks = devices.iter().enumerate().map(|(index, &device)| {
             let name = format!("thalweg rank {index}");
-            let run = move || enter(device, index, devices.len(), f);
+            let run = move || beside_captures(|| enter(device, index, devices.len(), f));
             thread::Builder::new().name(name).spawn_scoped(threads, run).expect("the system starts a thread")
         });
         let ranks: Vec<_> = ranks.collect();

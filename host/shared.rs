@@ -1,5 +1,6 @@
 //! One resource, read by several streams at once.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -187,14 +188,46 @@ impl<S: Brand, R: Resource> Reading<S, R> {
     }
 }
 
+/// # Panics
+/// A `Clone` of the resource's metadata dereferences the reading that clones it for the first time.
 impl<S: Brand, R: Resource> Deref for Reading<S, R> {
     type Target = R::On<S>;
     fn deref(&self) -> &R::On<S> {
-        self.on.get_or_init(|| match &self.shared.value {
-            Some(value) => value.__alias(self.stream, Token::new()),
+        if let Some(on) = self.on.get() {
+            return on;
+        }
+        // Outside the cell, because `__alias` runs a user's `clone`, which may wait for a thread that
+        // reads here too. If two threads make a handle, the second one is dropped, which frees nothing.
+        let made = match &self.shared.value {
+            Some(value) => alone(self, || value.__alias(self.stream, Token::new())),
             None => unreachable!("taken only by value"),
-        })
+        };
+        self.on.get_or_init(|| made)
     }
+}
+
+/// Runs `make`, which makes the handle of a reading. A `clone` in it that reads the same reading would
+/// call itself until the stack ends.
+fn alone<T, U>(reading: &T, make: impl FnOnce() -> U) -> U {
+    thread_local! {
+        /// The readings whose handles this thread is making.
+        static MAKING: RefCell<Vec<*const ()>> = const { RefCell::new(Vec::new()) };
+    }
+    struct Made;
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = MAKING.try_with(|making| making.borrow_mut().pop());
+        }
+    }
+    let place = std::ptr::from_ref(reading).cast();
+    // A thread that is ending has no list any more, and calls of `clone` are not followed there.
+    let known = MAKING.try_with(|making| {
+        let mut making = making.borrow_mut();
+        assert!(!making.contains(&place), "the `Clone` of metadata reads the reading that clones it");
+        making.push(place);
+    });
+    let _made = known.is_ok().then_some(Made);
+    make()
 }
 
 impl<S: Brand, R: Resource> Drop for Reading<S, R> {

@@ -353,7 +353,7 @@ fn another_bundle_is_refused_and_comes_back() {
             }
             // A piece of the memory that begins at the same place.
             let (x, host) = first;
-            let mut pieces = x.split(2);
+            let mut pieces = x.split(2).unwrap();
             let second = pieces.pop().unwrap();
             let (x, host) = refused(a.replay(&mut graph, (pieces.pop().unwrap(), host)).unwrap_err(), 0);
             let x = On::<_, DeviceBuffer<u32>>::join(vec![x, second]).unwrap();

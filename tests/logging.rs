@@ -26,6 +26,7 @@ impl Log for Keep {
         // A logger may call a device: no message is logged under a lock of the crate.
         let cpu = Device::cpu().unwrap();
         let _ = (cpu.pinned_pool().in_use(), cpu.stream::<Logger>().unwrap());
+        cpu.per_thread(|_| ()).unwrap();
         MESSAGES.lock().unwrap().push((record.target().to_owned(), record.args().to_string()));
     }
     fn flush(&self) {}
@@ -34,7 +35,9 @@ impl Log for Keep {
 /// The messages of `f`.
 fn messages<T>(f: impl FnOnce() -> T) -> (T, Vec<(String, String)>) {
     static KEEP: Keep = Keep;
-    Device::cpu().unwrap().stream::<Logger>().unwrap(); // the logger asks for it
+    // The logger asks for these.
+    Device::cpu().unwrap().stream::<Logger>().unwrap();
+    Device::cpu().unwrap().per_thread(|_| ()).unwrap();
     let _ = log::set_logger(&KEEP); // refused at the second call, which changes nothing
     log::set_max_level(LevelFilter::Trace);
     MESSAGES.lock().unwrap().clear();
@@ -68,6 +71,10 @@ fn the_events_of_life_are_logged_once() {
     let lane = logs(&[made], || AnyStream::new(device).unwrap());
     drop(lane);
     let lane = logs(&[], || AnyStream::new(device).unwrap()); // the parked one
+    // Another lane is in use, so the first use by this thread makes one. The logger uses the thread's
+    // lane of another device meanwhile.
+    logs(&[made], || device.per_thread(|_| ()).unwrap());
+    logs(&[], || device.per_thread(|_| ()).unwrap());
     let tagged = format!("of {device} is for {}", std::any::type_name::<Tagged>());
     logs(&[("thalweg::stream", "stream ", &tagged)], || device.stream::<Tagged>().unwrap());
     logs(&[], || device.stream::<Tagged>().unwrap());

@@ -62,7 +62,7 @@ fn every_kind_is_copied_and_split() {
                 assert!(s.read_blocking(&x).unwrap().into_iter().eq((7..).take(LEN)), "{kind} on {device}");
                 s.fill(&mut x, 3).unwrap();
                 s.copy_to_host(&x, &mut host).unwrap();
-                let pieces = s.record(host).unwrap().synchronize().unwrap().split(3);
+                let pieces = s.record(host).unwrap().synchronize().unwrap().split(3).unwrap();
                 assert!(pieces.iter().all(|piece| piece.iter().all(|&v| v == 3)), "{kind} on {device}");
                 assert_eq!(pieces.iter().map(|piece| piece.len()).sum::<usize>(), LEN);
             }

@@ -130,8 +130,34 @@ fn regions_outside_their_buffers_are_refused() {
             assert!(message(copy(planes, planes.plane_pitch(1))).contains("planes 1 rows apart"));
             let huge = Region::new(usize::MAX, 2);
             assert!(matches!(copy(huge, huge), Err(Error::Range(_))));
+            // The pitch of a single row and of a single plane is not in the way of the end of the buffer.
+            for (source, target) in [
+                (Region::new(1, 4).pitch(usize::MAX), Region::new(1, 4)),
+                (Region::new(1, 4), Region::new(1, 4).pitch(usize::MAX)),
+                (Region::new(1, 4).pitch(usize::MAX / 2 + 1), Region::new(1, 4)),
+                (Region::new(2, 3).plane_pitch(usize::MAX), Region::new(2, 3)),
+                (Region::new(2, 3), Region::new(2, 3).plane_pitch(usize::MAX / 3)),
+                (Region::new(1, 4).pitch(1 << 40).plane_pitch(1 << 40), Region::new(1, 4)),
+            ] {
+                let refused = copy(source, target);
+                assert!(matches!(refused, Err(Error::Parameter { name: "region", .. })), "{source:?}: {refused:?}");
+            }
+            for far in [whole.offset(usize::MAX), whole.planes(usize::MAX), whole.pitch(usize::MAX)] {
+                assert!(matches!(copy(far, far), Err(Error::Range(_))), "{far:?}");
+            }
             // Nothing is copied from or to an empty region, wherever it is.
             copy(Region::new(0, 6).offset(1000), Region::new(0, 6)).unwrap();
+            // The bytes of a pitch are checked too: 2^61 elements of 8 bytes wrapped around to 0.
+            let wide = s.alloc_zeroed::<u64>(4).unwrap();
+            let mut to = s.alloc_zeroed::<u64>(4).unwrap();
+            let single = Region::new(1, 4).pitch(1 << 61);
+            let refused = s.copy_region(&wide, single, &mut to, Region::new(1, 4));
+            assert!(matches!(refused, Err(Error::Parameter { name: "region", .. })), "{refused:?}");
+            let mut host = s.bind(device.pinned::<u64>(4).unwrap()).unwrap();
+            let refused = s.copy_region_to_host(&wide, Region::new(1, 4), &mut host, single);
+            assert!(matches!(refused, Err(Error::Parameter { name: "region", .. })), "{refused:?}");
+            let refused = s.copy_region_to_device(&host, single, &mut to, Region::new(1, 4));
+            assert!(matches!(refused, Err(Error::Parameter { name: "region", .. })), "{refused:?}");
             s.synchronize().unwrap();
         });
     });

@@ -463,12 +463,13 @@ fn an_area_is_inside_its_buffer() {
 }
 
 kernel! {
-    fn warps(b: impl Cooperative, y: Out<u32>[9, 64] by [all, rank]) grid(1) block(64)
+    fn warps(b: impl Cooperative, more: u32, y: Out<u32>[9, 64] by [all, rank]) grid(1) block(64)
     {
         let rank = b.each((), |t, ()| t.rank());
         let float = b.each((), |t, ()| t.rank() as f32);
         let odd = b.each((), |t, ()| t.rank() % 2 == 1);
-        let (xor, up, down) = (b.shuffle_xor(&rank, 5), b.shuffle_up(&rank, 3), b.shuffle_down(&rank, 3));
+        let (xor, up) = (b.shuffle_xor(&rank, 5 + more), b.shuffle_up(&rank, 3 + more));
+        let down = b.shuffle_down(&rank, 3 + more);
         let (odd, sum) = (b.ballot(&odd), b.warp_sum_u32(&rank));
         let (total, most, least) = (b.warp_sum(&float), b.warp_max(&float), b.warp_min(&float));
         let floats = b.each((&total, &most, &least), |t, (a, b, c)| [a.get(t), b.get(t), c.get(t)].map(|v| v as u32));
@@ -486,15 +487,19 @@ kernel! {
 fn warps_exchange_values() {
     let on = on();
     let mut y = on.alloc::<u32>(9 * 64).unwrap();
-    warps(&on, &mut y).unwrap();
-    let y = on.read_blocking(&y).unwrap();
-    for i in 0..64u32 {
-        let (warp, lane) = (i / 32 * 32, i % 32);
-        let sum = 32 * warp + 31 * 16;
-        let up = if lane < 3 { i } else { i - 3 };
-        let down = if lane > 28 { i } else { i + 3 };
-        let want = [warp + (lane ^ 5), up, down, 0xaaaa_aaaa, sum, sum, warp + 31, warp, 1];
-        assert_eq!(y.iter().skip(i as usize).step_by(64).copied().collect::<Vec<_>>(), want, "thread {i}");
+    // Only the low five bits of a distance count.
+    for more in [0, 32, 96, u32::MAX - 31] {
+        warps(&on, more, &mut y).unwrap();
+        let y = on.read_blocking(&y).unwrap();
+        for i in 0..64u32 {
+            let (warp, lane) = (i / 32 * 32, i % 32);
+            let sum = 32 * warp + 31 * 16;
+            let up = if lane < 3 { i } else { i - 3 };
+            let down = if lane > 28 { i } else { i + 3 };
+            let want = [warp + (lane ^ 5), up, down, 0xaaaa_aaaa, sum, sum, warp + 31, warp, 1];
+            let found: Vec<_> = y.iter().skip(i as usize).step_by(64).copied().collect();
+            assert_eq!(found, want, "thread {i}, by {more} more");
+        }
     }
 }
 

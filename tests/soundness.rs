@@ -12,15 +12,15 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
-use std::task::{Context, Wake, Waker};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use thalweg::simt::host::LaunchError;
 use thalweg::{
-    Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool, Resource, Stream, kernel,
-    stream_tags,
+    AnyStream, Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool, Resource,
+    Returned, Ring, Stream, StreamPool, kernel, stream_tags,
 };
 use thalweg_loader::{Loader, Options, Sample, Source, Upload};
 
@@ -66,12 +66,91 @@ kernel! {
     }
 }
 
+type Job = Arc<dyn Fn() + Send + Sync>;
+
+/// What the bodies of the kernels below do: a body has no captures.
+static JOBS: Mutex<Vec<Job>> = Mutex::new(Vec::new());
+
+/// Keeps what bodies are to do, and returns its number.
+fn job(f: impl Fn() + Send + Sync + 'static) -> u32 {
+    let mut jobs = JOBS.lock().unwrap();
+    jobs.push(Arc::new(f));
+    jobs.len() as u32 - 1
+}
+
+fn do_job(number: u32) {
+    let job = JOBS.lock().unwrap()[number as usize].clone();
+    job();
+}
+
+kernel! {
+    unsafe fn on_queue(cx: impl Simt, job: u32)
+    grid(1) block(1)
+    {
+        do_job(job);
+    }
+}
+
+kernel! {
+    unsafe fn on_pool(cx: impl Simt, job: u32)
+    grid(64) block(256)
+    {
+        if cx.global_x().is_multiple_of(256) {
+            do_job(job);
+        }
+    }
+}
+
+kernel! {
+    unsafe fn on_fibers(cx: impl Cooperative, job: u32)
+    grid(2) block(64)
+    {
+        cx.barrier();
+        if cx.global_x().is_multiple_of(64) {
+            do_job(job);
+        }
+        cx.barrier();
+    }
+}
+
+/// How many bodies [`everywhere`] has do a job.
+const BODIES: usize = 1 + 64 + 2;
+
+/// Has bodies do a job on the thread of a stream, on the threads of the pool, and in coroutines.
+fn everywhere<S: LiveBrand>(stream: &Stream<S>, job: u32) {
+    on_queue(stream, job).unwrap();
+    on_pool(stream, job).unwrap();
+    on_fibers(stream, job).unwrap();
+}
+
+/// A CPU device of each kind, without work.
+fn kinds() -> [Device; 3] {
+    [Device::new_cpu().unwrap(), Device::checked_cpu().unwrap(), Device::seeded_cpu(1).unwrap()]
+}
+
+/// Repeats the check until it holds. The caller is [`guarded`].
+fn soon(so: impl Fn() -> bool) {
+    while !so() {
+        thread::yield_now();
+    }
+}
+
 // --- memory in flight ----------------------------------------------------------------------------
 
+/// Splits a buffer into numbers of pieces that nobody can want, and returns it.
+fn absurd_splits<B: std::fmt::Debug>(mut buffer: B, split: impl Fn(B, usize) -> Result<Vec<B>, Returned<B>>) -> B {
+    for n in [usize::MAX, usize::MAX / 2, 1 << 50, 1 << 40, 1 << 30] {
+        let refused = split(buffer, n).unwrap_err();
+        assert!(matches!(refused.error, Error::Parameter { name: "n", .. }), "{n}: {refused}");
+        buffer = refused.value;
+    }
+    buffer
+}
+
 /// `split(usize::MAX)` panicked while it owned page-locked memory, and gave the memory back to its
-/// pool while a copy still wrote there.
+/// pool while a copy still wrote there. `split(1 << 50)` ended the process.
 #[test]
-fn a_split_that_panics_keeps_pinned_memory_on_its_stream() {
+fn a_split_that_fails_keeps_pinned_memory_on_its_stream() {
     stream_tags!(Copies);
     let device = Device::new_cpu().unwrap();
     let stream = device.stream::<Copies>().unwrap();
@@ -80,7 +159,7 @@ fn a_split_that_panics_keeps_pinned_memory_on_its_stream() {
     stream.fill(&mut copied, 7).unwrap();
     let gate = gate(stream);
     stream.copy_to_host(&copied, &mut host).unwrap();
-    catch_unwind(AssertUnwindSafe(|| host.split(usize::MAX))).unwrap_err();
+    drop(absurd_splits(host, |host, n| host.split(n)));
     let mine = device.pinned_from(&[5u32; 1024]).unwrap();
     drop(gate);
     stream.synchronize().unwrap();
@@ -88,9 +167,9 @@ fn a_split_that_panics_keeps_pinned_memory_on_its_stream() {
 }
 
 /// `split(usize::MAX)` panicked while it owned device memory, and freed the memory before a fill
-/// wrote there.
+/// wrote there. `split(1 << 50)` ended the process.
 #[test]
-fn a_split_that_panics_keeps_device_memory_on_its_stream() {
+fn a_split_that_fails_keeps_device_memory_on_its_stream() {
     stream_tags!(Fills);
     const BYTES: u64 = 1 << 16;
     let device = Device::new_cpu().unwrap();
@@ -99,7 +178,7 @@ fn a_split_that_panics_keeps_device_memory_on_its_stream() {
     let mut x = stream.alloc::<u8>(BYTES as usize).unwrap();
     let gate = gate(stream);
     stream.fill(&mut x, 1).unwrap();
-    catch_unwind(AssertUnwindSafe(|| x.split(usize::MAX))).unwrap_err();
+    drop(absurd_splits(x, |x, n| x.split(n)));
     assert_eq!(device.free_memory().unwrap(), 0);
     drop(gate);
     stream.synchronize().unwrap();
@@ -226,6 +305,58 @@ fn fields_may_have_any_name() {
     assert_eq!([buffers.__sink[0], buffers.__visit[0], buffers.__token[0], buffers.__stream[0]], [1, 2, 3, 4]);
 
     assert_eq!(STOLEN.load(Ordering::Relaxed), 0);
+}
+
+/// A struct in a module where the names that the derive uses mean something else.
+#[allow(non_camel_case_types, non_upper_case_globals, non_snake_case, dead_code)]
+mod shadowed {
+    use ::thalweg::{DeviceBuffer as Device, PinnedBuffer as Pinned};
+
+    macro_rules! names {
+        ($($constant:ident)*; $($function:ident)*) => {
+            $(enum $constant {} const $constant: &str = "shadowed";)*
+            $(enum $function {} fn $function() {})*
+        };
+    }
+    names! {
+        core thalweg Resource Bundle Brand Unzip Splitter Event Token Leaf LeafInfo Producer Stream On Events Idle FnMut Clone
+        Option Some None Sized __F __alias __bind __drain __leaves __producers __unbind __unzip plain resource unzip
+        ;
+        __sink __splitter __stream __token __visit // variables of the derive: `tests/ui/names_of_derive.rs`
+    }
+
+    trait Methods: ::core::marker::Sized {
+        fn event(self) -> ! {
+            panic!("shadowed")
+        }
+        fn clone(self) -> ! {
+            panic!("shadowed")
+        }
+    }
+    impl<T> Methods for T {}
+
+    #[derive(::thalweg::Resource)]
+    #[resource(unzip)]
+    pub(super) struct Slot {
+        pub(super) host: Pinned<u32>,
+        pub(super) image: Device<u32>,
+        #[resource(plain)]
+        pub(super) n: u32,
+    }
+}
+
+/// A derive looked up `FnMut` and the methods of its own types where it stood.
+#[test]
+fn a_derive_means_the_same_where_all_names_are_shadowed() {
+    stream_tags!(From, To);
+    let device = Device::new_cpu().unwrap();
+    let (from, to) = (device.stream::<From>().unwrap(), device.stream::<To>().unwrap());
+    let image = from.record(from.alloc_zeroed(1).unwrap()).unwrap().synchronize().unwrap();
+    let slot = shadowed::Slot { host: device.pinned_from(&[7]).unwrap(), image, n: 3 };
+    let shared = from.share(from.bind(slot).unwrap()).unwrap();
+    assert_eq!(to.reading(&shared).unwrap().n, 3);
+    let parts = to.record(to.unshare(shared).unwrap()).unwrap().unzip();
+    assert_eq!((parts.host.synchronize().unwrap()[0], parts.n), (7, 3));
 }
 
 /// Kernels that use names which the launcher also uses inside.
@@ -452,6 +583,464 @@ fn a_pool_in_a_host_function_does_not_deadlock() {
     });
 }
 
+/// Formatting an event asked the device. On a seeded device that ran a host function, under whatever
+/// lock the program printed under.
+#[test]
+fn an_event_prints_under_a_lock() {
+    stream_tags!(Prints);
+    guarded(|| {
+        let device = Device::seeded_cpu(1).unwrap();
+        let stream = device.stream::<Prints>().unwrap();
+        for seed in 0..50 {
+            device.reseed(seed);
+            let lock = Arc::new(Mutex::new(()));
+            let locked = lock.clone();
+            stream.launch_host(move || drop(locked.lock().unwrap())).unwrap();
+            let event = stream.record(()).unwrap();
+            let held = lock.lock().unwrap();
+            assert!(format!("{event:?}").starts_with("Event { passed: "));
+            drop(held);
+            event.synchronize().unwrap();
+            stream.synchronize().unwrap();
+        }
+    });
+}
+
+// --- kernels that call a device ------------------------------------------------------------------
+
+/// The body of a kernel could call a device. On its own stream it waited for itself, and on a seeded
+/// device every call locked the schedule once more.
+#[test]
+fn a_kernel_that_calls_a_device_gets_an_error() {
+    guarded(|| {
+        for device in kinds() {
+            let own = Arc::new(AnyStream::new(device).unwrap());
+            let other = AnyStream::new(device).unwrap();
+            let pool = PinnedPool::new(device, 1 << 20);
+            let event = other.enter(|s| s.record(s.alloc::<u8>(1).unwrap()).unwrap());
+            let (inside, (tell, told)) = (own.clone(), mpsc::channel());
+            let calls = job(move || {
+                let mut errors = inside.enter(|s| {
+                    vec![
+                        s.synchronize().unwrap_err(),
+                        s.is_done().unwrap_err(),
+                        s.alloc::<u8>(1).unwrap_err(),
+                        s.timestamp().unwrap_err(),
+                        s.launch_host(|| ()).unwrap_err(),
+                        s.record(()).unwrap_err().error,
+                        s.capture((), |_, _| Ok(())).map(drop).unwrap_err().error,
+                        s.occupancy(|query| on_queue(query, 0)).unwrap_err(),
+                        nothing(s).unwrap_err(),
+                    ]
+                });
+                errors.extend([
+                    other.enter(|s| s.synchronize()).unwrap_err(),
+                    device.check().unwrap_err(),
+                    device.free_memory().unwrap_err(),
+                    device.pinned::<u8>(1).unwrap_err(),
+                    device.trim().unwrap_err(),
+                    device.per_thread(|_| ()).unwrap_err(),
+                    pool.take::<u8>(1).unwrap_err(),
+                    event.is_ready().unwrap_err(),
+                    AnyStream::new(device).unwrap_err(),
+                    StreamPool::new(device, 1).unwrap_err(),
+                    Device::cpu().unwrap_err(),
+                    Device::new_cpu().unwrap_err(),
+                    Device::seeded_cpu(1).unwrap_err(),
+                    Device::cuda(0).unwrap_err(),
+                ]);
+                assert!(!event.has_passed() && Device::all().is_empty());
+                // These need no call.
+                device.reseed(7);
+                let _ = (pool.in_use(), device.name(), device.tally().report());
+                tell.send(errors).unwrap();
+            });
+            for seed in 0..5 {
+                device.reseed(seed);
+                own.enter(|s| {
+                    everywhere(s, calls);
+                    s.synchronize().unwrap();
+                });
+                let told: Vec<_> = told.try_iter().collect();
+                assert_eq!(told.len(), BODIES, "{device}");
+                for error in told.into_iter().flatten() {
+                    assert!(matches!(error, Error::InKernel), "{device}: {error}");
+                }
+            }
+        }
+    });
+}
+
+/// A body that ran on the device's pool of threads could split its own work there, and a part that
+/// called the device waited for the kernel.
+#[test]
+fn a_part_of_a_body_on_the_pool_is_still_in_the_kernel() {
+    guarded(|| {
+        let device = Device::new_cpu().unwrap();
+        let own = Arc::new(AnyStream::new(device).unwrap());
+        let (inside, (tell, told)) = (own.clone(), mpsc::channel());
+        let splits = job(move || {
+            if !thread::current().name().is_some_and(|name| name.starts_with("thalweg block")) {
+                return; // a checked device has no pool
+            }
+            let ask = || inside.enter(|s| s.synchronize().unwrap_err());
+            for _ in 0..20 {
+                let (left, right) = rayon::join(ask, ask);
+                tell.send([left, right]).unwrap();
+            }
+        });
+        own.enter(|s| {
+            on_pool(s, splits).unwrap();
+            s.synchronize().unwrap();
+        });
+        let told: Vec<_> = told.try_iter().flatten().collect();
+        let bodies = if device.name().starts_with("checked") { 0 } else { 64 };
+        assert_eq!(told.len(), bodies * 20 * 2);
+        assert!(told.iter().all(|error| matches!(error, Error::InKernel)));
+    });
+}
+
+/// What a body drops is given back by another thread, as in a host function, and a future that it
+/// polls is woken.
+#[test]
+fn what_a_kernel_drops_is_given_back_later() {
+    struct Tell(mpsc::Sender<()>);
+    impl Wake for Tell {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(());
+        }
+    }
+    const BYTES: usize = 1 << 16;
+    guarded(|| {
+        for device in kinds() {
+            device.limit_memory(Some(4 * BYTES as u64));
+            let stream = AnyStream::new(device).unwrap();
+            let pool = PinnedPool::new(device, 1 << 16);
+            stream.enter(|s| {
+                let idle = || s.alloc_zeroed::<u8>(BYTES).unwrap().idle().unwrap();
+                let event = s.record((s.alloc::<u8>(BYTES).unwrap(), s.bind(pool.take::<u8>(4096).unwrap()).unwrap()));
+                let shared = s.share(s.bind(pool.take::<u8>(4096).unwrap()).unwrap()).unwrap();
+                let (graph, x) = s.capture(s.alloc::<u8>(BYTES).unwrap(), |s, x| s.fill(x, 1)).unwrap();
+                let (again, resource) = mpsc::channel();
+                let back = s.record(s.bind(idle()).unwrap()).unwrap().on_drop(move |event| again.send(event).unwrap());
+                let (woken, wakes) = mpsc::channel();
+                let polled = s.record(()).unwrap();
+                let all =
+                    (idle(), pool.take::<u8>(4096).unwrap().split(2).unwrap(), event.unwrap(), shared, graph, back);
+                let all = Mutex::new(Some((all, polled, woken)));
+                let drops = job(move || {
+                    if let Some((all, polled, woken)) = all.lock().unwrap().take() {
+                        drop(all);
+                        let waker = Waker::from(Arc::new(Tell(woken)));
+                        assert_eq!(polled.poll_ready(&mut Context::from_waker(&waker)).map(|_| ()), Poll::Pending);
+                    }
+                });
+                everywhere(s, drops);
+                s.synchronize().unwrap();
+                wakes.recv().unwrap();
+                drop((x, resource.recv().unwrap()));
+                s.synchronize().unwrap();
+            });
+            soon(|| {
+                drop(pool.take::<u8>(1)); // makes the pool look for memory that came back
+                // A seeded device frees nothing while nobody asks for anything.
+                stream.enter(|s| nothing(s).and_then(|()| s.synchronize())).unwrap();
+                device.free_memory().unwrap() == 4 * BYTES as u64 && pool.in_use() == 0
+            });
+        }
+    });
+}
+
+/// A kernel may drop a reading, whose end no event can then mark.
+#[test]
+fn a_reading_dropped_in_a_kernel_is_lost() {
+    stream_tags!(Drops, Reads);
+    guarded(|| {
+        let device = Device::new_cpu().unwrap();
+        let (drops, reads) = (device.stream::<Drops>().unwrap(), device.stream::<Reads>().unwrap());
+        let shared = drops.share(drops.alloc::<u8>(1).unwrap()).unwrap();
+        let reading = Mutex::new(Some(reads.reading(&shared).unwrap()));
+        on_queue(&drops, job(move || drop(reading.lock().unwrap().take()))).unwrap();
+        drops.synchronize().unwrap();
+        let refused = drops.unshare(shared).unwrap_err();
+        assert!(matches!(refused.error, Error::ReaderLost), "{refused:?}");
+    });
+}
+
+/// A kernel that fails because a call was refused says so, and the thread goes on to call devices.
+#[test]
+fn a_kernel_that_unwraps_a_refused_call_fails() {
+    guarded(|| {
+        let device = Device::seeded_cpu(1).unwrap();
+        let stream = AnyStream::new(device).unwrap();
+        let fails = job(move || device.check().unwrap());
+        let error = stream.enter(|s| on_fibers(s, fails).and_then(|()| s.synchronize())).unwrap_err();
+        assert!(error.to_string().contains("InKernel"), "{error}");
+        Device::new_cpu().unwrap();
+    });
+}
+
+// --- code of a user under a lock -----------------------------------------------------------------
+
+stream_tags!(Shares, Observes);
+
+/// Metadata whose `clone` runs a closure of the test.
+struct Observed(Option<fn()>);
+
+impl Clone for Observed {
+    fn clone(&self) -> Self {
+        if let Some(observe) = self.0 {
+            observe();
+        }
+        Self(None)
+    }
+}
+
+#[derive(Resource)]
+struct Watched {
+    x: DeviceBuffer<u32>,
+    #[resource(plain)]
+    observed: Observed,
+}
+
+/// A reading of metadata that observes itself.
+fn watched(observe: fn()) -> thalweg::Reading<Observes, Watched> {
+    let device = Device::cpu().unwrap();
+    let (shares, observes) = (device.stream::<Shares>().unwrap(), device.stream::<Observes>().unwrap());
+    let mut x = shares.alloc::<u32>(4).unwrap();
+    shares.fill(&mut x, 7).unwrap();
+    let watched = Watched { x: x.idle().unwrap(), observed: Observed(Some(observe)) };
+    let shared = shares.share(shares.bind(watched).unwrap()).unwrap();
+    observes.reading(&shared).unwrap()
+}
+
+/// A reading makes its handle at the first use, which clones metadata. A `clone` that read the same
+/// reading waited for itself. Without a lock it would call itself until the stack ends.
+#[test]
+fn metadata_that_reads_the_reading_that_clones_it_panics() {
+    thread_local! {
+        static READING: RefCell<Option<thalweg::Reading<Observes, Watched>>> = const { RefCell::new(None) };
+        static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    fn look() {
+        if !QUIET.get() {
+            READING.with_borrow(|reading| _ = reading.as_ref().map(|reading| reading.x.len()));
+        }
+    }
+    guarded(|| {
+        READING.set(Some(watched(look)));
+        let read = || READING.with_borrow(|reading| reading.as_ref().map(|reading| reading.x.len()));
+        for _ in 0..2 {
+            let panic = catch_unwind(AssertUnwindSafe(read)).unwrap_err();
+            let message = panic.downcast_ref::<&str>().copied().unwrap_or_default();
+            assert!(message.contains("reads the reading that clones it"), "{message}");
+        }
+        QUIET.set(true);
+        assert_eq!(read(), Some(4), "the reading is as good as before");
+        READING.take();
+    });
+}
+
+/// While one thread made the handle of a reading, others waited for it, also one that the `clone` of
+/// metadata waited for.
+#[test]
+fn metadata_may_wait_for_another_reader_of_its_reading() {
+    static READING: Mutex<Option<Arc<thalweg::Reading<Observes, Watched>>>> = Mutex::new(None);
+    static FIRST: AtomicBool = AtomicBool::new(true);
+    fn wait_for_another() {
+        if FIRST.swap(false, Ordering::Relaxed) {
+            let reading = READING.lock().unwrap().clone().unwrap();
+            assert_eq!(thread::spawn(move || reading.x.len()).join().unwrap(), 4);
+        }
+    }
+    guarded(|| {
+        let reading = Arc::new(watched(wait_for_another));
+        *READING.lock().unwrap() = Some(reading.clone());
+        assert_eq!(reading.x.len(), 4);
+        assert!(!FIRST.load(Ordering::Relaxed));
+        let observes = reading.x.stream();
+        assert_eq!(observes.read_blocking(&reading.x).unwrap(), [7; 4]);
+        READING.lock().unwrap().take();
+    });
+}
+
+/// Code of a user that calls a device: it allocates, fills and waits, on the stream of its thread.
+fn calls(device: Device) -> bool {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    let filled = device.per_thread(|s| {
+        let mut x = s.alloc::<u32>(8)?;
+        s.fill(&mut x, 3)?;
+        s.read_blocking(&x)
+    });
+    filled.unwrap().unwrap() == [3; 8]
+}
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Metadata whose `clone`, `drop` and `fmt` call the device.
+struct Caller(Device);
+
+impl Clone for Caller {
+    fn clone(&self) -> Self {
+        assert!(calls(self.0));
+        Self(self.0)
+    }
+}
+impl Drop for Caller {
+    fn drop(&mut self) {
+        assert!(calls(self.0));
+    }
+}
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", calls(self.0))
+    }
+}
+
+#[derive(Debug, Resource)]
+struct Called {
+    x: DeviceBuffer<u32>,
+    host: PinnedBuffer<u32>,
+    #[resource(plain)]
+    caller: Caller,
+}
+
+kernel! {
+    unsafe fn asked(cx: impl Simt, ordinal: u64)
+    require { calls(device_of(ordinal)) }
+    grid(1) block(1)
+    {}
+}
+
+/// The device for a kernel whose `require` has nothing but numbers.
+static ASKED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn device_of(ordinal: impl TryInto<usize>) -> Device {
+    ASKED.lock().unwrap()[ordinal.try_into().ok().unwrap()]
+}
+
+/// Wherever the crate runs code of a user, that code may call the device: metadata that is cloned,
+/// dropped or printed, closures of events, wakers and the predicates of kernels.
+#[test]
+fn code_of_a_user_may_call_the_device() {
+    struct Calls(Device, mpsc::Sender<bool>);
+    impl Wake for Calls {
+        fn wake(self: Arc<Self>) {
+            let _ = self.1.send(calls(self.0));
+        }
+    }
+    guarded(|| {
+        for device in kinds() {
+            let ordinal = {
+                let mut asked = ASKED.lock().unwrap();
+                asked.push(device);
+                asked.len() - 1
+            };
+            for seed in 0..10 {
+                device.reseed(seed);
+                let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+                a.enter(|a| {
+                    b.enter(|b| {
+                        let called = || {
+                            let x = a.alloc_zeroed::<u32>(64).unwrap().idle().unwrap();
+                            a.bind(Called { x, host: device.pinned(64).unwrap(), caller: Caller(device) }).unwrap()
+                        };
+                        // The last handle goes with a reading, with a handle, and with neither.
+                        for way in 0..3 {
+                            let shared = a.share(called()).unwrap();
+                            let reading = b.reading(&shared).unwrap();
+                            assert_eq!(reading.x.len(), 64);
+                            match way {
+                                0 => drop((shared, reading)),
+                                1 => drop((reading, shared)),
+                                _ => {
+                                    drop(reading);
+                                    drop(b.unshare(shared).unwrap());
+                                }
+                            }
+                        }
+                        let (mut graph, called_again) =
+                            a.capture(called(), |s, called| s.copy_to_device(&called.host, &mut called.x)).unwrap();
+                        let called_again = b.wait(a.record(called_again).unwrap()).unwrap();
+                        let called_again = b.replay(&mut graph, called_again).unwrap();
+                        let event = b.record(called_again).unwrap();
+                        let (tell, told) = mpsc::channel();
+                        let dropped = tell.clone();
+                        let event = event.on_drop(move |event| {
+                            dropped.send(format!("{event:?}").len() > 1 && calls(device)).unwrap()
+                        });
+                        drop(event);
+                        assert!(told.recv().unwrap());
+                        // A waker, on the thread that calls all wakers.
+                        let event = a.record(called()).unwrap();
+                        nothing(a).unwrap();
+                        let waker = Waker::from(Arc::new(Calls(device, tell)));
+                        if event.poll_ready(&mut Context::from_waker(&waker)).is_pending() {
+                            assert!(told.recv().unwrap());
+                        }
+                        let idle = event.synchronize().unwrap();
+                        assert!(format!("{idle:?}").contains("caller: true"));
+                        asked(a, ordinal as u64).unwrap();
+                        a.synchronize().unwrap();
+                    });
+                });
+            }
+        }
+        assert!(CALLS.load(Ordering::Relaxed) > 3 * 10 * 10);
+    });
+}
+
+// --- numbers that nobody can want ----------------------------------------------------------------
+
+/// Numbers of a program are checked before anything is made of them. Those of `split` ended the
+/// process, and those of pools and rings used up threads and memory until there were no more.
+#[test]
+fn absurd_numbers_are_errors() {
+    guarded(|| {
+        let device = Device::new_cpu().unwrap();
+        let stream = AnyStream::new(device).unwrap();
+        for lanes in [0, 4097, 1 << 50, usize::MAX] {
+            let refused = StreamPool::new(device, lanes).unwrap_err();
+            assert!(matches!(refused, Error::Parameter { name: "lanes", .. }), "{lanes}: {refused}");
+        }
+        for depth in [65537, 1 << 50, usize::MAX] {
+            let refused = Ring::new(depth, || Ok(())).unwrap_err();
+            assert!(matches!(refused, Error::Parameter { name: "depth", .. }), "{depth}: {refused}");
+        }
+        for priority in [i32::MIN, -2, 1, i32::MAX] {
+            let refused = AnyStream::with(device, thalweg::StreamOptions { priority }).unwrap_err();
+            assert!(matches!(refused, Error::Parameter { name: "priority", .. }), "{priority}: {refused}");
+        }
+        assert!(Device::cuda(usize::MAX).is_err());
+        let pool = PinnedPool::new(device, usize::MAX);
+        stream.enter(|s| {
+            for len in [usize::MAX, usize::MAX / 8, usize::MAX / 16, 1 << 55] {
+                let refused = [
+                    s.alloc::<[u64; 3]>(len).unwrap_err(),
+                    s.alloc_zeroed::<[u64; 3]>(len).unwrap_err(),
+                    device.pinned::<[u64; 3]>(len).unwrap_err(),
+                    pool.take::<[u64; 3]>(len).unwrap_err(),
+                    s.alloc::<[u8; 4096]>(len).unwrap_err(),
+                    s.alloc::<u8>(len).unwrap_err(),
+                    pool.take::<u8>(len).unwrap_err(),
+                ];
+                for error in refused {
+                    assert!(matches!(error, Error::TooLarge { .. } | Error::OutOfMemory { .. }), "{len}: {error}");
+                }
+            }
+            // Nothing of that is counted as in use.
+            assert_eq!((pool.in_use(), pool.cached(), pool.take::<u8>(4096).unwrap().len()), (0, 0, 4096));
+            let x = s.alloc::<u8>(8).unwrap().idle().unwrap();
+            let x = x.cut(&[usize::MAX, 9]).unwrap_err().value;
+            let x = absurd_splits(x, |x, n| x.split(n));
+            let host = absurd_splits(device.pinned::<u64>(8).unwrap(), |host, n| host.split(n));
+            assert_eq!((x.split(65544).unwrap().len(), host.split(65544).unwrap().len()), (65544, 65544));
+        });
+        // A pool without elements has pieces without elements.
+        assert_eq!(DeviceBuffer::<u8>::empty(device).split(3).unwrap().len(), 3);
+    });
+}
+
 // --- graphs --------------------------------------------------------------------------------------
 
 /// A capture clones the metadata of its bundle, and `clone` is the user's code. If it panics while
@@ -506,7 +1095,7 @@ fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
     let (mut graph, bundle) = stream.capture((x, host), |s, (x, host)| s.copy_to_host(x, host)).unwrap();
     let (x, host) = stream.record(bundle).unwrap().synchronize().unwrap();
     drop(host);
-    let mut pieces = pool.take::<u32>(1024).unwrap().split(2); // pieces of the same block
+    let mut pieces = pool.take::<u32>(1024).unwrap().split(2).unwrap(); // pieces of the same block
     let mut mine = pieces.pop().unwrap();
     mine.fill(5);
     let bundle = stream.bind((x, pieces.pop().unwrap())).unwrap();

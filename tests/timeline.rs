@@ -564,3 +564,23 @@ fn two_streams_are_found_to_run_at_once() {
         }
     }
 }
+
+/// Spans can be of any times. Those of two lanes added up to more than a `Duration` holds, which
+/// panicked.
+#[test]
+fn traces_of_any_times_have_metrics() {
+    let span = |lane: &str, activity, start, end| Span { lane: lane.into(), label: "x 1".into(), activity, start, end };
+    let activities = [Activity::Upload, Activity::Compute, Activity::Host, Activity::Wait];
+    let all = activities.map(|activity| {
+        let lane = format!("{activity:?}");
+        [
+            span(&lane, activity, Duration::ZERO, Duration::MAX),
+            span(&format!("{lane} too"), activity, Duration::ZERO, Duration::MAX),
+        ]
+    });
+    let trace: Trace = all.into_iter().flatten().collect();
+    let metrics = trace.metrics();
+    assert_eq!((metrics.wall, metrics.host_wait), (Duration::MAX, Duration::MAX));
+    assert!(trace.by_label().rows().iter().all(|row| row.calls == 2 && row.total == Duration::MAX));
+    assert!(!trace.to_svg().is_empty() && !trace.to_text().is_empty() && !trace.to_chrome_json().is_empty());
+}

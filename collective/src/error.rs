@@ -1,6 +1,7 @@
 //! Errors: what a call did wrong, and what ended the world of the ranks.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use thalweg::{LaunchError, RangeError, Returned};
@@ -17,6 +18,14 @@ pub enum Error {
     /// An error of the device of this rank.
     #[error(transparent)]
     Device(#[from] thalweg::Error),
+    /// The GPU of a rank cannot be opened, and the machine is not [without one](thalweg::Error::means_no_gpu).
+    #[error("rank {rank} cannot open its GPU: {cause}; with THALWEG_DEVICE=cpu it takes the CPU device")]
+    NoGpu {
+        /// This rank.
+        rank: usize,
+        /// Why.
+        cause: Box<thalweg::Error>,
+    },
     /// The environment does not say which rank this is.
     #[error("{name} is {given}, expected {expected}")]
     Environment {
@@ -138,6 +147,15 @@ pub enum StoreError {
     /// The other side has another secret.
     #[error("the store has another secret")]
     Secret,
+    /// Others can reach the address, and would need no secret.
+    #[error(
+        "the secret is empty, which only loopback addresses may have, and {ip} is none: set THALWEG_SECRET to the same random \
+         text for all ranks"
+    )]
+    NoSecret {
+        /// The address of the store or of a rank.
+        ip: IpAddr,
+    },
     /// The key or the value is too long, or the store is full.
     #[error("the store refuses this: {reason}")]
     Refused {

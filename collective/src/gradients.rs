@@ -108,9 +108,10 @@ impl<S: LiveBrand, T: Element> Gradients<S, T> {
     /// the backward pass makes the last one first.
     ///
     /// # Errors
-    /// There is no memory, or the device has failed.
+    /// They are more than an allocation can hold, there is no memory, or the device has failed.
     pub fn new(stream: &Stream<S>, lens: &[usize], sizes: BucketSizes) -> Result<Self> {
-        let flat = stream.alloc_zeroed(lens.iter().sum())?;
+        // A sum that is no `usize` is more than an allocation can hold in any case.
+        let flat = stream.alloc_zeroed(lens.iter().fold(0, |sum: usize, &len| sum.saturating_add(len)))?;
         let plan = Plan::new(lens, size_of::<T>(), sizes);
         Ok(Self { flat, captured: Captured::none(plan.buckets.len()), plan })
     }

@@ -88,6 +88,10 @@
 //! Ranks of several processes find one another through a [`Store`], which rank 0 starts, or
 //! `thalweg launch`. [`Place`] says where it is and what launchers set.
 //!
+//! Both sides of every connection prove that they know the secret of the ranks. Nothing is
+//! encrypted or signed after that, so the network must be one that only the ranks can reach.
+//! `docs/distributed.md` has the protocol, and what it protects against.
+//!
 //! # Messages
 //!
 //! Through the crate [`log`], at the level `debug`: `thalweg_collective::store` (a store listens;
@@ -103,6 +107,7 @@ mod exchange;
 mod fate;
 mod gradients;
 mod graph;
+mod greeting;
 mod head;
 mod ledger;
 mod link;
@@ -112,7 +117,6 @@ mod options;
 pub mod overlap;
 mod peer;
 mod place;
-mod sha256;
 mod store;
 mod wire;
 mod world;

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use log::debug;
+use thalweg::beside_captures;
 
 use crate::engine::Engine;
 use crate::error::{Failure, Result, StoreError};
@@ -99,7 +100,7 @@ impl Watch {
                 Err(why) => debug!(target: "thalweg_collective::store", "failures are not shared any more: {why}"),
             }
         };
-        let thread = thread::Builder::new().name("thalweg watch".to_owned()).spawn(wait);
+        let thread = thread::Builder::new().name("thalweg watch".to_owned()).spawn(|| beside_captures(wait));
         let thread = thread.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
         Ok(Self { socket, thread: Some(thread) })
     }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
 use thalweg::Device;
 
 use crate::error::{Error, Result};
 use crate::nccl;
-use crate::sha256::sha256;
 
 /// A process among the ranks, and where they meet.
 ///
@@ -16,11 +16,12 @@ use crate::sha256::sha256;
 /// | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | `SLURM_LOCALID`, `SLURM_NTASKS_PER_NODE` | the first of `SLURM_STEP_NODELIST`, a port made of `SLURM_JOB_ID` and `SLURM_STEP_ID` |
 /// | Open MPI | `OMPI_COMM_WORLD_RANK`, `.._SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK`, `.._LOCAL_SIZE` | `MASTER_ADDR`, `MASTER_PORT` |
 ///
-/// `MASTER_ADDR` and `MASTER_PORT` count first for every launcher. The store of the ranks listens at
-/// one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
-/// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does, and
-/// `THALWEG_SECRET` is the secret of the ranks. Without it, the number of the job takes its place,
-/// which keeps jobs apart and strangers not.
+/// `MASTER_ADDR` and `MASTER_PORT` count first for every launcher. The store of the ranks listens
+/// at one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
+/// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does,
+/// and `THALWEG_SECRET` is the secret of the ranks, a random text. Without it, the number of the
+/// job takes its place, which keeps jobs apart and strangers not. Without either, only loopback
+/// addresses can be used ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -113,7 +114,7 @@ impl Place {
         let port = match get("MASTER_PORT") {
             Some(port) => Some(parse("MASTER_PORT", &port)?),
             None => slurm.as_ref().map(|job| {
-                let hash = sha256(&[b"thalweg", job.as_bytes(), b".", step.as_bytes()]);
+                let hash = Sha256::digest(format!("thalweg{job}.{step}"));
                 20_000 + u16::from_le_bytes([hash[0], hash[1]]) % 10_000
             }),
         };
@@ -232,8 +233,7 @@ mod tests {
         ];
         let place = of(&slurm).unwrap().unwrap();
         assert_eq!((place.rank, place.size, place.local_rank, place.local_size), (3, 8, 3, 4));
-        assert_eq!(place.master.0, "gpu03");
-        assert!((20_000..30_000).contains(&place.master.1));
+        assert_eq!(place.master, ("gpu03".to_owned(), 29_758));
 
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "1"),

@@ -1,28 +1,18 @@
-//! Bytes on sockets: deadlines, messages with a length, and the greeting that proves a secret.
+//! Bytes on sockets: deadlines, and messages with a length.
 //!
 //! What comes from the network is not trusted. Every read has a deadline or ends when the socket is
 //! shut down, every length has a limit, and memory grows with the bytes that have arrived, not with
 //! the length that was promised.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-use crate::sha256::{equal, hmac};
 
 /// The most bytes of a message of the store.
 pub(crate) const LONGEST: usize = 2 << 20;
 
 /// How long one side waits for the greeting of the other.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
-
-/// Greetings at once. Others wait in the queue of the system, so strangers that say nothing do not take
-/// threads without bound.
-pub(crate) const GREETINGS: usize = 64;
-
-/// What both sides send first.
-const MAGIC: [u8; 8] = *b"thalweg1";
 
 /// Reads all bytes by the deadline.
 pub(crate) fn read(mut from: &TcpStream, mut to: &mut [u8], deadline: Instant) -> io::Result<()> {
@@ -78,60 +68,6 @@ pub(crate) fn write_message(mut to: &TcpStream, message: &[u8]) -> io::Result<()
 pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(GREETING))
-}
-
-/// Greets on the side that accepted a connection. Returns once the other side has proved that it
-/// knows the secret.
-pub(crate) fn welcome(socket: &TcpStream, secret: &[u8], purpose: &[u8], deadline: Instant) -> io::Result<()> {
-    let mut writer = socket;
-    let here = nonce();
-    writer.write_all(&[&MAGIC[..], &here].concat())?;
-    let mut said = [0; 8 + 16 + 32];
-    // The first bytes alone, so that a stranger is refused before it has sent them all.
-    let (magic, rest) = said.split_at_mut(8);
-    read(socket, magic, deadline)?;
-    expect_magic(magic)?;
-    read(socket, rest, deadline)?;
-    let (there, code) = rest.split_at(16);
-    if !equal(&hmac(secret, &[b"client", purpose, &here, there]), code.try_into().unwrap_or(&[0; 32])) {
-        writer.write_all(&[0; 33])?;
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "the other side has another secret"));
-    }
-    writer.write_all(&[&[1][..], &hmac(secret, &[b"server", purpose, &here, there])].concat())
-}
-
-/// Greets on the side that made a connection.
-pub(crate) fn greet(socket: &TcpStream, secret: &[u8], purpose: &[u8], deadline: Instant) -> io::Result<()> {
-    let mut said = [0; 8 + 16];
-    read(socket, &mut said, deadline)?;
-    expect_magic(&said[..8])?;
-    let (here, there) = (nonce(), &said[8..]);
-    let code = hmac(secret, &[b"client", purpose, there, &here]);
-    let mut writer = socket;
-    writer.write_all(&[&MAGIC[..], &here, &code].concat())?;
-    let mut answer = [0; 33];
-    read(socket, &mut answer, deadline)?;
-    let proved = hmac(secret, &[b"server", purpose, there, &here]);
-    if answer[0] != 1 || !equal(&proved, answer[1..].try_into().unwrap_or(&[0; 32])) {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "the other side has another secret"));
-    }
-    Ok(())
-}
-
-fn expect_magic(magic: &[u8]) -> io::Result<()> {
-    if magic == MAGIC {
-        return Ok(());
-    }
-    Err(io::Error::new(ErrorKind::InvalidData, "the other side does not speak this protocol"))
-}
-
-/// 16 bytes that nobody can guess: `RandomState` begins with random keys of the system.
-pub(crate) fn nonce() -> [u8; 16] {
-    let mut nonce = [0; 16];
-    for (k, bytes) in nonce.chunks_exact_mut(8).enumerate() {
-        bytes.copy_from_slice(&RandomState::new().hash_one((k, Instant::now())).to_le_bytes());
-    }
-    nonce
 }
 
 /// Writes the fields of a message.

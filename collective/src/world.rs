@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::debug;
+use sha2::{Digest, Sha256};
 use thalweg::{Device, DeviceKind, LiveBrand, Rank, Stream};
 
 use crate::comm::Comm;
@@ -22,7 +23,6 @@ use crate::member::{Keep, Member, Watch};
 use crate::nccl::THREADS;
 use crate::options::Options;
 use crate::place::{self, Place};
-use crate::sha256::sha256;
 use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
 
 /// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
@@ -107,7 +107,8 @@ impl World {
     /// address of this machine.
     ///
     /// # Errors
-    /// A rank does not come in time, has another secret, or cannot be reached.
+    /// A rank does not come in time, has another secret, or cannot be reached. Or the secret is
+    /// empty, and an address of the store or of a rank is not a loopback address.
     pub fn join(place: &Place, options: Options) -> Result<Self> {
         let deadline = Instant::now() + options.join.min(LONGEST_WAIT);
         let failed = |reason: String| Error::Join { rank: place.rank, reason };
@@ -127,7 +128,7 @@ impl World {
             .meet("thalweg/addresses", place.rank, place.size, address.as_bytes(), left())
             .map_err(|why| failed(why.to_string()))?;
         // The ports at which the ranks listen are new each time.
-        let hash = sha256(&all.iter().map(|text| &text[..]).collect::<Vec<_>>());
+        let hash = Sha256::digest(all.concat());
         let tag = hash[..8].iter().fold(String::new(), |tag, byte| format!("{tag}{byte:02x}")) + "/";
         let parse = |text: &Vec<u8>| std::str::from_utf8(text).ok().and_then(|text| text.parse::<SocketAddr>().ok());
         let all: Option<Vec<SocketAddr>> = all.iter().map(parse).collect();
@@ -171,17 +172,19 @@ impl World {
     }
 
     /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its GPU](Place::gpu), or the CPU
-    /// device where no GPU can be used.
+    /// device on a machine [without a GPU](thalweg::Error::means_no_gpu).
     ///
     /// # Errors
-    /// The machine has fewer GPUs than ranks, or `THALWEG_DEVICE` names a device that cannot be used.
+    /// [`Error::NoGpu`] if the machine has fewer GPUs than ranks, or its driver or the GPU fails: one rank on a CPU would
+    /// hold up all others. Or `THALWEG_DEVICE` names a device that cannot be used.
     pub fn device(&self) -> Result<Device> {
-        let named = std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto");
-        match if named { Device::best() } else { place::gpu(self.local_rank()) } {
-            Err(error) if !named && !matches!(error, thalweg::Error::NoSuchDevice { count: 1.., .. }) => {
-                Ok(Device::cpu()?)
-            }
-            device => Ok(device?),
+        if std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto") {
+            return Ok(Device::best()?);
+        }
+        match place::gpu(self.local_rank()) {
+            Ok(gpu) => Ok(gpu),
+            Err(cause) if cause.means_no_gpu() => Ok(Device::cpu()?),
+            Err(cause) => Err(Error::NoGpu { rank: self.rank(), cause: Box::new(cause) }),
         }
     }
 
@@ -292,7 +295,10 @@ fn meeting_place(place: &Place, deadline: Instant) -> Result<(Store, Option<Stor
                     let store = Store::connect(server.address(), &place.secret, left())?;
                     return Ok((store, Some(server)));
                 }
-                Err(why) => last = format!("{host}:{port}: {why}"),
+                Err(why) => match why.downcast::<StoreError>() {
+                    Ok(why) => return Err(why),
+                    Err(why) => last = format!("{host}:{port}: {why}"),
+                },
             }
         }
         return Err(gone(last));
@@ -300,12 +306,12 @@ fn meeting_place(place: &Place, deadline: Instant) -> Result<(Store, Option<Stor
     loop {
         let mut last = StoreError::Gone { reason: format!("{host} has no address") };
         for port in place.ports() {
-            for address in (host.as_str(), port).to_socket_addrs().into_iter().flatten() {
-                match Store::try_connect(address, &place.secret) {
-                    Ok(store) => return Ok((store, None)),
-                    // It may be the store of another job, at a port that this one could have had.
-                    Err(why) => last = why,
-                }
+            match Store::first_of((host.as_str(), port).to_socket_addrs().into_iter().flatten(), &place.secret) {
+                Some(Ok(store)) => return Ok((store, None)),
+                Some(Err(why @ StoreError::NoSecret { .. })) => return Err(why),
+                // It may be the store of another job, at a port that this one could have had.
+                Some(Err(why)) => last = why,
+                None => {}
             }
         }
         if Instant::now() >= deadline {

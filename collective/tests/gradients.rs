@@ -28,6 +28,17 @@ impl Gate {
     }
 }
 
+/// A sum of lengths that is no `usize` is an error, as a length is that no allocation can have.
+#[test]
+fn gradients_that_no_memory_can_hold_are_refused() {
+    let s = Device::new_cpu().unwrap().stream::<Compute>().unwrap();
+    for lens in [&[usize::MAX, 3][..], &[3, usize::MAX], &[usize::MAX], &[1 << 62, 1 << 62, 1 << 62, 1 << 62]] {
+        let error = Gradients::<_, f32>::new(&s, lens, BucketSizes::default()).unwrap_err();
+        assert!(matches!(error, Error::Device(thalweg::Error::TooLarge { size: 4, .. })), "{lens:?}: {error}");
+        assert!(Gradients::<_, u8>::new(&s, lens, BucketSizes::default()).is_err(), "{lens:?}");
+    }
+}
+
 const LENS: [usize; 6] = [5, 70, 3, 0, 40, 8];
 
 /// What rank `rank` has as element `i` of the flat gradient in a step.

@@ -185,19 +185,6 @@ fn a_store_that_ends_wakes_who_waits() {
     assert!(started.elapsed() < LONG);
 }
 
-/// Strangers that say nothing take a few threads only, and a client gets through.
-#[test]
-#[cfg(target_os = "linux")]
-fn strangers_take_few_threads() {
-    let server = server(Limits::default());
-    let strangers: Vec<TcpStream> = (0..180).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-    thread::sleep(Duration::from_millis(200));
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
-    assert!(threads < 200, "{threads} threads");
-    drop(strangers);
-    client(&server).set("a", b"1").unwrap();
-}
-
 /// What a meeting would answer has to fit in a message, and a meeting that was refused leaves nothing.
 #[test]
 fn meetings_that_are_too_large_leave_nothing() {

@@ -172,6 +172,7 @@ impl Kernel {
             while tokens.next().is_some_and(|token| !is(&token, ',')) {}
         }
         let choices = format_ident!("__{name}_instances");
+        let on = Ident::new("on", Span::mixed_site()); // a parameter of the kernel may be called so too
         let plain: Vec<_> = generics.params.iter().map(without_bounds).collect();
         let given: Vec<_> = generics.params.iter().map(identifier).collect();
         let (mut implementations, mut listed) = (TokenStream::new(), Vec::new());
@@ -189,10 +190,10 @@ impl Kernel {
                 #[cfg(not(target_arch = "nvptx64"))]
                 impl #choices<#(#arguments),*> for () {
                     #[track_caller]
-                    fn launch<__S, __L: #simt::host::Launch<__S> + ?Sized>(
-                        on: &__L, #(#names: #parameters),*
+                    fn launch<__S, __L: #simt::host::Launch<__S> + ?#simt::__core::marker::Sized>(
+                        #on: &__L, #(#names: #parameters),*
                     ) -> #simt::__core::result::Result<(), __L::Error> {
-                        #name(on, #(#names),*)
+                        #name(#on, #(#names),*)
                     }
                 }
             });
@@ -207,8 +208,8 @@ impl Kernel {
             #visibility trait #choices<#(#plain),*> {
                 #[track_caller]
                 #[allow(clippy::too_many_arguments)]
-                fn launch<__S, __L: #simt::host::Launch<__S> + ?Sized>(
-                    on: &__L, #(#names: #parameters),*
+                fn launch<__S, __L: #simt::host::Launch<__S> + ?#simt::__core::marker::Sized>(
+                    #on: &__L, #(#names: #parameters),*
                 ) -> #simt::__core::result::Result<(), __L::Error>;
             }
             #implementations
@@ -216,13 +217,13 @@ impl Kernel {
             #attributes
             #[track_caller]
             #[allow(clippy::too_many_arguments, dead_code)]
-            #visibility fn #name<#(#plain,)* __S, __L: #simt::host::Launch<__S> + ?Sized>(
-                on: &__L, #(#names: #parameters),*
+            #visibility fn #name<#(#plain,)* __S, __L: #simt::host::Launch<__S> + ?#simt::__core::marker::Sized>(
+                #on: &__L, #(#names: #parameters),*
             ) -> #simt::__core::result::Result<(), __L::Error>
             where
                 (): #choices<#(#given),*>,
             {
-                <() as #choices<#(#given),*>>::launch(on, #(#names),*)
+                <() as #choices<#(#given),*>>::launch(#on, #(#names),*)
             }
         })
     }

@@ -102,7 +102,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
             let resource = quote! { <#ty as ::thalweg::Resource> };
             declarations.push(quote! { #(#docs)* #field_vis #name: #resource::On<__S> });
             event_fields.push(quote! { #(#docs)* #field_vis #name: ::thalweg::Event<#ty> });
-            events.push(quote! { #name: #splitter.event(#name) });
+            events.push(quote! { #name: ::thalweg::Splitter::event(#splitter, #name) });
             bind.push(quote! { #name: #resource::__bind(#name, #stream, #token) });
             unbind.push(quote! { #name: ::thalweg::Bundle::<__S>::__unbind(#name, #token) });
             alias.push(quote! { #name: #resource::__alias(#name, #stream, #token) });
@@ -160,11 +160,11 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
         unsafe impl #impl_generics ::thalweg::Resource for #ident #ty_generics #where_clause {
             type On<__S: ::thalweg::Brand> = #on<__S #arguments>;
 
-            fn __leaves<__F: FnMut(::thalweg::LeafInfo)>(&self, #visit: &mut __F) {
+            fn __leaves<__F: ::core::ops::FnMut(::thalweg::LeafInfo)>(&self, #visit: &mut __F) {
                 let Self { #(#names),* } = self;
                 #(#leaves)*
             }
-            fn __drain<__F: FnMut(::thalweg::Leaf)>(&mut self, #sink: &mut __F, #token: ::thalweg::Token) {
+            fn __drain<__F: ::core::ops::FnMut(::thalweg::Leaf)>(&mut self, #sink: &mut __F, #token: ::thalweg::Token) {
                 let Self { #(#names),* } = self;
                 #(#drain)*
             }
@@ -184,7 +184,7 @@ fn expand(input: &DeriveInput) -> Result<proc_macro2::TokenStream> {
                 let Self { #(#names),* } = self;
                 #on { #(#alias),* }
             }
-            fn __producers<__F: FnMut(::thalweg::Producer<'_>)>(&self, #visit: &mut __F) {
+            fn __producers<__F: ::core::ops::FnMut(::thalweg::Producer<'_>)>(&self, #visit: &mut __F) {
                 let Self { #(#names),* } = self;
                 #(#producers)*
             }

@@ -18,6 +18,8 @@ use cudarc::driver::sys::{
 use super::guard::{self, Forbidden};
 use crate::error::{Error, Result};
 
+pub(super) mod captures;
+
 /// Why a call of the driver failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
@@ -29,6 +31,7 @@ pub(crate) enum Failure {
 
 pub(super) const SUCCESS: u32 = 0;
 pub(super) const OUT_OF_MEMORY: u32 = 2;
+const NO_DEVICE: u32 = 100;
 const INVALID_CONTEXT: u32 = 201;
 const SYMBOL_NOT_FOUND: u32 = 302;
 const INVALID_HANDLE: u32 = 400;
@@ -92,6 +95,10 @@ impl Failure {
         self.code() == Some(OUT_OF_MEMORY)
     }
 
+    pub(super) fn is_no_device(self) -> bool {
+        self.code() == Some(NO_DEVICE)
+    }
+
     pub(super) fn is_not_ready(self) -> bool {
         self.code() == Some(NOT_READY)
     }
@@ -130,8 +137,9 @@ impl From<Failure> for Error {
     }
 }
 
-/// Declares functions of the driver. Each asks the guard first whether a device may be called here.
-/// The library is searched for the function at its first call.
+/// Declares functions of the driver. Each asks the guard first whether a device may be called here,
+/// and changes the thread's mode if that is due. The library is searched for the function at its
+/// first call.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         /// The driver's function of this name.
@@ -145,6 +153,7 @@ macro_rules! functions {
             type Function = unsafe extern "C" fn($($ty),*) -> c_uint;
             static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
             guard::permitted()?;
+            captures::apply();
             // SAFETY: The function has this type in `cuda.h` of every CUDA version from
             // `cuda::NEEDED` on.
             let found = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>(stringify!($name).as_bytes()) }.ok().map(|f| *f));
@@ -177,7 +186,6 @@ functions! {
     fn cuCtxSetCurrent(context: CUcontext);
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);
-    fn cuCtxSynchronize();
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
@@ -194,7 +202,6 @@ functions! {
     fn cuMemHostUnregister(address: *mut c_void);
     fn cuMemHostGetDevicePointer_v2(on_device: *mut CUdeviceptr, address: *mut c_void, flags: c_uint);
 
-    fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize);
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
@@ -233,9 +240,10 @@ functions! {
     fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
-    // The status is a number for the same reason as the results: a newer driver may have other
-    // values.
+    // The status and the mode are numbers for the same reason as the results: a newer driver may
+    // have other values.
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
     fn cuGraphDestroy(graph: CUgraph);

@@ -1,14 +1,16 @@
-//! Refuses calls into a device in a host function of a stream, and in a child process made by
-//! `fork`.
+//! Refuses calls into a device in a host function of a stream, in the body of a kernel, and in a
+//! child process made by `fork`.
 //!
-//! CUDA forbids both. The layers above cannot forget the check. Every function of the CUDA driver
+//! CUDA forbids the first and the last, and a kernel on a GPU has no host to call. On the CPU device
+//! a body runs on the thread of its stream, so a call that waits for the stream would wait for
+//! itself. The layers above cannot forget the check. Every function of the CUDA driver
 //! asks the guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and
 //! memory are reached through [`Guarded`] only, so a program that breaks the rule gets the same
 //! error there.
 //!
 //! A refused call has no effect: it returns an error, or, if it frees memory, the memory leaks. So
-//! a destructor that may run in a host function gives its work to the background thread of
-//! `runtime`.
+//! a destructor that may run in a host function or in a kernel gives its work to the background
+//! thread of `runtime`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +22,8 @@ use crate::error::Error;
 pub(crate) enum Forbidden {
     /// This thread runs a host function of a stream.
     HostFunction,
+    /// This thread runs the body of a kernel.
+    Kernel,
     /// This process is a forked child.
     Fork,
 }
@@ -28,13 +32,15 @@ impl From<Forbidden> for Error {
     fn from(why: Forbidden) -> Self {
         match why {
             Forbidden::HostFunction => Self::InHostFunction,
+            Forbidden::Kernel => Self::InKernel,
             Forbidden::Fork => Self::Forked,
         }
     }
 }
 
 thread_local! {
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+    /// What of a stream's work this thread runs.
+    static RUNNING: Cell<Option<Forbidden>> = const { Cell::new(None) };
 }
 
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -45,16 +51,16 @@ pub(crate) fn permitted() -> Result<(), Forbidden> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Forbidden::Fork);
     }
-    if IN_HOST_FUNCTION.get() {
-        return Err(Forbidden::HostFunction);
+    match RUNNING.get() {
+        None => Ok(()),
+        Some(why) => Err(why),
     }
-    Ok(())
 }
 
-/// Whether this thread runs a host function of a stream.
+/// Whether this thread runs work of a stream: a host function or the body of a kernel.
 #[inline]
-pub(crate) fn in_host_function() -> bool {
-    IN_HOST_FUNCTION.get()
+pub(crate) fn in_stream_work() -> bool {
+    RUNNING.get().is_some()
 }
 
 /// Whether this process is a forked child.
@@ -65,13 +71,28 @@ pub(crate) fn forked() -> bool {
 
 /// Runs `f` as a host function of a stream.
 pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
-    struct Leave(bool);
+    while_running(Forbidden::HostFunction, f)
+}
+
+/// Runs `f`, which runs blocks of a kernel.
+pub(crate) fn as_kernel<T>(f: impl FnOnce() -> T) -> T {
+    while_running(Forbidden::Kernel, f)
+}
+
+/// Makes this thread one that runs kernels only. A body may use the thread pool that runs it, so
+/// its own tasks can come to a thread while that runs no block.
+pub(crate) fn for_kernels() {
+    RUNNING.set(Some(Forbidden::Kernel));
+}
+
+fn while_running<T>(work: Forbidden, f: impl FnOnce() -> T) -> T {
+    struct Leave(Option<Forbidden>);
     impl Drop for Leave {
         fn drop(&mut self) {
-            IN_HOST_FUNCTION.set(self.0);
+            RUNNING.set(self.0);
         }
     }
-    let _leave = Leave(IN_HOST_FUNCTION.replace(true));
+    let _leave = Leave(RUNNING.replace(Some(work)));
     f()
 }
 

@@ -20,6 +20,7 @@ mod stream;
 use cpu::CpuError;
 pub(crate) use cpu::{Pattern, Pitch, Rows};
 pub(crate) use cuda::{Cuda, Failure};
+pub use ffi::captures::beside_captures;
 
 use crate::error::Result;
 use guard::{Forbidden, Guarded};

@@ -85,12 +85,20 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
-    /// the memory and travel separately. Dropping the last piece frees the whole memory.
-    pub fn split(mut self, n: usize) -> Vec<Self> {
-        let mut pieces = Vec::with_capacity(n); // allocate first: this panics if `n` is absurd
+    /// the memory and travel separately. Dropping the last piece frees the whole memory. Pieces beyond
+    /// the elements are empty.
+    ///
+    /// # Errors
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
+    /// so many pieces. The buffer comes back.
+    pub fn split(mut self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+        let mut pieces = match split::admits(self.len, n).and_then(|()| split::list(n)) {
+            Ok(pieces) => pieces,
+            Err(error) => return Err(Returned::new(error, self)),
+        };
         let owner = self.memory.take().share();
         pieces.extend(split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())));
-        pieces
+        Ok(pieces)
     }
 
     /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
@@ -143,9 +151,14 @@ impl<T: Plain> DeviceBuffer<T> {
 impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece frees the whole memory, after the
-    /// work of the other pieces.
-    pub fn split(self, n: usize) -> Vec<Self> {
-        split::split_on(self, n, DeviceBuffer::split)
+    /// work of the other pieces. Pieces beyond the elements are empty.
+    ///
+    /// # Errors
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
+    /// so many pieces. The buffer comes back.
+    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+        let len = self.leaf().len;
+        split::split_on(self, (len, n), DeviceBuffer::split)
     }
 
     /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
@@ -262,7 +275,7 @@ impl<S> Stream<S> {
         }
         device.usable()?;
         let _stall = device.stall(Stall::DeviceAllocation);
-        let addr = device.seen(self.handle().alloc(bytes)).inspect_err(|error| {
+        let addr = self.inner().alloc(bytes).inspect_err(|error| {
             if let Error::OutOfMemory { .. } = error {
                 debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
             }

@@ -100,15 +100,26 @@ impl<T: Plain> PinnedBuffer<T> {
     }
 
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
-    /// the memory and travel separately. Dropping the last piece gives the whole memory back.
-    pub fn split(self, n: usize) -> Vec<Self> {
-        self.split_items(n, 1)
+    /// the memory and travel separately. Dropping the last piece gives the whole memory back. Pieces
+    /// beyond the elements are empty.
+    ///
+    /// # Errors
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
+    /// so many pieces. The buffer comes back.
+    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+        match split::admits(self.len, n) {
+            Ok(()) => self.split_items(n, 1),
+            Err(error) => Err(Returned::new(error, self)),
+        }
     }
 
     /// Like [`split`](Self::split), but only between items of `item` elements. The buffer holds a
     /// whole number of items.
-    pub(crate) fn split_items(mut self, n: usize, item: usize) -> Vec<Self> {
-        let mut pieces = Vec::with_capacity(n); // allocate first: this panics if `n` is absurd
+    pub(crate) fn split_items(mut self, n: usize, item: usize) -> Result<Vec<Self>, Returned<Self>> {
+        let mut pieces = match split::list(n) {
+            Ok(pieces) => pieces,
+            Err(error) => return Err(Returned::new(error, self)),
+        };
         let items = self.len.checked_div(item).unwrap_or(0);
         let owner = self.memory.take().share();
         pieces.extend(split::pieces(items, n).map(|r| Self {
@@ -118,7 +129,7 @@ impl<T: Plain> PinnedBuffer<T> {
             device: self.device,
             memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
         }));
-        pieces
+        Ok(pieces)
     }
 
     /// Joins pieces of one buffer, in order, into one.
@@ -154,9 +165,14 @@ impl<T: Plain> PinnedBuffer<T> {
 impl<S: LiveBrand, T: Plain> On<S, PinnedBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece gives the whole memory back, after
-    /// the work of the other pieces.
-    pub fn split(self, n: usize) -> Vec<Self> {
-        split::split_on(self, n, PinnedBuffer::split)
+    /// the work of the other pieces. Pieces beyond the elements are empty.
+    ///
+    /// # Errors
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
+    /// so many pieces. The buffer comes back.
+    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+        let len = self.leaf().len;
+        split::split_on(self, (len, n), PinnedBuffer::split)
     }
 
     /// Joins pieces of one buffer, in order, into one.

@@ -77,7 +77,7 @@ impl StageTimes {
 
     /// The time of all three steps, one after another.
     pub fn sum(&self) -> Duration {
-        self.upload + self.kernel + self.download
+        self.upload.saturating_add(self.kernel).saturating_add(self.download)
     }
 }
 
@@ -182,11 +182,24 @@ fn decide(copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -
     Choice { order, copy_engines, times, interleaved, grouped }
 }
 
+/// The most chunks that a prediction follows one by one.
+const SIMULATED: usize = 1 << 16;
+
 /// Simulates all steps in the order in which they are enqueued, and returns their time. A step
 /// starts once its engine and its stream have finished all earlier steps, and the chunk's previous
 /// step is done. In reality an upload or a kernel also waits for a device buffer. That does not
 /// change the total, because later steps wait for the same work anyway.
 fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Duration {
+    if chunks > SIMULATED {
+        // So many chunks have long been in a rhythm, so each further one takes as long as those of the
+        // second half did.
+        let [half, whole] = [SIMULATED / 2, SIMULATED].map(|n| predict(order, copy_engines, n, streams, times));
+        let each = (whole - half).as_secs_f64() / (SIMULATED / 2) as f64;
+        let rest = Duration::try_from_secs_f64(each * (chunks - SIMULATED) as f64);
+        return whole.saturating_add(rest.unwrap_or(Duration::MAX));
+    }
+    // Further streams would get no chunk.
+    let streams = streams.min(chunks + 2);
     // Pairs of a chunk and a step: 0 is the upload, 1 the kernel, 2 the download.
     let steps: Vec<_> = match order {
         Order::Interleaved => (0..chunks).flat_map(|c| (0..3).map(move |step| (c, step))).collect(),
@@ -199,7 +212,7 @@ fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times
         let stream = stream_of(step, chunk, streams.len());
         let engine = if copy_engines < 2 && step == 2 { 0 } else { step };
         let start = engines[engine].max(streams[stream]).max(ready[chunk]);
-        let end = start + [times.upload, times.kernel, times.download][step];
+        let end = start.saturating_add([times.upload, times.kernel, times.download][step]);
         (engines[engine], streams[stream], ready[chunk]) = (end, end, end);
     }
     streams.into_iter().max().unwrap_or_default()
@@ -273,5 +286,23 @@ mod tests {
         // overlap.
         assert_eq!(decide(2, 8, 2, ms(2, 2, 2)).interleaved.as_millis(), 2 + 8 * 4);
         assert_eq!(decide(2, 8, 1, ms(2, 2, 2)).interleaved.as_millis(), 8 * 6);
+    }
+
+    /// Absurd numbers took all memory, and long times overflowed.
+    #[test]
+    fn a_prediction_takes_any_numbers() {
+        let longest = StageTimes { upload: Duration::MAX, kernel: Duration::MAX, download: Duration::MAX };
+        assert_eq!(longest.sum(), Duration::MAX);
+        let choice = decide(1, usize::MAX, usize::MAX, longest);
+        assert_eq!((choice.interleaved, choice.grouped), (Duration::MAX, Duration::MAX));
+        // Beyond the chunks that are simulated, each adds its share.
+        for engines in [1, 2] {
+            let of = |chunks, streams| decide(engines, chunks, streams, ms(2, 3, 1));
+            let (some, more) = (of(SIMULATED, 4), of(4 * SIMULATED, usize::MAX));
+            for (some, more) in [(some.interleaved, more.interleaved), (some.grouped, more.grouped)] {
+                assert!((3.9..4.1).contains(&(more.as_secs_f64() / some.as_secs_f64())), "{some:?}, {more:?}");
+            }
+        }
+        assert_eq!(decide(2, 8, 10, ms(2, 2, 2)), decide(2, 8, usize::MAX, ms(2, 2, 2)), "no more streams than chunks");
     }
 }

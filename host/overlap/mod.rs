@@ -145,8 +145,8 @@ impl Chunks {
         let items = self.items(input.len())?;
         let output = input.device().pinned::<U>(self.output(items)?)?;
         let n = self.count.min(items);
-        let input = input.split_items(n, self.input);
-        Ok(input.into_iter().zip(output.split_items(n, self.output)).collect())
+        let input = input.split_items(n, self.input)?;
+        Ok(input.into_iter().zip(output.split_items(n, self.output)?).collect())
     }
 }
 

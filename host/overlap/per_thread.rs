@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::driver::beside_captures;
 use crate::error::{Error, Result};
 use crate::lane::PerThread;
 use crate::runtime::device::Device;
@@ -63,7 +64,8 @@ pub fn per_thread<T: Sync, O: Send>(
         })
     };
     let each = thread::scope(|scope| {
-        let spawn = |_| thread::Builder::new().name("thalweg per-thread".into()).spawn_scoped(scope, work);
+        let run = move || beside_captures(work);
+        let spawn = |_| thread::Builder::new().name("thalweg per-thread".into()).spawn_scoped(scope, run);
         let started: Vec<_> = (0..threads.min(items.len())).map(spawn).collect();
         let ended = started.into_iter().map(|thread| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),

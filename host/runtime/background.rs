@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::driver::beside_captures;
 use crate::{contain, lock};
 
 /// Something that may hold now or later.
@@ -41,7 +42,7 @@ pub(crate) fn background(job: Job) {
         let shared: &'static Background =
             Box::leak(Box::new(Background { jobs: Mutex::default(), some: Condvar::new() }));
         // If the thread cannot start, memory leaks, and nothing wakes the tasks.
-        let _ = std::thread::Builder::new().name("thalweg jobs".into()).spawn(|| shared.run());
+        let _ = std::thread::Builder::new().name("thalweg jobs".into()).spawn(|| beside_captures(|| shared.run()));
         shared
     });
     lock(&background.jobs).push(job);

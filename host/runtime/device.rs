@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use log::debug;
+use log::{debug, warn};
 
 use super::panics::{Panicked, Panics};
 use super::tally::{Book, Stall, Stalled, Tally};
@@ -75,25 +75,48 @@ pub(crate) struct DeviceInner {
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
 
+/// Says why the CPU device runs what a GPU could run.
+fn on_cpu(why: Error) -> String {
+    format!("running on the CPU device: {why}")
+}
+
 impl Device {
     /// Opens the device that the variable `THALWEG_DEVICE` names: `auto`, `cpu` or `cuda:N`. If it
     /// is not set, opens the first CUDA device, or the CPU device if that cannot be used.
     ///
+    /// On a machine [without a GPU](Error::means_no_gpu) this is silent. If there is a driver and it
+    /// or its GPU fails, the reason is logged as a warning (crate `log`, target `thalweg::device`),
+    /// once for the same reason.
+    ///
     /// # Errors
     /// `THALWEG_DEVICE` is not such a name, or names a device that cannot be used.
     pub fn best() -> Result<Self> {
-        Ok(Self::from_environment()?.0)
+        static SAID: Mutex<String> = Mutex::new(String::new());
+        let (device, why) = Self::chosen()?;
+        if let Some(why) = why.filter(|why| !why.means_no_gpu()) {
+            let line = on_cpu(why);
+            let before = std::mem::replace(&mut *lock(&SAID), line.clone());
+            if before != line {
+                warn!(target: "thalweg::device", "{line}");
+            }
+        }
+        Ok(device)
     }
 
-    /// Does the same as [`best`](Device::best). If `auto` found no GPU, it also returns a line that
-    /// says why.
+    /// Does the same as [`best`](Device::best) and logs no warning. If `auto` found no GPU, it also
+    /// returns a line that says why.
     ///
     /// # Errors
     /// The same as for [`best`](Device::best).
     pub fn from_environment() -> Result<(Self, Option<String>)> {
+        Self::chosen().map(|(device, why)| (device, why.map(on_cpu)))
+    }
+
+    /// Opens the device that the environment names. Also returns why `auto` is the CPU device.
+    fn chosen() -> Result<(Self, Option<Error>)> {
         match std::env::var("THALWEG_DEVICE") {
             Ok(spec) if !spec.is_empty() => Self::named(&spec, true),
-            Ok(_) | Err(std::env::VarError::NotPresent) => Self::from_spec("auto"),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Self::named("auto", false),
             Err(std::env::VarError::NotUnicode(given)) => {
                 Err(Error::DeviceSpec { given: given.to_string_lossy().into_owned(), from_environment: true })
             }
@@ -106,14 +129,14 @@ impl Device {
     /// # Errors
     /// The name is none of these, or the device cannot be used.
     pub fn from_spec(spec: &str) -> Result<(Self, Option<String>)> {
-        Self::named(spec, false)
+        Self::named(spec, false).map(|(device, why)| (device, why.map(on_cpu)))
     }
 
-    fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<String>)> {
+    fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<Error>)> {
         match spec {
             "auto" => match Self::cuda(0) {
                 Ok(gpu) => Ok((gpu, None)),
-                Err(why) => Ok((Self::cpu()?, Some(format!("running on the CPU device: {why}")))),
+                Err(why) => Ok((Self::cpu()?, Some(why))),
             },
             "cpu" => Ok((Self::cpu()?, None)),
             _ => {
@@ -198,6 +221,11 @@ impl Device {
     /// finds a missing wait, and the same seed finds it again. It lasts as long as the process.
     /// [`reseed`](Device::reseed) starts another order.
     ///
+    /// Every call, and every drop of device memory, may run host functions and kernels of any stream of
+    /// the device, on the thread that calls, one at a time. So it cannot run a host function that waits
+    /// for another thread, unless that thread calls no device meanwhile, and none that takes a lock which
+    /// its caller holds. `docs/streams.md` says more.
+    ///
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
     pub fn seeded_cpu(seed: u64) -> Result<Self> {
@@ -264,7 +292,8 @@ impl Device {
     }
 
     /// Returns every CUDA device that can be opened, then the CPU device. The list is empty in a
-    /// host function of a stream and in a forked child, where no device can be called.
+    /// host function of a stream, in the body of a kernel and in a forked child, where no device can be
+    /// called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..Driver::cuda_devices()).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
@@ -482,7 +511,8 @@ impl Device {
     }
 
     /// Checks that the device can be called from here: no failure has been seen, and this is
-    /// neither a host function of a stream nor a forked child. It makes no call of the device;
+    /// neither a host function of a stream nor the body of a kernel nor a forked child. It makes no call
+    /// of the device;
     /// [`check`](Device::check) does.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ impl Drop for EventCell {
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         if guard::forked() {
             std::mem::forget(handle);
-        } else if guard::in_host_function() {
+        } else if guard::in_stream_work() {
             background(Job::Finish(Box::new(|| handle.destroy())));
         } else {
             handle.destroy();

@@ -8,7 +8,7 @@ use log::debug;
 
 use super::device::Device;
 use super::event::{EventCell, EventPool, Lease};
-use crate::driver::{Adopted, StreamHandle};
+use crate::driver::{Adopted, Fault, StreamHandle};
 use crate::error::{Error, Result};
 use crate::lock;
 
@@ -37,6 +37,9 @@ pub(crate) struct StreamInner {
     kind: Kind,
     /// The streams of the branches of the capture in progress.
     branches: Mutex<Vec<&'static StreamInner>>,
+    /// How many frees of device memory it was given, and how many of them are known to have run.
+    freed: AtomicU64,
+    settled: AtomicU64,
 }
 
 /// What a stream is for.
@@ -53,7 +56,18 @@ impl StreamInner {
     fn new(device: Device, handle: StreamHandle, priority: i32, hand: EventCell, kind: Kind) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Self { device, handle, serial, priority, hand, events: EventPool::of(device), kind, branches: Mutex::default() }
+        Self {
+            device,
+            handle,
+            serial,
+            priority,
+            hand,
+            events: EventPool::of(device),
+            kind,
+            branches: Mutex::default(),
+            freed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+        }
     }
 
     /// Whether the stream is for captures only: it keeps its work for a graph.
@@ -118,12 +132,51 @@ impl StreamInner {
         self.device.seen(self.handle.wait(event.handle()))
     }
 
+    /// Allocates device memory in stream order. If a GPU is full, waits for the frees that were
+    /// enqueued so far, gives the spare memory of its pool back to the system, and tries again.
+    ///
+    /// Memory counts as used until its free has run. A wait for the whole context would do, too, but
+    /// that invalidates every capture in it, and nobody knows whether other code captures.
+    #[inline]
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<u64> {
+        match self.handle.alloc(bytes) {
+            // It is a GPU that says so. The CPU device frees and allocates at once, so its answer is final.
+            Err(Fault::OutOfMemory { .. }) if bytes as u64 <= self.device.total_memory() => self.alloc_again(bytes),
+            allocated => self.device.seen(allocated),
+        }
+    }
+
+    #[cold]
+    fn alloc_again(&self, bytes: usize) -> Result<u64> {
+        self.device.settle_frees()?;
+        self.device.seen(self.device.driver().trim())?;
+        self.device.seen(self.handle.alloc(bytes))
+    }
+
     /// Frees device memory in stream order. If the call fails, the memory leaks.
     #[inline]
-    pub(crate) fn free(&self, addr: u64, bytes: usize) {
+    pub(crate) fn free(&'static self, addr: u64, bytes: usize) {
         // SAFETY: `give_back` calls this once for a whole block of this stream's device, which it
         // owns, and this stream follows all uses of the block (`When::Stream`).
         let _ = unsafe { self.handle.free(addr, bytes) };
+        if self.is_foreign() {
+            // Whoever waits for the free later may no longer use the stream. `hand` is recorded on
+            // this stream only. If that fails, nobody waits for this free.
+            let _ = self.handle.record(self.hand.handle());
+        }
+        if self.freed.fetch_add(1, Ordering::AcqRel) == 0 {
+            lock(&Freeing::of(self.device).0).push(self);
+        }
+    }
+}
+
+/// The streams of a device that have freed memory.
+#[derive(Debug, Default)]
+struct Freeing(Mutex<Vec<&'static StreamInner>>);
+
+impl Freeing {
+    fn of(device: Device) -> &'static Self {
+        device.keep(Self::default)
     }
 }
 
@@ -182,17 +235,15 @@ impl Device {
 
     /// Takes a parked stream of this priority, or makes one.
     pub(crate) fn take_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
-        match self.parked_stream(options)? {
-            Some(stream) => Ok(stream),
-            None => self.new_stream(options),
-        }
+        self.take_lane(options).map(|(stream, _)| stream)
     }
 
-    /// Takes a parked stream of this priority. If there is none, makes one and logs that.
-    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<&'static StreamInner> {
+    /// Takes a parked stream of this priority, or makes one. Also returns whether it is new, so that
+    /// the caller can [log](StreamInner::log_made) that once it holds no lock.
+    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<(&'static StreamInner, bool)> {
         match self.parked_stream(options)? {
-            Some(stream) => Ok(stream),
-            None => self.new_stream(options).inspect(|stream| stream.log_made("a lane")),
+            Some(stream) => Ok((stream, false)),
+            None => self.new_stream(options).map(|stream| (stream, true)),
         }
     }
 
@@ -201,6 +252,34 @@ impl Device {
         let mut idle = lock(&Parked::of(self).idle);
         let i = idle.iter().position(|s| s.priority() == options.priority);
         Ok(i.map(|i| idle.swap_remove(i)))
+    }
+
+    /// Waits on the host until the frees have run that were enqueued so far: for an event behind those
+    /// of each stream, and never for the whole context.
+    fn settle_frees(self) -> Result<()> {
+        let mut pending = Vec::new();
+        for &stream in lock(&Freeing::of(self).0).iter() {
+            // Read before the event is recorded, so the event is behind so many frees.
+            let freed = stream.freed.load(Ordering::Acquire);
+            if freed > stream.settled.load(Ordering::Acquire) {
+                pending.push((stream, freed));
+            }
+        }
+        // What other code captures in one of our streams does not run, so there is nothing to wait for.
+        pending.retain(|(stream, _)| stream.is_foreign() || !stream.handle.is_capturing());
+        for (stream, _) in pending.iter().filter(|(stream, _)| !stream.is_foreign()) {
+            self.seen(stream.handle.record(stream.hand.handle()))?;
+        }
+        // The stream of the other frees does nothing else.
+        let rest = EventPool::of(self).take(self)?;
+        self.seen(self.housekeeping().record(rest.handle()))?;
+        rest.synchronize()?;
+        EventPool::of(self).recycle(rest);
+        for (stream, freed) in pending {
+            stream.hand.synchronize()?;
+            stream.settled.fetch_max(freed, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// Parks a stream for [`take_stream`](Self::take_stream).

@@ -92,7 +92,7 @@ impl Trace {
 impl LabelMetrics {
     fn add(&mut self, span: &Span) {
         self.calls += 1;
-        self.total += span.length();
+        self.total = self.total.saturating_add(span.length());
         self.longest = self.longest.max(span.length());
     }
 }

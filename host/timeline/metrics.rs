@@ -109,10 +109,10 @@ fn of(trace: &Trace) -> Metrics {
     let (host, streams): (Vec<_>, Vec<_>) = trace.lanes().into_iter().partition(|lane| lane.host);
     for lane in streams.into_iter().chain(host) {
         let spans = || lane.spans.iter().map(|(_, span)| *span);
-        host_wait += covered(spans().filter(|span| span.activity == Wait));
+        host_wait = host_wait.saturating_add(covered(spans().filter(|span| span.activity == Wait)));
         if spans().any(|span| span.activity != Wait) {
             let busy = covered(spans().filter(|span| span.activity != Wait));
-            work += busy;
+            work = work.saturating_add(busy);
             lanes.push(LaneMetrics { lane: lane.name.into(), busy, utilisation: ratio(busy, wall) });
         }
     }

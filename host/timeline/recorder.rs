@@ -12,6 +12,7 @@ use super::activity::Activity;
 use super::clock::{Base, Clock, Times, Untyped};
 use super::names::{self, Labels, Lanes};
 use super::trace::{Span, Trace};
+use crate::driver::beside_captures;
 use crate::error::{Error, Result};
 use crate::lock;
 use crate::runtime::device::Device;
@@ -280,7 +281,7 @@ fn resolver(timeline: Weak<Recorder>) -> Option<SyncSender<()>> {
             recorder.resolve_aside();
         }
     };
-    std::thread::Builder::new().name("thalweg timeline".into()).spawn(resolve).ok().map(|_| wake)
+    std::thread::Builder::new().name("thalweg timeline".into()).spawn(|| beside_captures(resolve)).ok().map(|_| wake)
 }
 
 #[cfg(test)]

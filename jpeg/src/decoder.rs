@@ -6,7 +6,7 @@ use thalweg::{
     Brand, Device, DeviceBuffer, DeviceSlice, Event, Graph, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result,
     Stream,
 };
-use thalweg_kernels::jpeg::{self, Coded, Pieces};
+use thalweg_kernels::jpeg::{self, Coded, Images as Admitted, Pieces};
 
 use crate::error::{JpegError, Unsupported};
 use crate::plan::{ALIGNED, Decoded, File, Parts, Place, Plan, Scratch, step};
@@ -308,9 +308,17 @@ impl Decoder {
             let mut work = self.workspace(stream, shape.lengths.total())?;
             let used = plan.used();
             upload(stream, plan.words, used, plan.decoded, &shape.lengths, &mut work)?;
-            work = self.coefficients_and_planes(stream, &shape, work)?;
-            let most = [plan.most_pairs, plan.most_groups];
-            pixels(stream, &shape, most, &mut work, rgb, &mut found)?;
+            let made = match &mut self.shapes {
+                None => planes(stream, &shape, Memory::of(&mut work, &shape.lengths)?)?,
+                Some(shapes) => {
+                    work = replayed(shapes, stream, &shape, work)?;
+                    // What the graph has admitted is known only in the graph.
+                    let Memory { tables, admitted, planes, status, .. } = Memory::of(&mut work, &shape.lengths)?;
+                    let images = jpeg::admit(stream, tables.slice(shape.parts.images.clone())?, admitted)?;
+                    Made { images, planes, status }
+                }
+            };
+            pixels(stream, made, [plan.most_pairs, plan.most_groups], rgb, &mut found)?;
             self.work = Some(stream.record(work)?);
         }
         Ok(ReportOn { status: found, files })
@@ -332,40 +340,40 @@ impl Decoder {
             }
         }
     }
+}
 
-    /// Enqueues the kernels that need nothing but `work`: one by one for the first batch of a shape, and as a graph from
-    /// then on.
-    fn coefficients_and_planes<S: LiveBrand>(
-        &mut self,
-        stream: &Stream<S>,
-        shape: &Shape,
-        mut work: On<S, DeviceBuffer<u32>>,
-    ) -> Result<On<S, DeviceBuffer<u32>>> {
-        let Some(shapes) = &mut self.shapes else {
-            planes(stream, shape, &mut work)?;
-            return Ok(work);
-        };
-        let Some(found) = shapes.iter().position(|known| known.shape == *shape) else {
-            planes(stream, shape, &mut work)?;
-            if shapes.len() == SHAPES {
-                shapes.remove(0);
-            }
-            shapes.push(Known { shape: shape.clone(), graph: None });
-            return Ok(work);
-        };
-        let Known { shape, graph } = shapes.remove(found);
-        let mut graph = match graph {
-            Some(graph) => graph,
-            None => {
-                let (graph, same) = stream.capture(work, |s, work| planes(s, &shape, work)).map_err(|r| r.error)?;
-                work = same;
-                graph
-            }
-        };
-        work = stream.replay(&mut graph, work).map_err(|r| r.error)?;
-        shapes.push(Known { shape, graph: Some(graph) });
-        Ok(work)
-    }
+/// Enqueues the kernels that need nothing but `work`: one by one for the first batch of a shape, and as a graph from
+/// then on.
+fn replayed<S: LiveBrand>(
+    shapes: &mut Vec<Known>,
+    stream: &Stream<S>,
+    shape: &Shape,
+    mut work: On<S, DeviceBuffer<u32>>,
+) -> Result<On<S, DeviceBuffer<u32>>> {
+    let Some(found) = shapes.iter().position(|known| known.shape == *shape) else {
+        planes(stream, shape, Memory::of(&mut work, &shape.lengths)?)?;
+        if shapes.len() == SHAPES {
+            shapes.remove(0);
+        }
+        shapes.push(Known { shape: shape.clone(), graph: None });
+        return Ok(work);
+    };
+    let Known { shape, graph } = shapes.remove(found);
+    let mut graph = match graph {
+        Some(graph) => graph,
+        None => {
+            let capture = stream.capture(work, |s, work| {
+                planes(s, &shape, Memory::of(work, &shape.lengths)?)?;
+                Ok(())
+            });
+            let (graph, same) = capture.map_err(|r| r.error)?;
+            work = same;
+            graph
+        }
+    };
+    work = stream.replay(&mut graph, work).map_err(|r| r.error)?;
+    shapes.push(Known { shape, graph: Some(graph) });
+    Ok(work)
 }
 
 /// What the launches of a batch depend on, beside its contents.
@@ -395,6 +403,7 @@ impl Shape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lengths {
     tables: usize,
+    admitted: usize,
     states: usize,
     counts: usize,
     coefficients: usize,
@@ -407,6 +416,7 @@ impl Lengths {
         let pieces = plan.parts.pieces.len();
         Self {
             tables: plan.parts.data.end,
+            admitted: plan.parts.images.len(),
             states: 2 * pieces,
             counts: 4 * pieces,
             coefficients: 32 * plan.totals.blocks as usize,
@@ -416,8 +426,8 @@ impl Lengths {
     }
 
     fn total(&self) -> usize {
-        let &Self { tables, states, counts, coefficients, planes, status } = self;
-        let parts = [tables, states, counts, counts, coefficients, planes, status];
+        let &Self { tables, admitted, states, counts, coefficients, planes, status } = self;
+        let parts = [tables, admitted, states, counts, counts, coefficients, planes, status];
         parts.map(|len| len.next_multiple_of(ALIGNED)).iter().sum()
     }
 }
@@ -425,6 +435,8 @@ impl Lengths {
 /// The parts of the device memory that only the kernels use.
 struct Memory<'a, S> {
     tables: &'a mut DeviceSlice<S, u32>,
+    /// The records of the images that the kernels take.
+    admitted: &'a mut DeviceSlice<S, u32>,
     states: &'a mut DeviceSlice<S, u32>,
     counts: &'a mut DeviceSlice<S, u32>,
     places: &'a mut DeviceSlice<S, u32>,
@@ -436,13 +448,14 @@ struct Memory<'a, S> {
 impl<'a, S> Memory<'a, S> {
     fn of(work: &'a mut DeviceSlice<S, u32>, lengths: &Lengths) -> Result<Self> {
         let [tables, rest] = cut(work, lengths.tables)?;
+        let [admitted, rest] = cut(rest, lengths.admitted)?;
         let [states, rest] = cut(rest, lengths.states)?;
         let [counts, rest] = cut(rest, lengths.counts)?;
         let [places, rest] = cut(rest, lengths.counts)?;
         let [coefficients, rest] = cut(rest, lengths.coefficients)?;
         let [planes, rest] = cut(rest, lengths.planes)?;
         let [status, _] = cut(rest, lengths.status)?;
-        Ok(Self { tables, states, counts, places, coefficients, planes, status })
+        Ok(Self { tables, admitted, states, counts, places, coefficients, planes, status })
     }
 }
 
@@ -465,12 +478,19 @@ fn upload<S: LiveBrand>(
     Ok(())
 }
 
+/// What the kernels that make pixels need.
+struct Made<'a, S> {
+    images: Admitted<'a, S>,
+    planes: &'a mut DeviceSlice<S, u32>,
+    status: &'a mut DeviceSlice<S, u32>,
+}
+
 /// Enqueues the kernels from the coded data to the planes. They need nothing but this memory.
-fn planes<S: Brand>(stream: &Stream<S>, shape: &Shape, work: &mut DeviceSlice<S, u32>) -> Result<()> {
-    let Shape { lengths, parts, most_pieces, most_blocks } = shape;
-    let Memory { tables, states, counts, places, coefficients, planes, status } = Memory::of(work, lengths)?;
+fn planes<'a, S: Brand>(stream: &Stream<S>, shape: &Shape, memory: Memory<'a, S>) -> Result<Made<'a, S>> {
+    let Shape { parts, most_pieces, most_blocks, .. } = shape;
+    let Memory { tables, admitted, states, counts, places, coefficients, planes, status } = memory;
     let tables = &*tables;
-    let images = tables.slice(parts.images.clone())?;
+    let images = jpeg::admit(stream, tables.slice(parts.images.clone())?, admitted)?;
     let coefficients = coefficients.cast_mut();
     stream.zero(status)?;
     // There are none if the host has decoded all coefficients.
@@ -489,21 +509,21 @@ fn planes<S: Brand>(stream: &Stream<S>, shape: &Shape, work: &mut DeviceSlice<S,
         jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
     }
     let quantisation = tables.slice(parts.quantisation.clone())?;
-    jpeg::inverse_dct(stream, images, status, *most_blocks, quantisation, coefficients, planes.cast_mut())
+    jpeg::inverse_dct(stream, images, status, *most_blocks, quantisation, coefficients, planes.cast_mut())?;
+    Ok(Made { images, planes, status })
 }
 
 /// Enqueues the kernels that make pixels, and the download of what the kernels found. `most` are the largest numbers of groups
 /// of pixels of an image, of two rows and of one.
 fn pixels<S: LiveBrand>(
     stream: &Stream<S>,
-    shape: &Shape,
+    made: Made<'_, S>,
     [most_pairs, most_groups]: [u32; 2],
-    work: &mut DeviceSlice<S, u32>,
     rgb: &mut DeviceSlice<S, u8>,
     found: &mut On<S, PinnedBuffer<u32>>,
 ) -> Result<()> {
-    let Memory { tables, planes, status, .. } = Memory::of(work, &shape.lengths)?;
-    let (images, planes) = (tables.slice(shape.parts.images.clone())?, &*planes.cast_mut());
+    let Made { images, planes, status } = made;
+    let planes = &*planes.cast_mut();
     if most_pairs > 0 {
         jpeg::photographs(stream, images, status, most_pairs, planes, rgb)?;
     }

@@ -69,8 +69,11 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
     for (a, b, rows) in
         [(x, x, 128), (x, x.transposed(), 128), (x.transposed(), x, 128), (unaligned, x, 128), (few, x.transposed(), 1)]
     {
-        let c = MatrixMut::new(out(rows * 128), rows, 128);
-        matmul::<(), _, T, T>(on, 1, a, b, &Epilogue::default(), c)?;
+        // Products that add to C have kernels of their own on some devices.
+        for accumulate in [false, true] {
+            let c = MatrixMut::new(out(rows * 128), rows, 128);
+            matmul::<(), _, T, T>(on, 1, a, b, &Epilogue { accumulate, ..Epilogue::default() }, c)?;
+        }
     }
     Ok(())
 }
@@ -194,11 +197,11 @@ fn main() -> Result<(), LaunchError> {
     probe(&on, 1, out(32))?;
     {
         use thalweg_kernels::jpeg::{
-            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors, inverse_dct, offsets,
+            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients, colors, inverse_dct, offsets,
             photographs, settle, synchronize,
         };
         // One image with one component, one segment, one piece and one block of coefficients.
-        let images = of(IMAGE_WORDS as usize);
+        let images = admit(&on, of(IMAGE_WORDS as usize), out(IMAGE_WORDS as usize))?;
         let (segments, huffman) = (of(SEGMENT_WORDS as usize), of(TABLE_WORDS as usize));
         let coded = Coded { most_pieces: 1, images, segments, pieces: of(1), huffman, data: of(1) };
         synchronize(&on, &coded, out(2), out(4))?;

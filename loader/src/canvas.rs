@@ -36,6 +36,16 @@ pub(crate) enum Pixels {
     Jpeg(Box<Pixels>, usize),
 }
 
+/// Makes zeros in ordinary memory, if there is any: a small file may be a large image.
+pub(crate) fn zeros(bytes: usize) -> Result<Vec<u8>> {
+    let mut zeros = Vec::new();
+    match zeros.try_reserve_exact(bytes) {
+        Ok(()) => zeros.resize(bytes, 0),
+        Err(_) => return Err(Error::OutOfMemory { device: "the host".into(), wanted: bytes }),
+    }
+    Ok(zeros)
+}
+
 impl Pixels {
     pub(crate) fn len(&self) -> usize {
         match self {

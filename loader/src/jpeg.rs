@@ -17,7 +17,7 @@ use thalweg_jpeg::{Decoder, JpegError};
 use crate::DecodeError;
 use crate::assembly::Assembly;
 use crate::batch::{byte_ranges, padded};
-use crate::canvas::{Canvas, Pixels};
+use crate::canvas::{self, Canvas, Pixels};
 use crate::lock;
 use crate::photo::{MAX_FILE, decode_photo};
 use crate::queue::{Queue, message};
@@ -133,10 +133,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         // The file keeps its memory until it is decoded, so more of a spent budget may never come.
         let mut canvas = Canvas::new(&self.scratch, true, |bytes| match (self.pin)(&self.pool, bytes) {
             Ok(buffer) => Ok(Pixels::Pinned(buffer)),
-            Err(error) => match Vec::<u8>::new().try_reserve_exact(bytes) {
-                Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
-                Err(_) => Err(error),
-            },
+            Err(error) => canvas::zeros(bytes).map(Pixels::Pageable).map_err(|_| error),
         });
         let run = catch_unwind(AssertUnwindSafe(|| decode_photo(file.bytes(), &mut canvas)));
         let outcome = match (run, canvas.into_image()) {

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use log::warn;
-use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result};
+use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result, beside_captures};
 
 use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
@@ -113,7 +113,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     fn spawn(&mut self, name: String, run: impl FnOnce(&Queue<M>) + Send + 'static) -> Result<()> {
         let queue = self.queue.clone();
-        let spawned = thread::Builder::new().name(name).spawn(move || queue.guarded(run));
+        let spawned = thread::Builder::new().name(name).spawn(move || beside_captures(move || queue.guarded(run)));
         self.threads.push(spawned.map_err(|e| Error::Thread { reason: e.to_string() })?);
         Ok(())
     }
@@ -136,7 +136,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// Starts the next epoch, with the same threads, streams and buffers. A loader that shuffles
     /// uses a new order. What is left of the current epoch is dropped.
     pub fn restart(&mut self) {
-        self.set_epoch(self.epoch() + 1);
+        self.set_epoch(self.epoch().saturating_add(1)); // a checkpoint may name any epoch
     }
 
     /// Starts an epoch from its beginning, as [`restart`](Self::restart) does, but with this
@@ -182,13 +182,16 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// ```
     ///
     /// # Errors
-    /// This rank has fewer samples in an epoch. The loader goes on as before.
+    /// This rank has fewer samples in an epoch, or it is not known how many and there are more than 2^53. The
+    /// loader goes on as before.
     pub fn resume(&mut self, position: Position) -> Result<()> {
-        if let Some(samples) = self.samples().filter(|samples| position.samples > *samples) {
+        // Positions are added to, so a checkpoint cannot name the last number there is.
+        let most = self.samples().unwrap_or(1 << 53);
+        if position.samples > most {
             return Err(Error::Parameter {
                 name: "position",
                 given: format!("{} samples", position.samples),
-                expected: format!("at most the {samples} samples of this rank"),
+                expected: format!("at most the {most} samples of this rank"),
             });
         }
         self.queue.restart(self.len, position);

@@ -18,7 +18,7 @@ use image::codecs::{png::PngDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, Limits};
 use thalweg_jpeg::orientation::place;
 
-use crate::canvas::Canvas;
+use crate::canvas::{Canvas, zeros};
 use crate::{DecodeError, metadata};
 
 /// The largest height and width.
@@ -154,7 +154,7 @@ fn upright(
     // The cast keeps the value: a side is at most 2^14, and a pixel has at most 8 bytes.
     let bytes = decoder.total_bytes() as usize;
     let _share = scratch.take(own + bytes)?;
-    let mut samples = vec![0; bytes];
+    let mut samples = zeros(bytes)?;
     decoder.read_image(&mut samples).map_err(broken)?;
     let narrow = |pair: [u8; 2]| {
         let v = u32::from(u16::from_ne_bytes(pair));

@@ -27,7 +27,7 @@ use log::warn;
 use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::assembly::{Assembly, Decoded};
-use crate::canvas::{Canvas, Pixels};
+use crate::canvas::{self, Canvas, Pixels};
 use crate::load::Load;
 use crate::options::{Options, Upload};
 use crate::position::Position;
@@ -358,11 +358,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
-                // This comes first, because `vec!` ends the process if there is no memory.
-                match Vec::<u8>::new().try_reserve_exact(bytes) {
-                    Ok(()) => Ok(Pixels::Pageable(vec![0; bytes])),
-                    Err(_) => Err(error),
-                }
+                canvas::zeros(bytes).map(Pixels::Pageable).map_err(|_| error)
             }
             Err(error) => Err(error),
         };

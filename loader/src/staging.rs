@@ -29,7 +29,7 @@ use std::sync::{Mutex, OnceLock};
 
 use log::warn;
 use rayon::ThreadPool;
-use thalweg::{Error, Event, PinnedBuffer, Result};
+use thalweg::{Error, Event, PinnedBuffer, Result, beside_captures};
 
 use crate::lock;
 use crate::options::Options;
@@ -87,7 +87,11 @@ impl Staging {
     pub(crate) fn readers(&self) -> Option<&ThreadPool> {
         let start = || {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(self.threads);
-            let pool = builder.thread_name(|n| format!("read-{n}")).build();
+            let builder = builder.thread_name(|n| format!("read-{n}")).spawn_handler(|reader| {
+                let name = reader.name().unwrap_or("read").to_owned();
+                std::thread::Builder::new().name(name).spawn(|| beside_captures(|| reader.run())).map(drop)
+            });
+            let pool = builder.build();
             pool.inspect_err(|error| warn!("reading on one thread: {error}")).ok()
         };
         self.readers.get_or_init(start).as_ref()

@@ -102,6 +102,11 @@ impl Compiler {
         &self.name
     }
 
+    /// Returns the path of the rustc.
+    pub(crate) fn rustc(&self) -> &Path {
+        &self.rustc
+    }
+
     /// Returns the directory with the sources of `core` and of the other library crates.
     pub(crate) fn library(&self) -> &Path {
         &self.library

@@ -172,13 +172,22 @@ impl PtxBuilder {
         self
     }
 
-    /// Sets the directory for intermediate files. Without it, they go to `$OUT_DIR/ptx` in a build
-    /// script and to `target/ptx` elsewhere.
+    /// Sets the directory for intermediate files. Without it, they go to `ptx` in cargo's target
+    /// directory.
     ///
     /// Builds that share the directory can run at the same time. They also share the built `core`.
     pub fn work_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.work_dir = Some(dir.into());
         self
+    }
+
+    /// Returns the path of the rustc that [`build`](Self::build) would run.
+    ///
+    /// # Errors
+    /// There is no usable compiler.
+    pub fn rustc(&self) -> Result<PathBuf, Error> {
+        let compiler = Compiler::find(self.compiler.as_deref(), self.recorded.as_deref(), &absolute(&self.krate)?)?;
+        Ok(compiler.rustc().into())
     }
 
     /// Builds the crate. Warnings of the compiler go to standard error.
@@ -192,7 +201,7 @@ impl PtxBuilder {
         fs::metadata(&manifest).at(&manifest)?;
         let compiler = Compiler::find(self.compiler.as_deref(), self.recorded.as_deref(), &krate)?;
 
-        let work = absolute(&self.work_dir.clone().unwrap_or_else(default_work_dir))?;
+        let work = absolute(&self.work_dir.clone().unwrap_or_else(|| default_work_dir(out_dir())))?;
         let scratch = Scratch::new(&work)?;
         let sysroot = self.core(&compiler, &work, &scratch.0)?;
         let target_dir = scratch.0.join("kernels");
@@ -334,13 +343,13 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     let krate = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or(Error::NotABuildScript)?);
-    let out = env::var_os("OUT_DIR").ok_or(Error::NotABuildScript)?;
+    let out = out_dir().ok_or(Error::NotABuildScript)?;
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
     println!("cargo:rerun-if-env-changed={PANICS}");
     let reports = env::var_os(PANICS).is_some_and(|set| set == "1");
     let without = without_ptx()?;
     let ptx = if without { Ptx::none() } else { PtxBuilder::new(&krate).report_panics(reports).build()? };
-    ptx.write(Path::new(&out).join(format!("{name}.ptx")))?;
+    ptx.write(out.join(format!("{name}.ptx")))?;
     if without {
         println!(
             "cargo:warning=built without PTX, because THALWEG_PTX is `none`: the kernels run on the CPU device only"
@@ -378,11 +387,17 @@ pub fn compiles_for_gpu() -> bool {
     env::var_os("CARGO_CFG_TARGET_ARCH").is_some_and(|arch| arch == "nvptx64")
 }
 
-fn default_work_dir() -> PathBuf {
-    match env::var_os("OUT_DIR") {
-        Some(out) => Path::new(&out).join("ptx"),
-        None => "target/ptx".into(),
-    }
+fn out_dir() -> Option<PathBuf> {
+    env::var_os("OUT_DIR").map(PathBuf::from)
+}
+
+/// Returns the directory that all builds in one target directory share, so that they build `core`
+/// once. In a build script it is found from `$OUT_DIR`.
+fn default_work_dir(out: Option<PathBuf>) -> PathBuf {
+    let Some(out) = out else { return "target/ptx".into() };
+    // Cargo names it `TARGET/PROFILE/build/PACKAGE/out`. In other places the files stay inside.
+    let target = out.ancestors().nth(4).filter(|_| out.ancestors().nth(2).is_some_and(|dir| dir.ends_with("build")));
+    target.unwrap_or(&out).join("ptx")
 }
 
 /// Returns the files from which the crate was compiled for the GPU: its own, those of its path
@@ -496,4 +511,19 @@ fn relative(path: &Path, base: &Path) -> String {
     let down = path.components().skip(common);
     let down = down.map(|c| c.as_os_str().to_string_lossy().into_owned());
     up.chain(down).collect::<Vec<String>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_scripts_of_one_target_directory_share_their_files() {
+        let dir = |out: &str| default_work_dir(Some(out.into()));
+        assert_eq!(dir("/a/target/debug/build/kernels-1/out"), Path::new("/a/target/ptx"));
+        assert_eq!(dir("/a/target/release/build/others-2/out"), Path::new("/a/target/ptx"));
+        assert_eq!(dir("/elsewhere/out"), Path::new("/elsewhere/out/ptx"));
+        assert_eq!(dir("out"), Path::new("out/ptx"));
+        assert_eq!(default_work_dir(None), Path::new("target/ptx"));
+    }
 }

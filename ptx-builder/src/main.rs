@@ -25,10 +25,14 @@ options:
                      and has the sources of `core`
   --work-dir DIR     the directory for intermediate files; default: target/ptx
 
-check compares all bytes. If another compiler made FILE, it compares the flags, the fingerprints of
-the sources and the list of entries instead, and says so. The exit status is 1 if FILE is not what
-the sources make or if an error occurs, and 2 if the arguments are wrong.
+check compares all bytes. If another compiler made FILE, the bytes cannot be compared: it compares the
+flags, the fingerprints of the sources and the list of entries, and if they are the same, it says that
+FILE was NOT COMPARED. The exit status is 1 if FILE is not what the sources make or if an error occurs,
+2 if the arguments are wrong, and 3 if FILE was not compared.
 ";
+
+/// The exit status of `check` if another compiler made the file.
+const NOT_COMPARED: u8 = 3;
 
 /// Writes a line to standard output. If nobody reads there any more, as with `| head`, that is no error.
 macro_rules! say {
@@ -104,8 +108,7 @@ fn main() -> ExitCode {
         _ => return usage(&format!("unknown command {command}")),
     };
     match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -118,26 +121,25 @@ fn usage(problem: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn build(builder: PtxBuilder, file: &str) -> Result<bool, Error> {
+fn build(builder: PtxBuilder, file: &str) -> Result<ExitCode, Error> {
     let ptx = builder.build()?;
     ptx.write(file)?;
     say!("{file}: {}", summary(&ptx));
     for entry in &ptx.entries {
         say!("  {entry}");
     }
-    Ok(true)
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether the file is what the sources make. If not, it says how to `update` the file.
-fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<bool, Error> {
+/// Says whether the file is what the sources make. If not, it says how to `update` the file.
+fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<ExitCode, Error> {
     let new = builder.build()?;
     if old.text == new.text {
         say!("{file}: up to date, {}", summary(&new));
-        return Ok(true);
+        return Ok(ExitCode::SUCCESS);
     }
 
     let changes = builder.changes(old);
-    let mut same = changes.is_empty() && old.entries == new.entries;
     for change in &changes {
         say!("{file}: was not built from the present {change}");
     }
@@ -147,8 +149,7 @@ fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<boo
     for entry in new.entries.iter().filter(|e| !old.entries.contains(e)) {
         say!("{file}: lacks {entry}");
     }
-    if old.compiler == new.compiler {
-        same = false;
+    let status = if old.compiler == new.compiler {
         let mut lines = old.text.lines().zip(new.text.lines()).enumerate();
         let end = old.text.lines().count().min(new.text.lines().count());
         let at = lines.find(|(_, (a, b))| a != b).map_or(end, |(i, _)| i);
@@ -156,21 +157,23 @@ fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<boo
         for (whose, text) in [("is", &old.text), ("should be", &new.text)] {
             say!("  {whose}: {}", text.lines().nth(at).unwrap_or("the end"));
         }
+        ExitCode::FAILURE
     } else {
-        say!("{file}: ANOTHER COMPILER built it, so the bytes cannot be compared");
+        say!("{file}: NOT COMPARED, because another compiler built it");
         say!("  built by  {}", old.compiler);
         say!("  found     {}", new.compiler);
         say!("  to compare them, install the first one, and name its rustc in THALWEG_RUSTC if there are others");
         say!("  entries   {} and {}", old.entries.len(), new.entries.len());
         say!("  bytes     {} and {}", old.text.len(), new.text.len());
-        if same {
-            say!("  the sources and the entries are the same; build it again to use the present compiler");
+        if changes.is_empty() && old.entries == new.entries {
+            say!("  the sources and the entries are the same, which does not show that the instructions are");
+            NOT_COMPARED.into()
+        } else {
+            ExitCode::FAILURE
         }
-    }
-    if !same {
-        say!("to bring it up to date: {update}");
-    }
-    Ok(same)
+    };
+    say!("to make it with the compiler that was found: {update}");
+    Ok(status)
 }
 
 fn summary(ptx: &Ptx) -> String {

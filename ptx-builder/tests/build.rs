@@ -133,7 +133,12 @@ fn the_command_builds_and_checks_without_a_network() {
 
     fs::write(fixture.ptx(), text.replace("// compiler: rustc", "// compiler: another")).unwrap();
     let moved = fixture.command("check");
-    assert!(moved.status.success() && shown(&moved).contains("ANOTHER COMPILER"), "{}", shown(&moved));
+    assert_eq!(moved.status.code(), Some(3), "{}", shown(&moved));
+    assert!(shown(&moved).contains("NOT COMPARED"), "{}", shown(&moved));
+    // Nor is it green if the instructions are others, which no fingerprint shows.
+    let foreign = text.replace("// compiler: rustc", "// compiler: another").replace("fma.rn.f32", "fma.rz.f32");
+    fs::write(fixture.ptx(), foreign).unwrap();
+    assert_eq!(fixture.command("check").status.code(), Some(3));
 
     fixture.edit("src/lib.rs", |text| text.replace("fn sort(", "fn sort2("));
     let stale = fixture.command("check");

@@ -23,7 +23,8 @@ macro_rules! parameter {
         }
         impl<T> Copy for $name<T> {}
 
-        // The bound is at the function and not here, so that the compiler says what an element is.
+        // Without a bound: the declaration asks for `Element` already, where the type of the
+        // element stands.
         impl<T> $name<T> {
             /// Takes the parameter from the slots that the launch carries.
             ///
@@ -33,10 +34,7 @@ macro_rules! parameter {
             #[cfg(not(target_arch = "nvptx64"))]
             #[doc(hidden)]
             #[inline(always)]
-            pub unsafe fn take(slots: &mut &[u64]) -> Self
-            where
-                T: Element,
-            {
+            pub unsafe fn take(slots: &mut &[u64]) -> Self {
                 // SAFETY: The caller promises that these two words are at the start.
                 let [address, len]: [u64; 2] = unsafe { crate::host::take(slots) };
                 Self { start: address as usize as $ptr, len: len as usize }

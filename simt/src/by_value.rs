@@ -1,6 +1,6 @@
 //! What a kernel takes by value: numbers, truth values, arrays of them and structs of them.
 
-use crate::{bf16, f16};
+use crate::{Element, bf16, f16};
 
 /// A value that a launch passes to a kernel by value: a number, a `bool`, an array of such values, or
 /// a struct that [`by_value!`](crate::by_value) declares.
@@ -101,9 +101,28 @@ enum Kind {
     Number(&'static str),
     Array(&'static Layout, usize),
     Struct(&'static str, &'static [(&'static str, Layout)]),
+    /// A number that a buffer holds, or another type if the name is empty.
+    Element(&'static str),
 }
 
 impl Layout {
+    /// Returns what an origin says of a parameter that is written as `text` in the entry's name, if
+    /// that does not say all: the module of the declaration may give the name of a number to
+    /// another type, and to another one on a GPU than on the host.
+    #[must_use]
+    pub const fn beside(self, text: &str) -> Option<Self> {
+        match self.kind {
+            Kind::Number(name) | Kind::Element(name) if same(name, text) => None,
+            _ => Some(self),
+        }
+    }
+
+    /// Describes an element of a buffer.
+    #[must_use]
+    pub const fn of_element<T: Element>() -> Self {
+        Self { size: size_of::<T>(), align: align_of::<T>(), kind: Kind::Element(T::NUMBER) }
+    }
+
     /// Describes a struct of this size and alignment, whose fields are in this order.
     #[must_use]
     pub const fn of_struct(
@@ -129,20 +148,43 @@ impl Layout {
     }
 }
 
+/// Writes a struct that [`by_value!`] declares, as `derive(Debug)` does.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub fn debug(
+    f: &mut core::fmt::Formatter<'_>,
+    name: &str,
+    fields: &[(&str, &dyn core::fmt::Debug)],
+) -> core::fmt::Result {
+    let mut text = f.debug_struct(name);
+    for (field, value) in fields {
+        text.field(field, value);
+    }
+    text.finish()
+}
+
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b, mut i) = (a.as_bytes(), b.as_bytes(), 0);
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
 /// Returns the number of bytes of [`origin`]'s result.
 #[doc(hidden)]
 #[must_use]
-pub const fn origin_len(place: &str, layouts: &[Layout]) -> usize {
+pub const fn origin_len(place: &str, layouts: &[Option<Layout>]) -> usize {
     let mut text = Text { bytes: [], len: 0 };
     text.origin(place, layouts);
     text.len
 }
 
 /// Returns the text that says from which declaration an entry was made: its place, and the layouts of
-/// those parameters that are no numbers. It has `N` bytes.
+/// those parameters of which the entry's name does not say all. It has `N` bytes.
 #[doc(hidden)]
 #[must_use]
-pub const fn origin<const N: usize>(place: &str, layouts: &[Layout]) -> [u8; N] {
+pub const fn origin<const N: usize>(place: &str, layouts: &[Option<Layout>]) -> [u8; N] {
     let mut text = Text { bytes: [0; N], len: 0 };
     text.origin(place, layouts);
     text.bytes
@@ -155,12 +197,14 @@ struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    const fn origin(&mut self, place: &str, layouts: &[Layout]) {
+    const fn origin(&mut self, place: &str, layouts: &[Option<Layout>]) {
         self.put(place);
         let mut i = 0;
         while i < layouts.len() {
-            self.put(" ");
-            self.layout(&layouts[i]);
+            if let Some(layout) = &layouts[i] {
+                self.put(" ");
+                self.layout(layout);
+            }
             i += 1;
         }
     }
@@ -187,6 +231,18 @@ impl<const N: usize> Text<N> {
                     i += 1;
                 }
                 self.put(" }");
+            }
+            Kind::Element(name) if name.is_empty() => {
+                self.put("(");
+                self.number(layout.size);
+                self.put(" bytes at multiples of ");
+                self.number(layout.align);
+                self.put(")");
+            }
+            Kind::Element(name) => {
+                self.put("(");
+                self.put(name);
+                self.put(")");
             }
         }
     }
@@ -279,17 +335,17 @@ macro_rules! by_value {
             /// The struct as the clauses of `kernel!` see it.
             #[cfg(not(target_arch = "nvptx64"))]
             #[allow(missing_docs, unreachable_pub, dead_code)]
-            #[derive(Clone, Copy)]
-            pub struct __Wide {
+            #[$crate::__core::prelude::v1::derive($crate::__core::clone::Clone, $crate::__core::marker::Copy)]
+            pub struct __ThalwegWide {
                 $($field_vis $field: <$t as $crate::ByValue>::Wide),+
             }
 
             #[cfg(not(target_arch = "nvptx64"))]
-            impl $crate::__core::fmt::Debug for __Wide {
+            impl $crate::__core::fmt::Debug for __ThalwegWide {
                 fn fmt(&self, f: &mut $crate::__core::fmt::Formatter<'_>) -> $crate::__core::fmt::Result {
-                    f.debug_struct($crate::__core::stringify!($name))
-                        $(.field($crate::__core::stringify!($field), &self.$field))+
-                        .finish()
+                    $crate::__debug(f, $crate::__core::stringify!($name), &[
+                        $(($crate::__core::stringify!($field), &self.$field)),+
+                    ])
                 }
             }
 
@@ -304,11 +360,11 @@ macro_rules! by_value {
                     &[$(($crate::__core::stringify!($field), <$t as $crate::ByValue>::LAYOUT)),+],
                 );
                 #[cfg(not(target_arch = "nvptx64"))]
-                type Wide = __Wide;
+                type Wide = __ThalwegWide;
                 #[cfg(not(target_arch = "nvptx64"))]
                 #[inline(always)]
-                fn widen(self) -> __Wide {
-                    __Wide { $($field: $crate::ByValue::widen(self.$field)),+ }
+                fn widen(self) -> __ThalwegWide {
+                    __ThalwegWide { $($field: <$t as $crate::ByValue>::widen(self.$field)),+ }
                 }
             }
 

@@ -153,16 +153,20 @@ pub trait Cooperative: Simt + Warp + Tensor {
         self.rank() / 32
     }
 
-    /// Returns the value of lane `lane ^ mask`.
+    /// Returns the value of lane `lane ^ mask`. Of the second argument of a shuffle only the low
+    /// five bits count, on every device, as on a GPU: 33 is 1.
     #[must_use]
     fn shuffle_xor<T: Word>(self, v: T, mask: u32) -> T;
-    /// Returns the value of lane `lane - delta`, or the thread's own if there is no such lane.
+    /// Returns the value of lane `lane - delta`, or the thread's own if there is no such lane. Only
+    /// the low five bits of `delta` count.
     #[must_use]
     fn shuffle_up<T: Word>(self, v: T, delta: u32) -> T;
-    /// Returns the value of lane `lane + delta`, or the thread's own if there is no such lane.
+    /// Returns the value of lane `lane + delta`, or the thread's own if there is no such lane. Only
+    /// the low five bits of `delta` count.
     #[must_use]
     fn shuffle_down<T: Word>(self, v: T, delta: u32) -> T;
-    /// Returns the value of lane `source`, which is 0 to 31 and may differ between lanes.
+    /// Returns the value of lane `source`, which may differ between lanes. Only the low five bits
+    /// of `source` count.
     #[must_use]
     fn shuffle<T: Word>(self, v: T, source: u32) -> T;
     /// Returns a word whose bit `i` says whether `p` is true in lane `i` of the warp.

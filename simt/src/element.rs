@@ -92,6 +92,10 @@ macro_rules! pieces {
             `repr(C)` struct of them with `unsafe impl Element`. Pass truth values as `u8`"
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// The name of a number, and an empty text for other types. The name of an entry has it.
+    #[doc(hidden)]
+    const NUMBER: &'static str = "";
+
     /// Loads by relaxed atomic accesses. Other threads of the CPU device may store to the same
     /// address at the same time.
     ///
@@ -133,10 +137,12 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     }
 }
 macro_rules! element {
-    ($($t:ty)*) => {$(
+    ($($t:ident)*) => {$(
         // SAFETY: The type is a primitive number, or a transparent integer, for which every bit
         // pattern is a value.
-        unsafe impl Element for $t {}
+        unsafe impl Element for $t {
+            const NUMBER: &'static str = stringify!($t);
+        }
     )*};
 }
 element!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 f16 bf16 f16x2 bf16x2);

@@ -186,8 +186,13 @@
 ///
 /// A launcher reaches only the entry that was made from its own declaration. It searches only the
 /// PTX of its own crate, for an entry with its own name and signature. PTX that thalweg-ptx-builder
-/// made also records the package, its version and the module of each declaration, and the layouts of its
-/// structs. They must be the launcher's. So other crates can declare kernels with the same name.
+/// made also records the package, its version and the module of each declaration, and the layouts
+/// of its structs, arrays and aliases. They must be the launcher's. So other crates can declare
+/// kernels with the same name, and a type that is another one on a GPU is refused.
+///
+/// What a declaration names is what its name means around it, except the words of the grammar
+/// above, such as `In` and `Simt`, which are looked up nowhere. Names that begin with `__thalweg`,
+/// in any case, are the macro's own.
 ///
 /// # What the author promises
 ///
@@ -256,8 +261,10 @@ macro_rules! kernel {
             #[unsafe(export_name = $crate::__core::concat!(
                 $crate::__entry_name!($name $($kind $(<$element>)?,)*), "__thalweg_origin"
             ))]
-            static ORIGIN: [u8; $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*))] =
-                $crate::__origin_bytes($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
+            static __THALWEG_ORIGIN: [
+                $crate::__core::primitive::u8;
+                $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*))
+            ] = $crate::__origin_bytes($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
         };
 
         $crate::__bounds_static! {
@@ -278,7 +285,9 @@ macro_rules! kernel {
                         unsafe { $body }
                     }
                     #[allow(unused_variables)]
-                    unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
+                    unsafe fn __thalweg_block<__ThalwegMonitor: $crate::cpu::Monitor>(
+                        block: &$crate::cpu::CpuBlock<'_, __ThalwegMonitor>, slots: &[$crate::__core::primitive::u64],
+                    ) {
                         let mut slots = slots;
                         // SAFETY: The launcher put the arguments into the slots in this order, with
                         // `Given::put`. The value of a buffer is its address and its length, and the
@@ -292,8 +301,11 @@ macro_rules! kernel {
                             $crate::__run!($context block, |cx| __thalweg_body(cx, $($arg),*))
                         };
                     }
+                    $crate::__cpu_whole! { [$($host)?] $cx $($arg: $kind $(<$element>)?,)* }
+                }
+                {
                     $crate::__core::option::Option::Some($crate::host::CpuEntry {
-                        block: $crate::__cpu_entry!([$($host)?] __thalweg_block $cx $($arg: $kind $(<$element>)?,)*),
+                        block: $crate::__cpu_entry!([$($host)?]),
                         checked: __thalweg_block::<$crate::cpu::Checked>,
                     })
                 }
@@ -313,7 +325,7 @@ macro_rules! kernel {
         grid($($grid:expr),+) block($($block:expr),+) $(bounds($($bound:expr),+))? $(shared($shared:expr))?
     ) => {
         $crate::__launcher! {
-            [{ $crate::__core::option::Option::None } { false } { $crate::__bounds!($($($bound),+)?) }]
+            [{} { $crate::__core::option::Option::None } { false } { $crate::__bounds!($($($bound),+)?) }]
             $(#[$meta])*
             $vis unsafe fn $name($($arg: $kind $(<$element>)?),*)
             { $($($require),*)? }
@@ -328,7 +340,7 @@ macro_rules! kernel {
 #[macro_export]
 macro_rules! __launcher {
     (
-        [$cpu:tt $cooperative:tt $bounds:tt]
+        [{ $($functions:tt)* } $cpu:tt $cooperative:tt $bounds:tt]
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident($($arg:ident: $kind:tt $(<$element:tt>)?),*)
         { $($require:expr),* }
@@ -337,53 +349,49 @@ macro_rules! __launcher {
         $(#[$meta])*
         #[track_caller]
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
+        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?$crate::__core::marker::Sized>(
             on: &__L,
             $($arg: $crate::__parameter!(host __S $kind $(<$element>)?)),*
         ) -> $crate::__core::result::Result<(), __L::Error> {
-            const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([$($crate::host::Parameter::new::<
-                $crate::__parameter!(raw $kind $(<$element>)?),
-            >($crate::__core::stringify!($arg), $crate::__parameter!(buffer $kind $(<$element>)?))),*]);
-            const __ORIGIN: &[u8] = &$crate::__origin_bytes::<
-                { $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*)) },
-            >($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
-            static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
-                &crate::PTX,
-                $crate::host::Declaration {
-                    origin: $crate::host::utf8(__ORIGIN),
-                    name: $crate::__core::stringify!($name),
-                    entry: $crate::__entry_name!($name $($kind $(<$element>)?,)*),
-                    parameters: __PARAMETERS,
-                    cpu: $cpu,
-                    cooperative: $cooperative,
-                    bounds: $bounds,
-                },
-            );
+            // The author's names mean what they mean around the declaration: bodies are items,
+            // clauses stand beside the block with the launcher's items, and its generics are hidden
+            // from them.
+            $($functions)*
+            const __THALWEG_BOUNDS: $crate::__core::option::Option<$crate::__Bounds> = $bounds;
+            #[allow(unused_mut)]
+            let (kernel, mut slots) = {
+                const __THALWEG_PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([$(
+                    $crate::host::Parameter::new::<$crate::__parameter!(raw $kind $(<$element>)?)>(
+                        $crate::__core::stringify!($arg),
+                        $crate::__parameter!(buffer $kind $(<$element>)?),
+                    )
+                ),*]);
+                const __THALWEG_ORIGIN: &[$crate::__core::primitive::u8] = &$crate::__origin_bytes::<
+                    { $crate::__origin_len($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*)) },
+                >($crate::__origin!(), &$crate::__layouts!($($kind $(<$element>)?,)*));
+                static __THALWEG_KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
+                    &crate::PTX,
+                    $crate::host::Declaration {
+                        origin: $crate::host::utf8(__THALWEG_ORIGIN),
+                        name: $crate::__core::stringify!($name),
+                        entry: $crate::__entry_name!($name $($kind $(<$element>)?,)*),
+                        parameters: __THALWEG_PARAMETERS,
+                        cpu: $cpu,
+                        cooperative: $cooperative,
+                        bounds: __THALWEG_BOUNDS,
+                    },
+                );
+                (&__THALWEG_KERNEL, $crate::host::Slots::<{ $crate::host::total(__THALWEG_PARAMETERS) }>::new())
+            };
             #[allow(unused_imports)]
             use $crate::host::NotGiven as _;
-            #[allow(unused_mut)]
-            let mut slots = $crate::host::Slots::<{ $crate::host::total(__PARAMETERS) }>::new();
             #[allow(unused_variables)]
             let shape = {
+                $crate::__hide_generics! {}
                 $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
-                #[allow(unused_labels)]
-                let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
-                    $(if !$crate::__clause!($crate::host::widened; $require) {
-                        break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
-                    })*
-                    $crate::__core::option::Option::None
-                };
-                if let $crate::__core::option::Option::Some(requirement) = unmet {
-                    return $crate::__core::result::Result::Err($crate::__core::convert::From::from(
-                        $crate::host::LaunchError::requirement(
-                            &__KERNEL,
-                            requirement,
-                            &[$(($crate::__core::stringify!($arg), &$arg as &dyn $crate::__core::fmt::Debug)),*],
-                        ),
-                    ));
-                }
+                $crate::__require! { kernel [$($arg)*] [$($require),*] }
                 $crate::host::LaunchShape::new(
-                    &__KERNEL,
+                    kernel,
                     &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
                     &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
                     [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
@@ -393,8 +401,47 @@ macro_rules! __launcher {
             // that pass `require`, and they passed it above. The slots hold the parameters in the
             // order of the declaration. `on` launches on buffers that `__S` orders, and the
             // slices have this tag.
-            unsafe { on.launch(&__KERNEL, shape, slots.as_slice()) }
+            unsafe { $crate::host::Launch::launch(on, kernel, shape, $crate::host::Slots::all_given(&slots)) }
         }
+    };
+}
+
+/// Returns from a launcher with an error if a predicate of `require` is false.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __require {
+    ($kernel:ident [$($arg:ident)*] [$($require:expr),*]) => {
+        #[allow(unused_labels)]
+        let unmet: $crate::__core::option::Option<&'static $crate::__core::primitive::str> = 'unmet: {
+            $(if !$crate::__clause!($crate::host::widened; $require) {
+                break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
+            })*
+            $crate::__core::option::Option::None
+        };
+        // No pattern gives a name to the text: where a constant has that name, it would be a
+        // comparison.
+        if $crate::__core::option::Option::is_some(&unmet) {
+            return $crate::__core::result::Result::Err($crate::__core::convert::From::from(
+                $crate::host::LaunchError::requirement(
+                    $kernel,
+                    unmet,
+                    &[$(($crate::__core::stringify!($arg), &$arg as &dyn $crate::__core::fmt::Debug)),*],
+                ),
+            ));
+        }
+    };
+}
+
+/// Makes the launcher's parameters of generics something that is no type, for clauses that name
+/// types of the author that are called the same.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __hide_generics {
+    () => {
+        #[allow(non_snake_case)]
+        mod __S {}
+        #[allow(non_snake_case)]
+        mod __L {}
     };
 }
 
@@ -446,32 +493,23 @@ macro_rules! __entry_name {
     (# $n:literal) => { $crate::__core::stringify!($n) };
 }
 
-/// Makes an array of the layouts of those parameters whose name in the entry's name does not say all:
-/// structs and arrays.
+/// Makes an array of what an origin says of each parameter: its layout, unless its name in the
+/// entry's name says all. Every value must be `ByValue` here, whatever its type is called.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __layouts {
-    ($($parameters:tt)*) => { $crate::__layouts_of!([] $($parameters)*) };
+    ($($kind:tt $(<$element:tt>)?,)*) => { [$($crate::__layout!($kind $(<$element>)?)),*] };
 }
 
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __layouts_of {
-    ([$($done:ty,)*]) => { [$(<$done as $crate::ByValue>::LAYOUT),*] };
-    ($done:tt $kind:ident<$t:tt>, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt u8, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt u16, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt u32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt u64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt usize, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt i8, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt i16, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt i32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt i64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt f32, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt f64, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ($done:tt bool, $($rest:tt)*) => { $crate::__layouts_of!($done $($rest)*) };
-    ([$($done:ty,)*] $t:tt, $($rest:tt)*) => { $crate::__layouts_of!([$($done,)* $t,] $($rest)*) };
+macro_rules! __layout {
+    ($kind:ident<$t:tt>) => {
+        $crate::__Layout::beside($crate::__Layout::of_element::<$t>(), $crate::__core::stringify!($t))
+    };
+    ($t:tt) => {
+        $crate::__Layout::beside(<$t as $crate::ByValue>::LAYOUT, $crate::__core::stringify!($t))
+    };
 }
 
 /// Makes a text that says where a kernel is declared: package, version and module, such as
@@ -510,24 +548,36 @@ macro_rules! __cooperative {
     };
 }
 
-/// Names the function that runs a block on the ordinary CPU device. It makes one of the clause `cpu`,
-/// if there is one.
+/// Names the function that runs a block on the ordinary CPU device: that of the clause `cpu`, if
+/// there is one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cpu_entry {
-    ([] $threads:ident $($rest:tt)*) => {
-        $threads::<$crate::cpu::Unchecked>
+    ([]) => {
+        __thalweg_block::<$crate::cpu::Unchecked>
     };
-    ([$body:block] $threads:ident $cx:ident $($arg:ident: $kind:tt $(<$element:tt>)?,)*) => {{
+    ([$body:block]) => {
+        __thalweg_whole
+    };
+}
+
+/// Makes the function that runs a block by the clause `cpu`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cpu_whole {
+    ([] $($rest:tt)*) => {};
+    ([$body:block] $cx:ident $($arg:ident: $kind:tt $(<$element:tt>)?,)*) => {
         #[inline(always)]
         #[allow(unused_variables, clippy::too_many_arguments)]
-        unsafe fn __thalweg_body($cx: impl $crate::Simt, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*) {
+        unsafe fn __thalweg_whole_body(
+            $cx: impl $crate::Simt, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
+        ) {
             // SAFETY: The author of the declaration promises that this body is sound for every list of
             // arguments that passes `require` (see `kernel!`).
             unsafe { $body }
         }
         #[allow(unused_variables)]
-        unsafe fn __thalweg_whole(block: &$crate::cpu::CpuBlock<'_>, slots: &[u64]) {
+        unsafe fn __thalweg_whole(block: &$crate::cpu::CpuBlock<'_>, slots: &[$crate::__core::primitive::u64]) {
             let mut slots = slots;
             // SAFETY: The launcher put the arguments into the slots in this order, with `Given::put`.
             // The value of a buffer is its address and its length, and the CPU device exposed the
@@ -535,10 +585,9 @@ macro_rules! __cpu_entry {
             $(let $arg = unsafe { $crate::__parameter!(take (&mut slots) $kind $(<$element>)?) };)*
             // SAFETY: The author of the declaration promises that this body is sound for every list of
             // arguments that passes `require`.
-            block.run_whole(|cx| unsafe { __thalweg_body(cx, $($arg),*) });
+            $crate::cpu::CpuBlock::run_whole(block, |cx| unsafe { __thalweg_whole_body(cx, $($arg),*) });
         }
-        __thalweg_whole
-    }};
+    };
 }
 
 /// Makes what the launcher knows of the clause `bounds`.
@@ -563,7 +612,7 @@ macro_rules! __bounds_static {
         #[cfg(target_arch = "nvptx64")]
         const _: () = {
             #[unsafe(export_name = $crate::__core::concat!($($entry)*, "__thalweg_bounds"))]
-            static BOUNDS: [$crate::__core::primitive::u8; 8] = $crate::__Bounds::new($threads, [$($blocks,)? 0][0]).bytes();
+            static __THALWEG_BOUNDS: [$crate::__core::primitive::u8; 8] = $crate::__Bounds::bytes($crate::__Bounds::new($threads, [$($blocks,)? 0][0]));
         };
     };
     ($($other:tt)*) => {
@@ -576,9 +625,9 @@ macro_rules! __bounds_static {
 #[macro_export]
 macro_rules! __run {
     (Simt $block:ident, $body:expr) => {
-        $block.run_independent($body)
+        $crate::cpu::CpuBlock::run_independent($block, $body)
     };
     (Cooperative $block:ident, $body:expr) => {
-        $block.run_cooperative($body)
+        $crate::cpu::CpuBlock::run_cooperative($block, $body)
     };
 }

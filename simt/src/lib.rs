@@ -117,6 +117,9 @@ pub use bits::Bits;
 pub use bounds::Bounds as __Bounds;
 pub use buffer::{In, InOut, Out};
 pub use by_value::ByValue;
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use by_value::debug as __debug;
 #[doc(hidden)]
 pub use by_value::{Layout as __Layout, origin as __origin_bytes, origin_len as __origin_len};
 pub use context::{Cooperative, Dim3, Simt};

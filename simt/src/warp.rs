@@ -232,7 +232,7 @@ impl<C: Warp, const N: u32> Tile<C, N> {
     pub fn shuffle<T: Exchange>(self, v: T, source: u32) -> T {
         self.cx.shuffle_among(self.mask(), N, Shuffle::Index, v, source)
     }
-    /// Returns the value of the thread with the rank `rank ^ mask % N`.
+    /// Returns the value of the thread with the rank `rank ^ (mask % N)`.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -240,7 +240,7 @@ impl<C: Warp, const N: u32> Tile<C, N> {
         self.cx.shuffle_among(self.mask(), N, Shuffle::Xor, v, mask % N)
     }
     /// Returns the value of the thread with the rank `rank - delta`, or this thread's own if there
-    /// is no such thread. `delta` is below 32.
+    /// is no such thread. Only the low five bits of `delta` count.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -248,7 +248,7 @@ impl<C: Warp, const N: u32> Tile<C, N> {
         self.cx.shuffle_among(self.mask(), N, Shuffle::Up, v, delta)
     }
     /// Returns the value of the thread with the rank `rank + delta`, or this thread's own if there
-    /// is no such thread. `delta` is below 32.
+    /// is no such thread. Only the low five bits of `delta` count.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -472,7 +472,7 @@ impl<C: Warp> Lanes<C> {
     }
 
     /// Returns the value of lane `source` of the warp, which is in the mask and may differ between
-    /// lanes.
+    /// lanes. Only the low five bits of `source` count.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

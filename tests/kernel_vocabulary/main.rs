@@ -8,6 +8,7 @@ mod instances;
 mod integers;
 mod math;
 mod memory;
+mod names;
 mod panics;
 #[path = "../support/mod.rs"]
 mod support;

@@ -37,7 +37,7 @@ use std::ops::Add;
 
 /// What the thread with this rank gets in a tile with these values.
 fn exchanged<T: Number>(tile: &[T], ks: &[u32], rank: usize) -> [T; EXCHANGES as usize] {
-    let (n, k) = (tile.len(), ks[rank] as usize);
+    let (n, k) = (tile.len(), ks[rank] as usize % 32);
     let own = tile[rank];
     // The sum over all threads is a tree: it adds pairs that are half of the tile apart, then a
     // quarter, and so on.
@@ -66,10 +66,10 @@ fn exchanged<T: Number>(tile: &[T], ks: &[u32], rank: usize) -> [T; EXCHANGES as
     ]
 }
 
-/// Numbers from 0 to 31, in which those of a tile are different and some are too large for it.
+/// Numbers in which those of a tile are different, and some are too large for it or for a warp.
 fn arguments() -> Vec<u32> {
     let mut noise = noise(4);
-    (0..256).map(|_| noise() % 32).collect()
+    (0..256).map(|_| noise() % 96).collect()
 }
 
 macro_rules! exchange {

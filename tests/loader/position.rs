@@ -107,3 +107,19 @@ fn a_position_beyond_the_epoch_is_refused() {
     assert_eq!(loader.position(), Position::default());
     assert_eq!(rest(cpu, &mut loader), [vec![1, 3, 5], vec![7]]);
 }
+
+/// A source without a length has no last position, and a checkpoint may name any: the largest numbers are refused, or go
+/// on as others do.
+#[test]
+fn the_largest_positions_do_no_harm() {
+    let cpu = Device::cpu().unwrap();
+    let mut loader = Loader::new(cpu, source_until(u64::MAX), options(3, 2, Upload::Sequential)).unwrap();
+    for samples in [u64::MAX, u64::MAX - 1, 1 << 55] {
+        let error = loader.resume(Position { epoch: 0, samples }).unwrap_err();
+        assert!(matches!(&error, Error::Parameter { name: "position", .. }), "{error}");
+    }
+    loader.resume(Position { epoch: u64::MAX, samples: 1 << 53 }).unwrap();
+    assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [1 << 53, (1 << 53) + 1, (1 << 53) + 2]);
+    loader.restart();
+    assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1, 2]);
+}

@@ -221,7 +221,7 @@ fn device_names_that_are_none() {
         assert!(matches!(Device::from_spec(bad), Err(Error::DeviceSpec { .. })), "{bad}");
     }
     let error = Device::from_spec("cuda:999").unwrap_err();
-    assert!(matches!(error, Error::NoSuchDevice { ordinal: 999, .. } | Error::NoDriver { .. }), "{error}");
+    assert!(matches!(error, Error::NoSuchDevice { ordinal: 999, .. }) || error.means_no_gpu(), "{error}");
     assert_eq!(Device::from_spec("cpu").unwrap().0, Device::cpu().unwrap());
     let (auto, why) = Device::from_spec("auto").unwrap();
     assert_eq!(why.is_some(), auto.kind() == DeviceKind::Cpu);
@@ -255,7 +255,7 @@ fn a_forked_child_gets_a_typed_error() {
                         Device::cpu().unwrap_err(),
                         Device::new_cpu().unwrap_err(),
                     ];
-                    drop((x, event, host, idle.split(0)));
+                    drop((x, event, host, idle.split(0).unwrap()));
                     Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked))
                 })
             };

@@ -149,7 +149,8 @@ fn what_a_host_function_splits_into_nothing_is_given_back_later() {
             let idle = a.alloc_zeroed::<u8>(BYTES).unwrap().idle().unwrap();
             let pinned = pool.take::<u8>(4096).unwrap();
             assert!(taken());
-            b.launch_host(move || assert!(idle.split(0).is_empty() && pinned.split(0).is_empty())).unwrap();
+            b.launch_host(move || assert!(idle.split(0).unwrap().is_empty() && pinned.split(0).unwrap().is_empty()))
+                .unwrap();
             b.synchronize().unwrap();
             soon("the device memory", || !taken());
             soon("the page-locked memory", || pool.in_use() == 0);

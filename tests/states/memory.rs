@@ -44,7 +44,7 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
                     }
                     6 => {
                         // The piece at the gate is not the last one.
-                        let mut pieces = host.split(2);
+                        let mut pieces = host.split(2).unwrap();
                         let early = b.bind(pieces.remove(1)).unwrap();
                         let late = a.bind(pieces.remove(0)).unwrap();
                         a.copy_to_device(&late, x.slice_mut(..512).unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn device_memory_is_freed_after_the_work_on_it() {
                         }
                     }
                     _ => {
-                        let mut pieces = x.split(2);
+                        let mut pieces = x.split(2).unwrap();
                         let early = b.bind(pieces.remove(1)).unwrap();
                         let late = a.bind(pieces.remove(0)).unwrap();
                         a.copy(&late, y.slice_mut(..512).unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn many_pieces_are_all_waited_for() {
             let mut x = filled(a, 10, 0);
             let gate = Gate::closed(device);
             gate.hold(&a);
-            let mut pieces = host.split(100).into_iter();
+            let mut pieces = host.split(100).unwrap().into_iter();
             let first = a.bind(pieces.next().unwrap()).unwrap();
             a.copy_to_device(&first, &mut x).unwrap();
             drop(first);
@@ -295,7 +295,7 @@ fn pieces_join_again_in_order_only() {
         lanes(device, |a, b, _| {
             let data: Vec<u32> = (0..10).collect();
             let x = a.upload_blocking(&data).unwrap();
-            let mut pieces = x.split(3);
+            let mut pieces = x.split(3).unwrap();
             assert_eq!(pieces.iter().map(|p| p.len()).collect::<Vec<_>>(), [4, 3, 3]);
             // The pieces can go to different streams.
             let middle = a.hand(pieces.remove(1), &b).unwrap();
@@ -314,15 +314,15 @@ fn pieces_join_again_in_order_only() {
             assert!(matches!(returned.error, Error::NotAdjacent { .. }));
             let [p, q] = [(); 2].map(|()| device.pinned::<u8>(4096).unwrap());
             assert!(matches!(PinnedBuffer::join(vec![p, q]).unwrap_err().error, Error::NotAdjacent { .. }));
-            let [p, q] = [(); 2].map(|()| device.pinned::<u8>(2).unwrap().split(2).remove(0));
+            let [p, q] = [(); 2].map(|()| device.pinned::<u8>(2).unwrap().split(2).unwrap().remove(0));
             assert!(matches!(PinnedBuffer::join(vec![p, q]).unwrap_err().error, Error::NotAdjacent { .. }));
-            let mut pinned = PinnedBuffer::join(device.pinned_from(&data).unwrap().split(10)).unwrap();
+            let mut pinned = PinnedBuffer::join(device.pinned_from(&data).unwrap().split(10).unwrap()).unwrap();
             assert_eq!(*pinned, *data);
             pinned[9] = 0;
             // A buffer can be split into more pieces than it has elements, and into none.
-            assert_eq!(PinnedBuffer::join(pinned.split(20)).unwrap()[8..], [8, 0]);
-            assert!(device.pinned::<u8>(5).unwrap().split(0).is_empty());
-            assert!(filled(a, 5, 0).split(0).is_empty());
+            assert_eq!(PinnedBuffer::join(pinned.split(20).unwrap()).unwrap()[8..], [8, 0]);
+            assert!(device.pinned::<u8>(5).unwrap().split(0).unwrap().is_empty());
+            assert!(filled(a, 5, 0).split(0).unwrap().is_empty());
         });
     });
 }
@@ -344,7 +344,7 @@ fn buffers_without_elements() {
             let (x, host) = b.unshare(shared).unwrap();
             let (x, host) = b.record((x, host)).unwrap().synchronize().unwrap();
             assert!(x.is_empty() && host.is_empty());
-            assert!(x.split(3).iter().all(DeviceBuffer::is_empty));
+            assert!(x.split(3).unwrap().iter().all(DeviceBuffer::is_empty));
             let mut ring = Ring::new(0, move || device.pinned::<u8>(0)).unwrap();
             let slot = ring.take().unwrap();
             ring.give(slot);

@@ -26,10 +26,10 @@ macro_rules! buffer {
                 $look
             }
             fn split_idle(self, n: usize) -> Vec<Self> {
-                self.split(n)
+                self.split(n).unwrap()
             }
             fn split<S: LiveBrand>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>> {
-                x.split(n)
+                x.split(n).unwrap()
             }
             fn join_idle(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
                 Self::join(pieces)

@@ -4,8 +4,8 @@ use thalweg::{kernel, ptx};
 ptx! {}
 
 kernel! {
-    //~^ E0277 `bool` `a buffer of a kernel cannot have elements of type` `Pass truth values as`
     unsafe fn clear(cx: impl Simt, n: u32, x: Out<bool>) // bug
+    //~^ E0277 `bool` `a buffer of a kernel cannot have elements of type` `Pass truth values as`
     unsafe fn clear(cx: impl Simt, n: u32, x: Out<u8>) // fix
     require { x.len() == n }
     grid(n.div_ceil(256)) block(256)

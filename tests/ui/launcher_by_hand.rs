@@ -2,7 +2,7 @@
 thalweg::ptx! {}
 
 thalweg::simt::__launcher! {
-    [None false None]
+    [{} None false None]
     fn touch(n: u32, x: Out<u32>) // bug
     //~^ error `fn`
     unsafe fn touch(n: u32, x: Out<u32>) // fix

@@ -217,21 +217,23 @@ pub(crate) struct Sequences<'a, S> {
 }
 
 impl Blocks {
-    pub(crate) fn new(layout: &mut Layout, shape: Shape, prefix: &str) -> Self {
+    pub(crate) fn new(layout: &mut Layout, shape: Shape, prefix: &str) -> crate::Result<Self> {
         let Shape { width, depth, .. } = shape;
+        // What does not fit `usize` is too large for the layout in any case.
+        let [three, four] = [3, 4].map(|times| width.saturating_mul(times));
         let block = |k| {
             let name = |part| format!("{prefix}blocks.{k}.{part}");
-            Block {
-                norm1: layout.norm(&name("norm1"), width),
-                qkv: layout.linear(&name("attn.qkv"), 3 * width, width),
-                proj: layout.linear(&name("attn.proj"), width, width),
-                norm2: layout.norm(&name("norm2"), width),
-                fc1: layout.linear(&name("mlp.fc1"), 4 * width, width),
-                fc2: layout.linear(&name("mlp.fc2"), width, 4 * width),
-            }
+            Ok(Block {
+                norm1: layout.norm(&name("norm1"), width)?,
+                qkv: layout.linear(&name("attn.qkv"), three, width)?,
+                proj: layout.linear(&name("attn.proj"), width, width)?,
+                norm2: layout.norm(&name("norm2"), width)?,
+                fc1: layout.linear(&name("mlp.fc1"), four, width)?,
+                fc2: layout.linear(&name("mlp.fc2"), width, four)?,
+            })
         };
-        let blocks = (0..depth).map(block).collect();
-        Self { shape, blocks, norm: layout.norm(&format!("{prefix}norm"), width) }
+        let blocks = (0..depth).map(block).collect::<crate::Result<_>>()?;
+        Ok(Self { shape, blocks, norm: layout.norm(&format!("{prefix}norm"), width)? })
     }
 
     /// Computes [`features`](ActivationsOn::features) from [`input`](ActivationsOn::input).

@@ -6,7 +6,7 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream}
 use thalweg_kernels::train::{patches, pool, positions};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
-use crate::error::{Error, Result, lost};
+use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn, Weights};
 use crate::layout::{Layout, Linear};
 use crate::model::{Pool, metadata, upload};
@@ -47,49 +47,67 @@ impl EncoderConfig {
     /// there is one.
     ///
     /// # Errors
-    /// A tensor is missing, or a value makes no sense.
+    /// A tensor is missing, a value makes no sense, or two tensors do not fit together.
     pub fn of(file: &Tensors) -> Result<Self> {
         let proj = "patch_embed.proj.weight";
         let &[width, 3, patch, across] = file.shape(proj)? else {
             return Err(file.wrong(format!("`{proj}` is not [width, 3, patch, patch]")));
         };
+        // A file may say any extent beside one that is 0, so each extent that counts is compared with `width`.
+        let &[1, places, across_places] = file.shape("pos_embed")? else {
+            return Err(file.wrong("`pos_embed` is not [1, places, width]".into()));
+        };
+        if across_places != width {
+            return Err(file.wrong(format!("`pos_embed` has places of {across_places} numbers, and not {width}")));
+        }
         let class_token = file.tensors.contains_key("cls_token");
-        let places = file.shape("pos_embed")?.get(1).copied().unwrap_or(0);
         let count = places.saturating_sub(usize::from(class_token));
         let side = count.isqrt();
         if patch != across || patch == 0 || side == 0 || side * side != count {
             return Err(file.wrong(format!("patches of {patch} x {across} pixels at {places} places are no square")));
         }
         let pool = if class_token { Pool::Class } else { Pool::Mean };
-        let mut described = file.clone_metadata();
         let blocks = (0..).take_while(|k| file.tensors.contains_key(&format!("blocks.{k}.norm1.weight"))).count();
-        described.metadata.entry("depth".into()).or_insert_with(|| blocks.to_string());
-        described.metadata.entry("heads".into()).or_insert_with(|| (width / 64).max(1).to_string());
-        let (heads, depth, eps, gelu, pool) = metadata(&described, 1e-6, Gelu::Erf, pool)?;
-        let classes = if file.tensors.contains_key("head.weight") { file.shape("head.weight")?[0] } else { 0 };
-        let config = Self { size: side * patch, patch, class_token, width, heads, depth, classes, eps, gelu, pool };
-        config.shape().check().map_err(|error| file.wrong(error.to_string()))?;
-        Ok(config)
+        let defaults = [Some((width / 64).max(1)), Some(blocks)];
+        let (heads, depth, eps, gelu, pool) = metadata(file, defaults, (1e-6, Gelu::Erf, pool))?;
+        let classes = match file.tensors.contains_key("head.weight") {
+            true => file.matrix("head.weight", Some(width))?[0],
+            false => 0,
+        };
+        let size = side.saturating_mul(patch); // which `check` refuses if it is no product
+        let config = Self { size, patch, class_token, width, heads, depth, classes, eps, gelu, pool };
+        config.check().map_err(|error| file.wrong(error.to_string()))
+    }
+
+    fn check(self) -> Result<Self> {
+        self.shape().check()?;
+        let Self { size, patch, .. } = self;
+        // Kernels count the numbers of an image in 32 bits.
+        let numbers = [3, size, size].map(|extent| extent as u64).into_iter().try_fold(1, u64::checked_mul);
+        if patch == 0 || size == 0 || size % patch != 0 || numbers.is_none_or(|n| u32::try_from(n).is_err()) {
+            return Err(Error::Config(format!("images of {size} x {size} pixels in patches of {patch} x {patch}")));
+        }
+        Ok(self)
     }
 
     /// Returns the rows of an image: its patches, and the class token if there is one.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.patches() + usize::from(self.class_token)
+        self.patches().saturating_add(usize::from(self.class_token))
     }
 
     /// Returns where the rows of an image lie, [rows, 2]: the centres of the patches, as parts of height
     /// and width. The class token lies in the middle.
     #[must_use]
     pub fn positions(&self) -> Vec<f32> {
-        let side = self.size / self.patch;
+        let side = self.patches().isqrt();
         let place = |at: usize| (at as f32 + 0.5) / side as f32;
         let patches = (0..side * side).flat_map(|i| [place(i / side), place(i % side)]);
         (0..2 * usize::from(self.class_token)).map(|_| 0.5).chain(patches).collect()
     }
 
     fn patches(&self) -> usize {
-        (self.size / self.patch).pow(2)
+        self.size.checked_div(self.patch).unwrap_or(0).saturating_pow(2)
     }
 
     pub(crate) fn pixels(&self) -> usize {
@@ -115,17 +133,17 @@ struct Model {
 }
 
 impl Model {
-    fn new(config: EncoderConfig) -> Self {
-        let EncoderConfig { patch, width, classes, class_token, .. } = config;
+    fn new(config: EncoderConfig) -> Result<Self> {
+        let EncoderConfig { patch, width, classes, class_token, .. } = config.check()?;
         let mut layout = Layout::default();
-        let weight = layout.add("patch_embed.proj.weight", &[width, 3, patch, patch]);
-        let bias = layout.add("patch_embed.proj.bias", &[width]);
+        let weight = layout.add("patch_embed.proj.weight", &[width, 3, patch, patch])?;
+        let bias = layout.add("patch_embed.proj.bias", &[width])?;
         let proj = Linear { weight, bias, inputs: 3 * patch * patch, outputs: width };
-        let class = if class_token { layout.add("cls_token", &[1, 1, width]) } else { 0..0 };
-        let position = layout.add("pos_embed", &[1, config.rows(), width]);
-        let blocks = Blocks::new(&mut layout, config.shape(), "");
-        let head = (classes > 0).then(|| layout.linear("head", classes, width));
-        Self { config, layout, proj, class, position, blocks, head }
+        let class = if class_token { layout.add("cls_token", &[1, 1, width])? } else { 0..0 };
+        let position = layout.add("pos_embed", &[1, config.rows(), width])?;
+        let blocks = Blocks::new(&mut layout, config.shape(), "")?;
+        let head = if classes > 0 { Some(layout.linear("head", classes, width)?) } else { None };
+        Ok(Self { config, layout, proj, class, position, blocks, head })
     }
 }
 
@@ -219,7 +237,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let model = Model::new(EncoderConfig::of(file)?);
+        let model = Model::new(EncoderConfig::of(file)?)?;
         let weights = model.layout.flatten(file, "")?;
         Self::with(stream, model, &weights)
     }
@@ -229,13 +247,8 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// # Errors
     /// The configuration makes no sense, or there is no memory.
     pub fn new(stream: &Stream<S>, config: EncoderConfig, seed: u64) -> Result<Self> {
-        config.shape().check()?;
-        let EncoderConfig { size, patch, .. } = config;
-        if patch == 0 || size == 0 || size % patch != 0 {
-            return Err(Error::Config(format!("images of {size} x {size} pixels in patches of {patch} x {patch}")));
-        }
-        let model = Model::new(config);
-        let weights = model.layout.draw(seed);
+        let model = Model::new(config)?;
+        let weights = model.layout.draw(seed)?;
         Self::with(stream, model, &weights)
     }
 
@@ -296,7 +309,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         self.room(images)?;
         let s = self.stream;
         let (Some(parameters), Some(mut pass)) = (self.parameters.take(), self.pass.take()) else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         let EncoderConfig { size, patch, .. } = self.model.config;
         // The pixels are the caller's, so this launch is not part of the graph.
@@ -342,7 +355,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         });
         self.pixels = on_device;
         let features = features?;
-        let Self { model, parameters: Some(parameters), pass: Some(pass), .. } = self else { return Err(lost()) };
+        let Self { model, parameters: Some(parameters), pass: Some(pass), .. } = self else { return Err(Error::Lost) };
         let logits = match &model.head {
             Some(head) => {
                 let images = features.len() / (model.config.rows() * model.config.width);

@@ -36,14 +36,23 @@ pub enum Error {
     /// A configuration is none that a model can have.
     #[error("the configuration: {0}")]
     Config(String),
+    /// An earlier step failed and lost the memory of the model.
+    #[error("an earlier failure lost the memory of the model: make the model again, for example from a checkpoint")]
+    Lost,
 }
 
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error after a failure in which the memory of a model was lost.
-pub(crate) fn lost() -> Error {
-    Error::Device(thalweg::Error::ReaderLost)
+/// Makes an empty list with room for `len` elements. Sizes come from files, and the memory of the host may
+/// not suffice.
+pub(crate) fn room<T>(len: usize) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len).map_err(|_| thalweg::Error::OutOfMemory {
+        device: "the host".into(),
+        wanted: len.saturating_mul(size_of::<T>()),
+    })?;
+    Ok(room)
 }
 
 impl From<RangeError> for Error {

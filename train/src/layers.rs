@@ -6,6 +6,7 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream}
 use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{columns, norm_backward, norm_columns};
 
+use crate::error::Result;
 use crate::layout::{Layout, Linear, Norm};
 use crate::precision::Precision;
 use crate::products::MultiplierOn;
@@ -100,9 +101,9 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    pub(crate) fn new(layout: &mut Layout, prefix: &str, width: usize, inputs: usize) -> Self {
-        let embed = layout.linear(&format!("{prefix}embed"), width, inputs);
-        Self { embed, position: layout.add(format!("{prefix}position.weight"), &[width, 2]) }
+    pub(crate) fn new(layout: &mut Layout, prefix: &str, width: usize, inputs: usize) -> Result<Self> {
+        let embed = layout.linear(&format!("{prefix}embed"), width, inputs)?;
+        Ok(Self { embed, position: layout.add(format!("{prefix}position.weight"), &[width, 2])? })
     }
 
     /// Computes rows `x` from tokens [rows, inputs] and their positions [rows, 2]. `operands` gets the

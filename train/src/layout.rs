@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::tensors::Tensors;
+use crate::error::{Error, Result, room};
+use crate::tensors::{Tensors, elements};
+
+/// The most elements of a flat buffer, because kernels count them in 32 bits.
+const MOST: usize = (u32::MAX - 7) as usize;
 
 /// Where a tensor lies in the flat buffers of a model. Its name and its shape are those of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,33 +65,51 @@ impl Layout {
         &self.places
     }
 
-    pub(crate) fn add(&mut self, name: impl Into<String>, shape: &[usize]) -> Range<usize> {
-        let range = self.len..self.len + shape.iter().product::<usize>();
-        self.len = range.end.next_multiple_of(8);
-        self.places.push(Place { name: name.into(), shape: shape.to_vec(), range: range.clone() });
-        range
+    /// Adds a tensor behind the others.
+    ///
+    /// # Errors
+    /// There are too many elements.
+    pub(crate) fn add(&mut self, name: impl Into<String>, shape: &[usize]) -> Result<Range<usize>> {
+        let (name, start) = (name.into(), self.len);
+        let end = elements(shape).and_then(|n| start.checked_add(n)).filter(|&end| end <= MOST);
+        let end = end.ok_or_else(|| {
+            Error::Config(format!("with `{name}` of {shape:?} the model has more than {MOST} weights"))
+        })?;
+        self.len = end.next_multiple_of(8);
+        self.places.push(Place { name, shape: shape.to_vec(), range: start..end });
+        Ok(start..end)
     }
 
-    pub(crate) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Linear {
-        let weight = self.add(format!("{name}.weight"), &[outputs, inputs]);
-        Linear { weight, bias: self.add(format!("{name}.bias"), &[outputs]), inputs, outputs }
+    pub(crate) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear> {
+        let weight = self.add(format!("{name}.weight"), &[outputs, inputs])?;
+        Ok(Linear { weight, bias: self.add(format!("{name}.bias"), &[outputs])?, inputs, outputs })
     }
 
-    pub(crate) fn norm(&mut self, name: &str, columns: usize) -> Norm {
-        Norm {
-            weight: self.add(format!("{name}.weight"), &[columns]),
-            bias: self.add(format!("{name}.bias"), &[columns]),
-        }
+    pub(crate) fn norm(&mut self, name: &str, columns: usize) -> Result<Norm> {
+        Ok(Norm {
+            weight: self.add(format!("{name}.weight"), &[columns])?,
+            bias: self.add(format!("{name}.bias"), &[columns])?,
+        })
+    }
+
+    /// Makes a flat buffer of zeros.
+    fn zeros(&self) -> Result<Vec<f32>> {
+        let mut flat = room(self.len)?;
+        flat.resize(self.len, 0.0);
+        Ok(flat)
     }
 
     /// Puts the tensors of a file into the order of the buffer. `prefix` stands before each name.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape.
+    /// A tensor is missing or has another shape, or there is no memory.
     pub fn flatten(&self, tensors: &Tensors, prefix: &str) -> Result<Vec<f32>> {
-        let mut flat = vec![0.0; self.len];
-        for Place { name, shape, range } in &self.places {
-            flat[range.clone()].copy_from_slice(tensors.f32(&format!("{prefix}{name}"), shape)?);
+        let find = |place: &Place| tensors.f32(&format!("{prefix}{}", place.name), &place.shape);
+        // All tensors are there before memory is taken, so a small file does not make a large buffer.
+        let found = self.places.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let mut flat = self.zeros()?;
+        for (place, data) in self.places.iter().zip(found) {
+            flat[place.range.clone()].copy_from_slice(data);
         }
         Ok(flat)
     }
@@ -106,9 +127,11 @@ impl Layout {
 
     /// Draws weights: matrices from a normal distribution with variance 1 / inputs, weights of norms 1,
     /// and biases 0. The same seed gives the same weights.
-    #[must_use]
-    pub fn draw(&self, seed: u64) -> Vec<f32> {
-        let mut flat = vec![0.0; self.len];
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn draw(&self, seed: u64) -> Result<Vec<f32>> {
+        let mut flat = self.zeros()?;
         let mut normal = Normal(seed);
         for Place { name, shape, range } in &self.places {
             if let [_, inputs @ ..] = &shape[..]
@@ -120,7 +143,7 @@ impl Layout {
                 flat[range.clone()].fill(1.0);
             }
         }
-        flat
+        Ok(flat)
     }
 }
 

@@ -50,10 +50,28 @@ impl Default for Config {
     }
 }
 
+/// Reads the value `key` of the metadata, a number of blocks. A file has a tensor at least for each.
+pub(crate) fn blocks(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
+    let depth = number(file, key, default)?;
+    if depth > file.tensors.len() {
+        return Err(file.wrong(format!("`{key}` is {depth}, and there are {} tensors", file.tensors.len())));
+    }
+    Ok(depth)
+}
+
+/// Reads the value `key` of the metadata, which the file must have if there is no default.
+pub(crate) fn number(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
+    let found = file.value(key)?.or(default);
+    found.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")))
+}
+
 /// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there `eps`,
-/// `gelu` and `pool`.
-pub(crate) fn metadata(file: &Tensors, eps: f32, gelu: Gelu, pool: Pool) -> Result<(usize, usize, f32, Gelu, Pool)> {
-    let needed = |key| file.value(key)?.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")));
+/// `gelu` and `pool`. The first two may have defaults.
+pub(crate) fn metadata(
+    file: &Tensors,
+    [heads, depth]: [Option<usize>; 2],
+    (eps, gelu, pool): (f32, Gelu, Pool),
+) -> Result<(usize, usize, f32, Gelu, Pool)> {
     let gelu = match file.metadata.get("gelu").map(String::as_str) {
         None => gelu,
         Some("tanh") => Gelu::Tanh,
@@ -66,7 +84,8 @@ pub(crate) fn metadata(file: &Tensors, eps: f32, gelu: Gelu, pool: Pool) -> Resu
         Some("cls") => Pool::Class,
         Some(other) => return Err(file.wrong(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
     };
-    Ok((needed("heads")?, needed("depth")?, file.value("eps")?.unwrap_or(eps), gelu, pool))
+    let (heads, depth) = (number(file, "heads", heads)?, blocks(file, "depth", depth)?);
+    Ok((heads, depth, file.value("eps")?.unwrap_or(eps), gelu, pool))
 }
 
 impl Config {
@@ -74,15 +93,22 @@ impl Config {
     /// `heads`, `depth`, and if they are there `eps`, `gelu` and `pool`.
     ///
     /// # Errors
-    /// A tensor or a key is missing, or a value makes no sense.
+    /// A tensor or a key is missing, a value makes no sense, or two tensors do not fit together.
     pub fn of(file: &Tensors) -> Result<Self> {
-        let (heads, depth, eps, gelu, pool) = metadata(file, 1e-5, Gelu::Tanh, Pool::Mean)?;
-        let (&[width, inputs], &[classes, _]) = (file.shape("embed.weight")?, file.shape("head.weight")?) else {
-            return Err(file.wrong("`embed.weight` and `head.weight` have two dimensions".into()));
-        };
+        let (heads, depth, eps, gelu, pool) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pool::Mean))?;
+        let [width, inputs] = file.matrix("embed.weight", None)?;
+        let [classes, _] = file.matrix("head.weight", Some(width))?;
         let config = Self { inputs, width, heads, depth, classes, eps, gelu, pool };
-        config.shape().check().map_err(|error| file.wrong(error.to_string()))?;
-        Ok(config)
+        config.check().map_err(|error| file.wrong(error.to_string()))
+    }
+
+    fn check(self) -> Result<Self> {
+        self.shape().check()?;
+        let Self { inputs, classes, .. } = self;
+        if inputs == 0 || classes == 0 {
+            return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
+        }
+        Ok(self)
     }
 
     /// Writes what [`of`](Self::of) reads from the metadata.
@@ -114,7 +140,7 @@ impl Shape {
             let what = format!("{heads} heads must divide a row of {width} numbers into 1 to 32, or 64 each");
             return Err(Error::Config(what));
         }
-        if depth > 1000 || eps.is_nan() || eps < 0.0 {
+        if depth > 1000 || !eps.is_finite() || eps < 0.0 {
             return Err(Error::Config(format!("{depth} blocks with eps {eps}")));
         }
         Ok(self)
@@ -355,15 +381,11 @@ pub(crate) fn upload<S: LiveBrand, T: Plain>(
 
 impl Model {
     pub(crate) fn new(config: Config) -> Result<Self> {
-        let shape = config.shape().check()?;
-        let Config { inputs, width, classes, .. } = config;
-        if inputs == 0 || classes == 0 {
-            return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
-        }
+        let Config { inputs, width, classes, .. } = config.check()?;
         let mut layout = Layout::default();
-        let embedding = Embedding::new(&mut layout, "", width, inputs);
-        let blocks = Blocks::new(&mut layout, shape, "");
-        let head = layout.linear("head", classes, width);
+        let embedding = Embedding::new(&mut layout, "", width, inputs)?;
+        let blocks = Blocks::new(&mut layout, config.shape(), "")?;
+        let head = layout.linear("head", classes, width)?;
         Ok(Self { config, layout, embedding, blocks, head })
     }
 

@@ -68,7 +68,7 @@ impl Schedule {
     pub fn factor(self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
-            Self::Cosine { warm_up, .. } if step < warm_up => (step + 1) as f64 / warm_up as f64,
+            Self::Cosine { warm_up, .. } if step < warm_up => (step as f64 + 1.0) / warm_up as f64,
             Self::Cosine { warm_up, steps, end } => {
                 let part = (step - warm_up) as f64 / steps.saturating_sub(warm_up).max(1) as f64;
                 end + (1.0 - end) * 0.5 * (1.0 + (std::f64::consts::PI * part.min(1.0)).cos())
@@ -112,7 +112,7 @@ impl AdamW {
     pub(crate) fn prepare<S: Brand>(&self, s: &Stream<S>, step: u64, m: &mut MomentsOn<S>) -> thalweg::Result<()> {
         let rate = self.rate * self.schedule.factor(step);
         let [b1, b2] = self.betas;
-        let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf((step + 1) as f64));
+        let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf(step as f64 + 1.0));
         let decay = 1.0 - rate * self.weight_decay;
         let (rate, root) = (rate / corrections[0], 1.0 / corrections[1].sqrt());
         settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, &mut m.settings)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, room};
 
 /// A tensor on the host, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,27 @@ pub struct Tensors {
     path: PathBuf,
 }
 
+impl Tensor {
+    /// Returns whether there are as many elements as the shape says.
+    fn is_whole(&self) -> bool {
+        elements(&self.shape) == Some(self.data.len())
+    }
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(data) => data.len(),
+            Self::I32(data) => data.len(),
+        }
+    }
+}
+
+/// Returns the number of elements of a shape, or nothing if it is no `usize`.
+pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent))
+}
+
 impl From<Vec<f32>> for Data {
     fn from(data: Vec<f32>) -> Self {
         Self::F32(data)
@@ -67,13 +88,9 @@ impl Tensors {
     /// # Panics
     /// The number of elements is not the product of the extents.
     pub fn insert(&mut self, name: impl Into<String>, shape: &[usize], data: impl Into<Data>) {
-        let data = data.into();
-        let len = match &data {
-            Data::F32(data) => data.len(),
-            Data::I32(data) => data.len(),
-        };
-        assert_eq!(len, shape.iter().product::<usize>(), "a tensor has as many elements as its shape says");
-        self.tensors.insert(name.into(), Tensor { shape: shape.to_vec(), data });
+        let tensor = Tensor { shape: shape.to_vec(), data: data.into() };
+        assert!(tensor.is_whole(), "a tensor has as many elements as its shape says");
+        self.tensors.insert(name.into(), tensor);
     }
 
     /// Reads a file. Numbers of 16 and 64 bits become `f32`, and integers of 64 bits `i32`.
@@ -89,7 +106,7 @@ impl Tensors {
         let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("no safetensors file: {error}")))?;
         let mut tensors = BTreeMap::new();
         for (name, view) in file.tensors() {
-            let data = elements(&view).ok_or_else(|| wrong(format!("`{name}` has elements of {:?}", view.dtype())))?;
+            let data = numbers(&view)?.ok_or_else(|| wrong(format!("`{name}` has elements of {:?}", view.dtype())))?;
             tensors.insert(name, Tensor { shape: view.shape().to_vec(), data });
         }
         let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -100,9 +117,14 @@ impl Tensors {
     /// whole file: the old one until the new one is on the disk.
     ///
     /// # Errors
-    /// The file cannot be written. The old one is then still there.
+    /// A tensor does not have as many elements as its shape says, or the file cannot be written. The old one is
+    /// then still there.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        if let Some((name, Tensor { shape, data })) = self.tensors.iter().find(|(_, tensor)| !tensor.is_whole()) {
+            let what = format!("`{name}` is {shape:?} and has {} elements", data.len());
+            return Err(Error::Format { path: path.into(), what });
+        }
         let views = self.tensors.iter().map(|(name, tensor)| (name.as_str(), View(tensor)));
         let metadata: HashMap<String, String> = self.metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         let metadata = (!metadata.is_empty()).then_some(metadata);
@@ -130,7 +152,9 @@ impl Tensors {
     /// There is no such tensor, or it has another shape or other elements.
     pub fn f32(&self, name: &str, shape: &[usize]) -> Result<&[f32]> {
         match self.tensors.get(name) {
-            Some(Tensor { shape: found, data: Data::F32(data) }) if found == shape => Ok(data),
+            Some(tensor @ Tensor { shape: found, data: Data::F32(data) }) if found == shape && tensor.is_whole() => {
+                Ok(data)
+            }
             found => Err(self.unfit(name, shape, found)),
         }
     }
@@ -157,6 +181,18 @@ impl Tensors {
         }
     }
 
+    /// Returns the extents of a matrix. A file may say any extent beside one that is 0, so an extent that counts
+    /// must be compared with that of another tensor: `columns`, if it is known.
+    pub(crate) fn matrix(&self, name: &str, columns: Option<usize>) -> Result<[usize; 2]> {
+        match self.shape(name)? {
+            &[a, b] if columns.is_none_or(|columns| columns == b) => Ok([a, b]),
+            shape => {
+                let columns = columns.map_or("columns".to_owned(), |columns| columns.to_string());
+                Err(self.wrong(format!("`{name}` is {shape:?}, and not [rows, {columns}]")))
+            }
+        }
+    }
+
     /// Returns a value of the metadata, or nothing if there is no such key.
     ///
     /// # Errors
@@ -166,11 +202,6 @@ impl Tensors {
             .get(key)
             .map(|text| text.parse().map_err(|_| self.wrong(format!("the metadata has `{key}` = `{text}`"))))
             .transpose()
-    }
-
-    /// Returns the metadata without the tensors.
-    pub(crate) fn clone_metadata(&self) -> Self {
-        Self { tensors: BTreeMap::new(), metadata: self.metadata.clone(), path: self.path.clone() }
     }
 
     /// Makes the error of this file.
@@ -184,26 +215,29 @@ impl Tensors {
             None => format!("there is no tensor `{name}`"),
             Some(Tensor { shape: found, data }) => {
                 let kind = if matches!(data, Data::F32(_)) { "f32" } else { "i32" };
-                format!("`{name}` is {kind} {found:?}, and not as expected ({shape:?})")
+                format!("`{name}` is {kind} {found:?} of {} numbers, and not as expected ({shape:?})", data.len())
             }
         })
     }
 }
 
-fn elements(view: &TensorView<'_>) -> Option<Data> {
+/// Returns the numbers of a tensor, or nothing if they are of a type that is not read.
+fn numbers(view: &TensorView<'_>) -> Result<Option<Data>> {
     let bytes = view.data();
-    fn map<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
-        bytes.chunks_exact(N).map(|b| f(b.try_into().expect("`chunks_exact` gives N bytes"))).collect()
+    fn map<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
+        let mut numbers = room(bytes.len() / N)?;
+        numbers.extend(bytes.as_chunks().0.iter().map(|&b| f(b)));
+        Ok(numbers)
     }
-    Some(match view.dtype() {
-        Dtype::F32 => Data::F32(map(bytes, f32::from_le_bytes)),
-        Dtype::F64 => Data::F32(map(bytes, |b| f64::from_le_bytes(b) as f32)),
-        Dtype::BF16 => Data::F32(map(bytes, |b| thalweg::simt::bf16::from_bits(u16::from_le_bytes(b)).to_f32())),
-        Dtype::F16 => Data::F32(map(bytes, |b| thalweg::simt::f16::from_bits(u16::from_le_bytes(b)).to_f32())),
-        Dtype::I32 => Data::I32(map(bytes, i32::from_le_bytes)),
-        Dtype::I64 => Data::I32(map(bytes, |b| i64::from_le_bytes(b) as i32)),
-        _ => return None,
-    })
+    Ok(Some(match view.dtype() {
+        Dtype::F32 => Data::F32(map(bytes, f32::from_le_bytes)?),
+        Dtype::F64 => Data::F32(map(bytes, |b| f64::from_le_bytes(b) as f32)?),
+        Dtype::BF16 => Data::F32(map(bytes, |b| thalweg::simt::bf16::from_bits(u16::from_le_bytes(b)).to_f32())?),
+        Dtype::F16 => Data::F32(map(bytes, |b| thalweg::simt::f16::from_bits(u16::from_le_bytes(b)).to_f32())?),
+        Dtype::I32 => Data::I32(map(bytes, i32::from_le_bytes)?),
+        Dtype::I64 => Data::I32(map(bytes, |b| i64::from_le_bytes(b) as i32)?),
+        _ => return Ok(None),
+    }))
 }
 
 /// A tensor as it is written.
@@ -227,6 +261,6 @@ impl safetensors::View for View<'_> {
         bytes.into()
     }
     fn data_len(&self) -> usize {
-        4 * self.0.shape.iter().product::<usize>()
+        4 * self.0.data.len()
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use thalweg::{Brand, Event, LiveBrand, PinnedBuffer, Resource, Stream};
 
 use crate::blocks::{Scratch, ScratchOn};
-use crate::error::{Error, Result, lost};
+use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn};
 use crate::layout::Layout;
 use crate::model::{Batch, Config, DeviceBatch, Extent, Model, Pass, PassOn};
@@ -64,6 +64,9 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their room.
     pub(crate) passes: (Extent, VecDeque<Event<Pass<E>>>),
 }
+
+/// The most steps of a checkpoint: up to here each number of steps is an `f64`, in which the optimiser counts.
+const MOST_STEPS: u64 = 1 << 53;
 
 /// What a step changes.
 type State<S, E> = (ParametersOn<S, E>, MomentsOn<S>);
@@ -162,7 +165,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The configuration makes no sense, or there is no memory.
     pub fn new(stream: &Stream<S>, config: Config, seed: u64) -> Result<Self> {
         let model = Model::new(config)?;
-        let weights = model.layout.draw(seed);
+        let weights = model.layout.draw(seed)?;
         Self::with(stream, model, &weights)
     }
 
@@ -283,7 +286,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         let (Some((parameters, mut moments)), Some(mut pass), Some((rows, scratch))) =
             (self.state.take(), self.pass.take(), self.scratch.take())
         else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         let filled = fill(&s, &mut pass).and_then(|()| Ok(self.optimiser.prepare(&s, self.steps, &mut moments)?));
         let whole = (parameters, moments, pass, scratch);
@@ -334,7 +337,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     fn predict(&mut self, batch: &Batch<'_>, learns: bool) -> Result<&mut PassOn<S, E>> {
         self.make_room(Extent::of(batch), learns)?;
         let Self { stream: s, model, state: Some((parameters, _)), pass: Some(pass), .. } = self else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         pass.upload(s, batch)?;
         model.predict(s, parameters, pass)?;
@@ -342,7 +345,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     fn state(&self) -> Result<&State<S, E>> {
-        self.state.as_ref().ok_or_else(lost)
+        self.state.as_ref().ok_or(Error::Lost)
     }
 
     /// Computes logits, loss and the most likely classes of a batch, and waits for them. The weights do
@@ -372,9 +375,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         batch.check(&self.model.config, true)?;
         self.predict(batch, true)?;
         let Self { stream: s, model, state: Some((parameters, moments)), pass, scratch, .. } = self else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
-        let (Some(pass), Some((_, scratch))) = (pass, scratch) else { return Err(lost()) };
+        let (Some(pass), Some((_, scratch))) = (pass, scratch) else { return Err(Error::Lost) };
         model.backward(s, parameters.weights(), pass, scratch, (&mut moments.gradient, false))?;
         let mut tensors = Tensors::default();
         model.layout.unflatten(&s.read_blocking(&moments.gradient)?, "", &mut tensors);
@@ -427,13 +430,16 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn restore(stream: &Stream<S>, path: impl AsRef<Path>) -> Result<(Self, BTreeMap<String, String>)> {
         let tensors = Tensors::load(path)?;
         let mut model = Self::from_tensors(stream, &tensors)?;
+        let steps = tensors.value("steps")?.ok_or_else(|| tensors.wrong("the metadata has no `steps`".into()))?;
+        if steps > MOST_STEPS {
+            return Err(tensors.wrong(format!("`steps` is {steps}, and {MOST_STEPS} are the most")));
+        }
+        model.steps = steps;
         let Self { model: Model { layout, .. }, state: Some((_, moments)), .. } = &mut model else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         stream.write_blocking(&layout.flatten(&tensors, "first.")?, &mut moments.first)?;
         stream.write_blocking(&layout.flatten(&tensors, "second.")?, &mut moments.second)?;
-        let steps = tensors.value("steps")?;
-        model.steps = steps.ok_or_else(|| tensors.wrong("the metadata has no `steps`".into()))?;
         let progress = tensors.metadata.iter();
         let progress = progress.filter_map(|(k, v)| Some((k.strip_prefix("progress.")?.to_owned(), v.clone())));
         Ok((model, progress.collect()))

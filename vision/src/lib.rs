@@ -53,7 +53,7 @@ pub use pipeline::{FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};
 pub use stages::Stages;
 pub use tokens::{TokenSet, TokenValues, Tokens};
-pub use workspace::{Precision, Workspace, WorkspaceOn};
+pub use workspace::{DeviceTokenValues, Precision, Workspace, WorkspaceOn};
 
 /// The typed launchers of the kernels. They are asynchronous, and take buffers that one stream
 /// orders.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
-use thalweg::simt::Element;
+use thalweg::simt::{Element, bf16, f16};
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, Error, LiveBrand, Resource, Result, Stream};
 
@@ -91,6 +91,33 @@ fn lay<const K: usize>(lengths: [usize; K]) -> ([Range<usize>; K], usize) {
 fn numbers<S, T: Element>(words: &mut DeviceSlice<S, u32>, tokens: usize) -> Result<&mut DeviceSlice<S, T>> {
     // If the number of halves is odd, the last word is only half used.
     Ok(words.cast_mut().slice_mut(..PLANES * tokens)?)
+}
+
+/// The numbers of tokens on the device, in the [`Precision`] of the pipeline.
+pub enum DeviceTokenValues<'a, S> {
+    /// 32-bit floats.
+    F32(&'a DeviceSlice<S, f32>),
+    /// IEEE halves.
+    F16(&'a DeviceSlice<S, f16>),
+    /// bfloat16 numbers.
+    Bf16(&'a DeviceSlice<S, bf16>),
+}
+
+impl<S> Clone for DeviceTokenValues<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for DeviceTokenValues<'_, S> {}
+
+impl<S> std::fmt::Debug for DeviceTokenValues<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::F32(numbers) => f.debug_tuple("F32").field(numbers).finish(),
+            Self::F16(numbers) => f.debug_tuple("F16").field(numbers).finish(),
+            Self::Bf16(numbers) => f.debug_tuple("Bf16").field(numbers).finish(),
+        }
+    }
 }
 
 /// What follows from the sizes of a batch and the parameters, before there is an image.
@@ -359,16 +386,21 @@ impl<S: Brand> WorkspaceOn<S> {
         self.view(Part::Counts)
     }
 
-    /// `[capacity, 13]`: the tokens. Only the first T rows count. If the pipeline makes halves,
-    /// each number holds the bits of two of them.
-    pub fn tokens(&self) -> &DeviceSlice<S, f32> {
-        self.view(Part::Tokens)
+    /// `[capacity, 13]`: the tokens, in the [`Precision`] of the pipeline. Only the first T rows count.
+    pub fn tokens(&self) -> DeviceTokenValues<'_, S> {
+        match self.plan.precision {
+            Precision::F32 => DeviceTokenValues::F32(self.numbers()),
+            Precision::F16 => DeviceTokenValues::F16(self.numbers()),
+            Precision::Bf16 => DeviceTokenValues::Bf16(self.numbers()),
+        }
     }
 
-    /// `[capacity, 13]`: the tokens as the bits of halves. Only the first T rows count. If the
-    /// pipeline makes 32-bit tokens, each number holds half the bits of one of them.
-    pub fn tokens_half(&self) -> &DeviceSlice<S, u16> {
-        self.view(Part::Tokens)
+    /// The numbers of the tokens. If the number of halves is odd, the last word is only half used.
+    fn numbers<T: Element>(&self) -> &DeviceSlice<S, T> {
+        match self.view(Part::Tokens).slice(..PLANES * self.plan.capacity.tokens) {
+            Ok(numbers) => numbers,
+            Err(_) => unreachable!("the part of the tokens has room for all of them"),
+        }
     }
 
     /// `[capacity, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
@@ -408,5 +440,48 @@ impl<S: Brand> WorkspaceOn<S> {
             Ok(words) => words.cast(),
             Err(_) => unreachable!("the results were made as long as the parts together"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceTokenValues, Precision};
+    use crate::{Image, Options, Params, Pipeline};
+    use thalweg::{Device, Result, stream_tags};
+
+    stream_tags!(Work);
+
+    /// The tokens on the device are those of the pipeline, in its precision.
+    #[test]
+    fn tokens_have_the_type_of_the_precision() -> Result<()> {
+        let device = Device::new_cpu()?;
+        let work = device.stream::<Work>()?;
+        let image = Image::new(48, 70, (0..48 * 70 * 3).map(|i| (i * 31 % 251) as u8).collect())?;
+        for precision in [Precision::F32, Precision::F16, Precision::Bf16] {
+            let options = Options { precision, ..Options::default() };
+            let pipeline = Pipeline::with_options(device, Params { budget: 301, ..Params::default() }, options)?;
+            let want = pipeline.run(std::slice::from_ref(&image)).remove(0)?;
+            let rgb = work.upload_blocking(image.rgb())?;
+            let mut workspace = pipeline.workspace(&work, &[[48, 70]])?;
+            workspace.enqueue(&work, &rgb)?;
+            let (numbers, bits) = (want.tokens.len(), want.halves.unwrap_or_default());
+            match workspace.tokens() {
+                DeviceTokenValues::F32(tokens) => {
+                    assert_eq!(precision, Precision::F32);
+                    assert_eq!(work.read_blocking(tokens.slice(..numbers)?)?, want.tokens);
+                }
+                DeviceTokenValues::F16(tokens) => {
+                    assert_eq!(precision, Precision::F16);
+                    let tokens = work.read_blocking(tokens.slice(..numbers)?)?;
+                    assert_eq!(tokens.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), bits);
+                }
+                DeviceTokenValues::Bf16(tokens) => {
+                    assert_eq!(precision, Precision::Bf16);
+                    let tokens = work.read_blocking(tokens.slice(..numbers)?)?;
+                    assert_eq!(tokens.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), bits);
+                }
+            }
+        }
+        Ok(())
     }
 }

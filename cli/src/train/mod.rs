@@ -227,7 +227,11 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
         false => format!("--resume: {e}; a run has it after its first epoch, so start this one without --resume"),
     })?;
     let saved: Settings = value(&file, "progress.settings")?;
-    let (history, fingerprint) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
+    let (history, fingerprint): (Vec<Epoch>, _) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
+    if history.iter().zip(1..).any(|(epoch, number)| epoch.epoch != number) {
+        let wrong = file.wrong("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
+        return Err(format!("--resume: {wrong}"));
+    }
     Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
 }
 
@@ -327,15 +331,18 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         )));
     }
     let mut history = run.begin.history.clone();
+    let config = Config { inputs: INPUTS, width, heads, depth, classes: set.classes.len(), ..Config::default() };
     // The other ranks get what rank 0 has.
     let model = match run.args.resume && run.leads {
-        true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint)?.0,
-        false => {
-            let classes = set.classes.len();
-            let config = Config { inputs: INPUTS, width, heads, depth, classes, ..Config::default() };
-            TokenTransformer::new(stream, config, seed)?
-        }
+        true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint).map_err(|e| format!("--resume: {e}"))?.0,
+        false => TokenTransformer::new(stream, config, seed)?,
     };
+    if *model.config() != config {
+        return Err(Problem(format!(
+            "--resume: {}: the weights are not those of a model with these settings and classes",
+            files.checkpoint.display()
+        )));
+    }
     let mut learner = Learner::new(team, model)?;
     let steps_of_epoch = set.learn.len().div_ceil(batch) as u64;
     let steps = steps_of_epoch * u64::from(epochs);

@@ -7,7 +7,7 @@
 //! memory, may wait for the work of all GPUs of its process, and with it for an operation of NCCL that waits
 //! for this very rank.
 
-use thalweg::{Device, DeviceKind, LiveBrand};
+use thalweg::{Device, LiveBrand};
 use thalweg_collective::{Comm, Element, Place, Sum};
 
 use crate::args::TrainArgs;
@@ -50,7 +50,8 @@ pub(super) fn place(args: &TrainArgs) -> Result<Option<Place>, String> {
     }
 }
 
-/// Opens the device of this rank. Also returns a line that says why it is the CPU, if nobody asked for that.
+/// Opens the device of this rank. Also returns a line that says why it is the CPU, if nobody asked for that and the
+/// machine has no GPU.
 pub(super) fn device(args: &TrainArgs, place: Option<&Place>) -> Result<(Device, Option<String>), String> {
     let Some(place) = place else { return args.device.open() };
     if args.device.name.starts_with("cuda:") {
@@ -59,11 +60,18 @@ pub(super) fn device(args: &TrainArgs, place: Option<&Place>) -> Result<(Device,
             args.device.name
         ));
     }
-    let (first, note) = args.device.open()?;
-    if first.kind() == DeviceKind::Cpu {
-        return Ok((first, note.filter(|_| place.rank == 0)));
+    if args.device.name == "cpu" {
+        return args.device.open();
     }
-    place.gpu().map(|gpu| (gpu, None)).map_err(|e| format!("rank {} needs a GPU of its own: {e}", place.rank))
+    match place.gpu() {
+        Ok(gpu) => Ok((gpu, None)),
+        Err(none) if none.means_no_gpu() => {
+            let note = (place.rank == 0).then(|| format!("running on the CPU device: {none}"));
+            Ok((Device::cpu().map_err(|e| e.to_string())?, note))
+        }
+        // One rank on a CPU would hold up all others.
+        Err(e) => Err(format!("rank {} needs a GPU of its own: {e}; or use --device cpu for all ranks", place.rank)),
+    }
 }
 
 /// This rank among the others, as long as they prepare the images.

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use log::debug;
 
 use super::{Abort, Link, Trouble, bye};
+use crate::greeting::{self, FIRST, Stranger, Strangers};
 use crate::head::{HEAD, Head};
 use crate::lock;
-use crate::wire::{self, GREETING, GREETINGS};
+use crate::wire::{self, GREETING};
 
 /// Messages up to this many bytes are copied behind their head, to leave in one packet.
 const TOGETHER: usize = 32 << 10;
@@ -75,13 +76,15 @@ pub(crate) struct Porch {
     listener: TcpListener,
     rank: usize,
     secret: Vec<u8>,
+    strangers: Arc<Strangers>,
 }
 
 impl Porch {
     pub(crate) fn new(ip: IpAddr, rank: usize, secret: &[u8]) -> io::Result<Self> {
+        check_secret(ip, secret)?;
         let listener = TcpListener::bind((ip, 0))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, rank, secret: secret.to_vec() })
+        Ok(Self { listener, rank, secret: secret.to_vec(), strangers: Strangers::new(FIRST, GREETING) })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -90,6 +93,7 @@ impl Porch {
 
     /// Connects with every rank: calls those before this one, and is called by those after.
     pub(crate) fn connect(self, addresses: &[SocketAddr], timeout: Duration, deadline: Instant) -> io::Result<TcpLink> {
+        addresses.iter().try_for_each(|address| check_secret(address.ip(), &self.secret))?;
         let mut sockets: Vec<Option<TcpStream>> = addresses.iter().map(|_| None).collect();
         for (peer, address) in addresses.iter().enumerate().take(self.rank) {
             sockets[peer] = Some(self.call(*address, deadline).map_err(|why| {
@@ -97,19 +101,17 @@ impl Porch {
             })?);
         }
         let (tell, told) = mpsc::channel();
-        let greeting = Arc::new(());
         while sockets.iter().skip(self.rank + 1).any(Option::is_none) {
-            if Arc::strong_count(&greeting) <= GREETINGS
-                && let Ok((socket, _)) = self.listener.accept()
+            if let Ok((socket, _)) = self.listener.accept()
+                && let Ok(stranger) = self.strangers.enter(&socket)
             {
                 // On a thread of its own: a stranger that says nothing must not hold up the others.
-                let (tell, secret, under_way) = (tell.clone(), self.secret.clone(), greeting.clone());
+                let (tell, secret) = (tell.clone(), self.secret.clone());
                 thread::Builder::new().name("thalweg porch".to_owned()).spawn(move || {
-                    match admit(&socket, &secret) {
+                    match admit(&socket, stranger, &secret) {
                         Ok(rank) => _ = tell.send((rank, socket)),
                         Err(why) => debug!(target: "thalweg_collective::tcp", "a stranger is refused: {why}"),
                     }
-                    drop(under_way);
                 })?;
             }
             while let Ok((rank, socket)) = told.try_recv() {
@@ -134,7 +136,7 @@ impl Porch {
         loop {
             let called = TcpStream::connect_timeout(&address, GREETING).and_then(|socket| {
                 wire::prepare(&socket)?;
-                wire::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
+                greeting::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
                 (&socket).write_all(&(self.rank as u64).to_le_bytes())?;
                 Ok(socket)
             });
@@ -148,12 +150,22 @@ impl Porch {
     }
 }
 
+impl Drop for Porch {
+    fn drop(&mut self) {
+        self.strangers.dismiss();
+    }
+}
+
+fn check_secret(ip: IpAddr, secret: &[u8]) -> io::Result<()> {
+    greeting::check_secret(ip, secret).map_err(|why| io::Error::new(ErrorKind::InvalidInput, why))
+}
+
 /// Greets a rank that calls. Returns its number.
-fn admit(socket: &TcpStream, secret: &[u8]) -> io::Result<usize> {
+fn admit(socket: &TcpStream, stranger: Stranger, secret: &[u8]) -> io::Result<usize> {
     let deadline = Instant::now() + GREETING;
     socket.set_nonblocking(false)?;
     wire::prepare(socket)?;
-    wire::welcome(socket, secret, b"peer", deadline)?;
+    stranger.welcome(socket, secret, b"peer", |_| Ok(()))?;
     let mut rank = [0; 8];
     wire::read(socket, &mut rank, deadline)?;
     usize::try_from(u64::from_le_bytes(rank)).map_err(|_| io::ErrorKind::InvalidData.into())
@@ -275,7 +287,7 @@ impl Drop for TcpLink {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{ErrorKind, Read, Write};
     use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
     use std::sync::Arc;
     use std::thread;
@@ -284,8 +296,9 @@ mod tests {
     use super::super::{Abort, Link, Trouble, bye};
     use super::{Porch, TcpLink};
     use crate::element::Kind;
+    use crate::greeting::{self, GREETINGS, Strangers};
     use crate::head::{Call, Code, Head};
-    use crate::wire::{self, GREETING};
+    use crate::wire::GREETING;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -327,7 +340,7 @@ mod tests {
             }
             drop(TcpStream::connect(at).unwrap());
             let guess = TcpStream::connect(at).unwrap();
-            assert!(wire::greet(&guess, b"another secret", b"peer", soon()).is_err());
+            assert!(greeting::greet(&guess, b"another secret", b"peer", soon()).is_err());
         });
         assert!(started.elapsed() < GREETING, "the ranks waited for a stranger");
         let bytes: Arc<[u8]> = (0..100_000).map(|i| i as u8).collect();
@@ -346,6 +359,43 @@ mod tests {
         assert_eq!(a.head(1, soon()).unwrap(), bye());
         assert!(a.arrived(1), "the end has arrived, too");
         assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
+    }
+
+    /// A rank gets in although there are more strangers than places. Nothing here waits for the
+    /// deadline of one.
+    #[test]
+    fn a_rank_takes_the_place_of_a_stranger() {
+        let ((mut a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
+        a.strangers = Strangers::new(HOUR, HOUR);
+        let all = [at_a, at_b];
+        let strangers: Vec<_> = (0..GREETINGS + 10).map(|_| TcpStream::connect(at_a).unwrap()).collect();
+        thread::scope(|threads| {
+            let first = threads.spawn(move || a.connect(&all, HOUR, soon()).unwrap());
+            let b = b.connect(&all, HOUR, soon()).unwrap();
+            let a = first.join().unwrap();
+            b.send(0, &head(0), &Arc::from([]));
+            assert_eq!(a.head(1, soon()), Ok(head(0)));
+        });
+        // They are not kept, now that the ranks are connected.
+        for mut stranger in strangers {
+            stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            if let Err(why) = stranger.read_to_end(&mut Vec::new()) {
+                assert_eq!(why.kind(), ErrorKind::ConnectionReset, "it is kept");
+            }
+        }
+    }
+
+    #[test]
+    fn beyond_loopback_there_is_a_secret() {
+        let anywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        assert!(Porch::new(anywhere, 0, b"s").is_ok());
+        assert!(Porch::new(anywhere, 0, b"").is_err());
+        let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+        assert!(greeting::check_secret(IpAddr::V6(mapped), b"").is_ok());
+        // The other rank is not called.
+        let (a, at_a) = porch(1, b"");
+        let error = a.connect(&["192.0.2.1:9".parse().unwrap(), at_a], HOUR, soon()).unwrap_err();
+        assert!(error.to_string().contains("THALWEG_SECRET"), "{error}");
     }
 
     /// A rank with many callers may not answer each of them at once.

@@ -32,7 +32,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ::log::debug;
-use thalweg::{Device, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream};
+use thalweg::{Device, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream, beside_captures};
 
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
@@ -227,7 +227,8 @@ impl Nccl {
             return Err(keep.fate.failure().map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
         }
         let run = shared.clone();
-        let watchdog = thread::Builder::new().name("thalweg nccl".to_owned()).spawn(move || run.watch());
+        let watchdog =
+            thread::Builder::new().name("thalweg nccl".to_owned()).spawn(move || beside_captures(move || run.watch()));
         let watchdog = watchdog.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
         debug!(target: "thalweg_collective::nccl", "rank {rank} of {size} is connected on {device}");
         Ok(Self { shared, watchdog: Some(watchdog) })
@@ -669,7 +670,7 @@ impl Abort for Shared {
                 let Raw(raw) = { raw };
                 // SAFETY: It was taken out of its place, and no thread is inside NCCL with it, because the
                 // lock was held. So nobody uses it again.
-                _ = unsafe { (library.abort)(raw) };
+                _ = beside_captures(|| unsafe { (library.abort)(raw) });
             };
             // NCCL first tells its kernels to end, and then waits for the graphs that have operations of the communicator.
             // Nobody here waits for those.

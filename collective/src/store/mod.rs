@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub use server::StoreServer;
 
 use crate::error::StoreError;
+use crate::greeting;
 use crate::lock;
 use crate::wire::{self, Fields, GREETING, Parse};
 use table::Table;
@@ -30,7 +31,8 @@ pub struct Limits {
     pub entries: usize,
     /// Bytes of all keys and values.
     pub bytes: usize,
-    /// Connections at once.
+    /// Connections at once, of clients that have proved that they know the secret. Beside them
+    /// there are at most 64 others.
     pub connections: usize,
     /// Ranks that can meet.
     pub ranks: usize,
@@ -187,6 +189,9 @@ struct Remote {
 /// How long an answer may take beyond what the request itself waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a client waits before it calls again.
+const PAUSE: Duration = Duration::from_millis(20);
+
 impl Store {
     /// Makes a store for threads of this process.
     pub fn local() -> Self {
@@ -196,14 +201,15 @@ impl Store {
     /// Connects to a [`StoreServer`], which may not listen yet: tries again until the timeout.
     ///
     /// # Errors
-    /// Nobody answers in time, or the store has another secret.
+    /// Nobody answers in time, or the store has another secret. Or the secret is empty, and the
+    /// address is not a loopback address.
     pub fn connect(address: impl ToSocketAddrs, secret: &[u8], timeout: Duration) -> Result<Self, StoreError> {
         let deadline = Instant::now() + timeout.min(LONGEST_WAIT);
         loop {
-            let tried = address.to_socket_addrs().map(|all| first_of(all, secret));
+            let tried = address.to_socket_addrs().map(|all| Self::first_of(all, secret));
             match tried {
                 Ok(Some(Ok(store))) => return Ok(store),
-                Ok(Some(Err(StoreError::Secret))) => return Err(StoreError::Secret),
+                Ok(Some(Err(why @ (StoreError::Secret | StoreError::NoSecret { .. })))) => return Err(why),
                 failed if Instant::now() >= deadline => {
                     let reason = match failed {
                         Ok(Some(Err(why))) => why.to_string(),
@@ -212,17 +218,35 @@ impl Store {
                     };
                     return Err(StoreError::Gone { reason });
                 }
-                _ => std::thread::sleep(Duration::from_millis(20)),
+                _ => std::thread::sleep(PAUSE),
             }
         }
     }
 
+    /// Connects to the first of the addresses that answers. `None` if there are none.
+    pub(crate) fn first_of(
+        all: impl Iterator<Item = std::net::SocketAddr>,
+        secret: &[u8],
+    ) -> Option<Result<Self, StoreError>> {
+        let mut last = None;
+        for address in all {
+            match (Self::try_connect(address, secret), &last) {
+                (Ok(store), _) => return Some(Ok(store)),
+                // The addresses that may be tried count, as long as there are some.
+                (Err(StoreError::NoSecret { .. }), Some(_)) => {}
+                (failed, _) => last = Some(failed),
+            }
+        }
+        last
+    }
+
     /// Connects once.
-    pub(crate) fn try_connect(address: std::net::SocketAddr, secret: &[u8]) -> Result<Self, StoreError> {
+    fn try_connect(address: std::net::SocketAddr, secret: &[u8]) -> Result<Self, StoreError> {
+        greeting::check_secret(address.ip(), secret)?;
         let connect = || {
             let socket = TcpStream::connect_timeout(&address, PATIENCE)?;
             wire::prepare(&socket)?;
-            wire::greet(&socket, secret, b"store", Instant::now() + GREETING)?;
+            greeting::greet(&socket, secret, b"store", Instant::now() + GREETING)?;
             let local = socket.local_addr()?.ip();
             Ok((socket, local))
         };
@@ -241,7 +265,19 @@ impl Store {
     pub fn reconnected(&self) -> Result<Self, StoreError> {
         match &*self.0 {
             Kind::Local(_) => Ok(self.clone()),
-            Kind::Remote(remote) => Self::try_connect(remote.address, &remote.secret),
+            Kind::Remote(remote) => {
+                // A store with many callers may end one that greets, so a second and a third call
+                // are made.
+                let call = || Self::try_connect(remote.address, &remote.secret);
+                let again = |failed| match failed {
+                    StoreError::Gone { .. } => {
+                        std::thread::sleep(PAUSE);
+                        call()
+                    }
+                    other => Err(other),
+                };
+                call().or_else(again).or_else(again)
+            }
         }
     }
 
@@ -378,18 +414,6 @@ impl Store {
     }
 }
 
-/// Connects to the first of the addresses that answers.
-fn first_of(all: impl Iterator<Item = std::net::SocketAddr>, secret: &[u8]) -> Option<Result<Store, StoreError>> {
-    let mut last = None;
-    for address in all {
-        match Store::try_connect(address, secret) {
-            Ok(store) => return Some(Ok(store)),
-            Err(why) => last = Some(Err(why)),
-        }
-    }
-    last
-}
-
 /// Carries out a request. A wait asks from time to time whether it is still wanted.
 fn answer(table: &Table, request: &Request, interrupted: impl FnMut() -> bool) -> Result<Answer, StoreError> {
     let after = |timeout: &Duration| Instant::now() + (*timeout).min(LONGEST_WAIT);
@@ -425,6 +449,7 @@ mod tests {
 
     use super::{Answer, Kind, Request, Store};
     use crate::error::StoreError;
+    use crate::greeting;
 
     #[test]
     fn messages_travel_and_what_is_cut_off_is_none() {
@@ -467,6 +492,30 @@ mod tests {
         huge.extend_from_slice(&(1u64 << 60).to_le_bytes());
         huge.extend_from_slice(&[0; 8]);
         assert_eq!(Answer::decode(&huge), None);
+    }
+
+    /// A store with many callers may end one that greets.
+    #[test]
+    fn a_call_that_is_cut_off_is_made_again() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let long = Duration::from_secs(60);
+        let server = std::thread::spawn(move || {
+            let strangers = greeting::Strangers::new(long, long);
+            let mut open = Vec::new();
+            for cut_off in [false, true, true, false, true, true, true] {
+                let (socket, _) = listener.accept().unwrap();
+                if !cut_off {
+                    let stranger = strangers.enter(&socket).unwrap();
+                    stranger.welcome(&socket, b"s", b"store", |_| Ok(())).unwrap();
+                    open.push(socket);
+                }
+            }
+        });
+        let store = Store::connect(address, b"s", long).unwrap();
+        assert!(store.reconnected().is_ok());
+        assert!(matches!(store.reconnected(), Err(StoreError::Gone { .. })), "not for ever");
+        server.join().unwrap();
     }
 
     /// Whether a caller that waits is still there may take long to find out. The others do not wait for it.

@@ -79,7 +79,7 @@ impl Job {
     fn new(device: Device, height: u32, width: u32) -> Result<Self, Error> {
         let (a, b, c) = (device.stream::<Colours>()?, device.stream::<Lab>()?, device.stream::<Edges>()?);
         let count = sized(device, 20, 3);
-        let host = support::images(device, count, height, width)?.split(count);
+        let host = support::images(device, count, height, width)?.split(count)?;
         let images = host.iter().map(|image| Ok(a.share(a.upload_blocking(image)?)?));
         let images = images.collect::<Result<Vec<_>, Error>>()?;
         // Linear light of each sRGB byte (IEC 61966-2-1).

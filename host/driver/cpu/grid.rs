@@ -8,6 +8,7 @@ use thalweg_simt::cpu::{BlockError, CheckedLaunch, Workspace, run_block};
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 use super::Cpu;
+use crate::driver::guard;
 use crate::lock;
 
 /// The work, in threads of a kernel, up to which waking the pool costs more than it gains.
@@ -55,9 +56,25 @@ pub(super) fn blocks(shape: LaunchShape) -> usize {
 /// Runs the blocks of `range`: on the device's pool, or, if the work is small or there is no pool,
 /// on this thread. On a checked device the range has all blocks. On a seeded schedule they run on this thread, in scattered order.
 ///
+/// The bodies may not call a device. This thread is the only one that runs the work of the stream,
+/// or it holds the lock of a seeded schedule, so a call that waits would wait for itself.
+///
 /// # Safety
 /// What [`run_block`] requires holds for each block of the range.
 pub(super) unsafe fn run(
+    cpu: &Cpu,
+    kernel: &Kernel,
+    shape: LaunchShape,
+    slots: &[u64],
+    range: Range<usize>,
+) -> Result<(), BlockError> {
+    // SAFETY: The caller guarantees what `run_block` requires for every block of the range.
+    guard::as_kernel(|| unsafe { run_guarded(cpu, kernel, shape, slots, range) })
+}
+
+/// # Safety
+/// The same as for [`run`].
+unsafe fn run_guarded(
     cpu: &Cpu,
     kernel: &Kernel,
     shape: LaunchShape,
@@ -103,5 +120,5 @@ pub(super) fn scatter(n: usize) -> usize {
         }
         a
     };
-    (n * 5 / 8 + 1..).find(|s| gcd(*s, n) == 1).unwrap_or(1)
+    ((n as u128 * 5 / 8) as usize + 1..).find(|s| gcd(*s, n) == 1).unwrap_or(1)
 }

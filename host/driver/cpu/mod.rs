@@ -80,6 +80,7 @@ pub(crate) use event::Event;
 pub(crate) use queue::Queue;
 pub(crate) use recording::Recording;
 
+use super::guard;
 use memory::Ledger;
 use scheduler::Scheduler;
 use sync::{AtomicBool, Mutex, lock};
@@ -233,7 +234,8 @@ impl Cpu {
     fn pool(&self) -> Option<&ThreadPool> {
         let start = || {
             let pool = ThreadPoolBuilder::new().num_threads(self.threads);
-            pool.thread_name(|i| format!("thalweg block {i}")).build().ok()
+            let pool = pool.thread_name(|i| format!("thalweg block {i}"));
+            pool.start_handler(|_| guard::for_kernels()).build().ok()
         };
         self.pool.get_or_init(start).as_ref()
     }

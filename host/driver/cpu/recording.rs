@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::command::{Command, Work};
-use super::sync::lock;
+use super::sync::{Arc, lock};
 use super::{Cpu, CpuError, Event, Queue};
 
 /// Commands that can be enqueued any number of times.
@@ -27,7 +27,9 @@ enum Node {
 struct Fork {
     here: Recording,
     there: Recording,
-    helper: Helper,
+    /// The forks of one list run one after another, so they share a helper. Those in a branch have
+    /// another.
+    helper: Arc<Helper>,
     /// What comes before the branches is done.
     begun: Event,
     /// The branch on the helper is done.
@@ -39,11 +41,19 @@ struct Fork {
 struct Helper(&'static Queue);
 
 impl Fork {
-    fn of(cpu: &'static Cpu, [here, there]: [VecDeque<Command>; 2]) -> Result<Self, CpuError> {
+    fn of(
+        cpu: &'static Cpu,
+        [here, there]: [VecDeque<Command>; 2],
+        helper: &mut Option<Arc<Helper>>,
+    ) -> Result<Self, CpuError> {
+        let helper = match helper {
+            Some(helper) => helper.clone(),
+            None => helper.insert(Arc::new(Helper::take(cpu)?)).clone(),
+        };
         Ok(Self {
             here: Recording::of(cpu, here)?,
             there: Recording::of(cpu, there)?,
-            helper: Helper::take(cpu)?,
+            helper,
             begun: cpu.event(),
             ended: cpu.event(),
         })
@@ -67,9 +77,12 @@ impl Drop for Helper {
 impl Recording {
     /// Makes a recording of what a recorder was given. A capture takes no other commands.
     fn of(cpu: &'static Cpu, commands: VecDeque<Command>) -> Result<Self, CpuError> {
+        let mut helper = None;
         let node = |command| match command {
             Command::Work(work) => Some(Ok(Node::Work(work))),
-            Command::Fork(branches) => Some(Fork::of(cpu, branches).map(|fork| Node::Fork(Box::new(fork)))),
+            Command::Fork(branches) => {
+                Some(Fork::of(cpu, branches, &mut helper).map(|fork| Node::Fork(Box::new(fork))))
+            }
             _ => None,
         };
         commands.into_iter().filter_map(node).collect::<Result<_, _>>().map(Self)

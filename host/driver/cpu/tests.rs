@@ -502,3 +502,28 @@ fn thread_counts() {
         assert_eq!(error.to_string(), format!("THALWEG_CPU_THREADS must be a positive number, not `{bad}`"));
     }
 }
+
+/// Each fork of a graph took a queue of its own, with a thread that never ends.
+#[test]
+fn forks_in_a_row_share_a_queue() {
+    for cpu in devices() {
+        let (queue, recorder, branch) = (cpu.queue(0).unwrap(), cpu.recorder(), cpu.recorder());
+        let (x, y) = (Words::new(cpu, 100), Words::new(cpu, 100));
+        for n in 0..100 {
+            let forked = recorder.recorded();
+            let word = |words: Words| Words { addr: words.addr + 4 * n, len: 1 };
+            word(x).fill(recorder, n as u32);
+            word(y).fill(branch, n as u32 + 1);
+            recorder.join(forked, branch);
+        }
+        let recording = recorder.take_recording().unwrap();
+        assert_eq!(recording.len(), 200);
+        for _ in 0..2 {
+            unsafe { queue.replay(&recording) }.unwrap();
+        }
+        queue.synchronize().unwrap();
+        assert!(x.read().into_iter().zip(y.read()).eq((0..100).map(|n| (n, n + 1))));
+        drop(recording);
+        assert_eq!(lock(&cpu.helpers).len(), 1);
+    }
+}

@@ -111,9 +111,17 @@ impl Cuda {
         unsafe { record.as_ptr().write_bytes(0, PanicRecord::WORDS * size_of::<u32>()) };
         let address = self.host_on_device(record.as_ptr().expose_provenance() as u64);
         let written = address.and_then(|address| {
+            // A copy that waits by itself uses the legacy default stream, which would invalidate a
+            // capture of other code in a stream that waits for it. The stream is never used again.
+            let stream = self.new_stream(0)?;
+            let [low, high] = [address as u32, (address >> 32) as u32];
             // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel of the
-            // module has been launched yet, so none reads it meanwhile. `address` is read during the call.
-            unsafe { ffi::cuMemcpyHtoD_v2(variable, (&raw const address).cast(), size_of::<u64>()) }
+            // module has been launched yet, so none reads it meanwhile. The stream was just made.
+            unsafe {
+                ffi::cuMemsetD32Async(variable, low, 1, stream.0)?;
+                ffi::cuMemsetD32Async(variable + 4, high, 1, stream.0)?;
+            }
+            self.synchronize(stream)
         });
         if let Err(failure) = written {
             // SAFETY: The memory is of `host_alloc`, and no kernel of the module has been launched. If this fails

@@ -56,8 +56,7 @@ impl Cuda {
         std::ptr::eq(self, other) || self.reached.load(Ordering::Relaxed) & other.bit() != 0
     }
 
-    /// Allocates in stream order. If the device is full, gives the pool's spare memory back to the
-    /// system and tries again, which may wait for the device.
+    /// Allocates in stream order. It does not wait: memory whose free has not run yet counts as used.
     #[inline]
     pub(crate) fn alloc(&self, s: Stream, bytes: usize) -> Result<u64, Failure> {
         let _current = self.enter()?;
@@ -67,25 +66,9 @@ impl Cuda {
             return Err(Failure::Driver { call: "cuMemAllocFromPoolAsync", code: ffi::OUT_OF_MEMORY });
         }
         let mut p = 0;
-        // SAFETY: `open` made the pool and `new_stream` the stream, and nothing destroys them. The
-        // call stores one address in `p`.
-        let first = unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) };
-        match first {
-            Err(f) if f.is_out_of_memory() => {
-                // Memory counts as used until its free has run. So wait for pending frees before
-                // trimming, unless the wait would invalidate a capture. SAFETY: `enter` made the
-                // context current, `open` made the pool and `new_stream` the stream. The last call
-                // stores one address in `p`.
-                unsafe {
-                    if self.capturing.load(Ordering::Relaxed) == 0 {
-                        ffi::cuCtxSynchronize()?;
-                    }
-                    ffi::cuMemPoolTrimTo(self.pool, 0)?;
-                    ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0)?;
-                }
-            }
-            other => other?,
-        }
+        // SAFETY: `enter` made the context current. `open` made the pool and `new_stream` the stream,
+        // and nothing destroys them. The call stores one address in `p`.
+        unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) }?;
         Ok(p)
     }
 

@@ -5,13 +5,15 @@
 //!
 //! Work goes to non-blocking streams and does not wait for the device. These calls may wait: those
 //! that open a device or load a module, [`Cuda::synchronize`], [`Cuda::event_synchronize`], those
-//! that allocate or free page-locked memory, [`Cuda::trim`], and [`Cuda::alloc`] when the device is
-//! full.
+//! that allocate or free page-locked memory, and [`Cuda::trim`]. None waits for the whole context:
+//! that would invalidate every capture in it, and nobody knows whether other code captures.
 
+#[cfg(target_os = "linux")]
+use std::ffi::CStr;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys;
 
@@ -70,8 +72,11 @@ fn initialise() -> Result<()> {
             // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library
             // allows that at any time, on any thread.
             if !unsafe { sys::is_culib_present() } {
-                return Err(Error::NoDriver {
-                    reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                return Err(match unloadable() {
+                    Some(reason) => Error::DriverFailed { reason },
+                    None => Error::NoDriver {
+                        reason: "the NVIDIA driver's library (libcuda) is not on this machine".into(),
+                    },
                 });
             }
             // SAFETY: The library is loaded (checked above), and every driver has these two
@@ -83,7 +88,10 @@ fn initialise() -> Result<()> {
                 let _ = ffi::cuDriverGetVersion(&mut version);
                 (started, version as u32)
             };
-            started.map_err(|f| Error::NoDriver { reason: Error::from(f).to_string() })?;
+            started.map_err(|failure| match hidden().filter(|_| failure.is_no_device()) {
+                Some(value) => Error::HiddenDevices { value },
+                None => Error::DriverFailed { reason: Error::from(failure).to_string() },
+            })?;
             let found = (version / 1000, version % 1000 / 10);
             if found < NEEDED {
                 return Err(Error::DriverTooOld { found, needed: NEEDED });
@@ -93,13 +101,45 @@ fn initialise() -> Result<()> {
         .clone()
 }
 
+/// Says why the driver's library, which is there, cannot be loaded. `None` if it is not there, or if this system does not
+/// tell.
+fn unloadable() -> Option<String> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: The text ends in NUL. Loading is allowed as `initialise` says.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            // SAFETY: The call may be made at any time.
+            let text = unsafe { libc::dlerror() };
+            if !text.is_null() {
+                // SAFETY: `text` is not null, so it points to a NUL-terminated string, which lasts until the next call
+                // of this thread to the loader.
+                let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+                // A library that the driver's library needs and that is not there has its own name in front.
+                return (!(text.contains("libcuda.so.1:") && text.contains("No such file"))).then_some(text);
+            }
+        }
+    }
+    None
+}
+
+/// Returns `CUDA_VISIBLE_DEVICES` if it hides every GPU. Then somebody wants no GPU, and the driver finds none.
+fn hidden() -> Option<String> {
+    let value = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
+    let first = value.split(',').next().unwrap_or_default().trim();
+    (first.is_empty() || first.starts_with('-') || first == "NoDevFiles").then_some(value)
+}
+
 /// How many CUDA devices the driver shows.
 pub(crate) fn count() -> Result<usize> {
     initialise()?;
     let mut n: c_int = 0;
     // SAFETY: `initialise` has started the driver. The call stores one integer in `n`.
     unsafe { ffi::cuDeviceGetCount(&mut n) }?;
-    Ok(n.max(0) as usize)
+    match hidden().filter(|_| n <= 0) {
+        Some(value) => Err(Error::HiddenDevices { value }),
+        None => Ok(n.max(0) as usize),
+    }
 }
 
 /// The properties of a device.
@@ -125,8 +165,6 @@ pub(crate) struct Cuda {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pool: sys::CUmemoryPool,
-    /// The number of captures in progress. A wait for the whole context would invalidate them.
-    capturing: AtomicUsize,
     /// The devices whose memory this one accesses, as bits. A device with a number above 63 has none.
     reached: AtomicU64,
     pub(crate) info: Info,
@@ -223,8 +261,9 @@ impl Cuda {
             ffi::cuDriverGetVersion(&mut version)?;
             ffi::cuDevicePrimaryCtxRetain(&mut context, device)?;
         }
+        ffi::captures::opened(context);
         if attribute(device, a::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
-            return Err(Error::NoDriver { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
+            return Err(Error::DriverFailed { reason: format!("cuda:{ordinal} has no stream-ordered memory pools") });
         }
         // If this thread has no context, make this one current and leave it, as the CUDA runtime
         // does. Then calls on this thread need not push it.
@@ -242,7 +281,6 @@ impl Cuda {
             device,
             context,
             pool: null_mut(),
-            capturing: AtomicUsize::new(0),
             reached: AtomicU64::new(0),
             info: Info {
                 name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
@@ -271,7 +309,7 @@ impl Cuda {
             props.location.type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
             props.location.id = device;
             ffi::cuMemPoolCreate(&mut cuda.pool, &props)?;
-            // The pool keeps freed memory for the next allocation. `alloc` and `trim` give it back.
+            // The pool keeps freed memory for the next allocation. `trim` gives it back.
             ffi::cuMemPoolSetAttribute(
                 cuda.pool,
                 sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
@@ -422,15 +460,13 @@ impl Cuda {
     /// Starts a capture: the stream keeps its commands instead of running them, until
     /// [`end_capture`](Self::end_capture).
     ///
-    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed, except a
-    /// wait for the whole context.
+    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed. A wait for
+    /// the whole context would invalidate it, and is never made here.
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing
         // destroys it.
-        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }?;
-        self.capturing.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
     }
 
     /// Ends a capture. Returns the graph of what the stream was given since
@@ -445,7 +481,6 @@ impl Cuda {
         // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call
         // stores one handle in `graph`, which is null if the capture is not valid.
         let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
-        self.capturing.fetch_sub(1, Ordering::Relaxed);
         let usable = !self.is_capturing(s);
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {

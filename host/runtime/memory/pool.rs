@@ -219,8 +219,10 @@ impl State {
         if capacity > self.budget.saturating_sub(self.lent) {
             return false;
         }
+        // Blocks that the pool keeps, and absurd ones that two threads ask for at once, may exceed a number.
+        let Some(held) = self.held.checked_add(capacity) else { return false };
         self.lend(capacity);
-        self.held += capacity;
+        self.held = held;
         let mut most = self.budget;
         if frugal {
             let near = self.free.range((capacity / 2, 0)..(capacity, 0)).next_back().map(|(&key, _)| key);

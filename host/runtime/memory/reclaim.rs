@@ -5,7 +5,7 @@
 //! it again when its events are complete. If the order cannot be established, for example because a
 //! record fails on a poisoned device, the memory leaks.
 
-use crate::driver::guard::{forked, in_host_function};
+use crate::driver::guard::{forked, in_stream_work};
 use crate::runtime::background::{Job, background};
 use crate::runtime::event::Lease;
 use crate::runtime::stream::StreamInner;
@@ -31,7 +31,7 @@ pub(crate) fn give_back(memory: Memory, when: When) {
         std::mem::forget(memory);
         return;
     }
-    if in_host_function() {
+    if in_stream_work() {
         background(Job::Finish(Box::new(|| give_back(memory, when))));
         return;
     }

@@ -1,8 +1,8 @@
 //! The family `jpeg`: two images of 256 x 256, one with chroma halved in both directions and one with full chroma.
 
 use thalweg_kernels::jpeg::{
-    COMPONENT_WORDS, Coded, IMAGE_WORDS, PIECE_BITS, PIXELS, Pieces, SEGMENT_WORDS, TABLE_WORDS, coefficients, colors,
-    inverse_dct, offsets, photographs, settle, synchronize,
+    COMPONENT_WORDS, Coded, IMAGE_WORDS, PIECE_BITS, PIXELS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients,
+    colors, inverse_dct, offsets, photographs, settle, synchronize,
 };
 use thalweg_simt::host::LaunchError;
 
@@ -113,7 +113,7 @@ pub(crate) fn launch(on: &Timed) -> Result<(), LaunchError> {
     }
     assert_eq!(images.len() as u32, 2 * IMAGE_WORDS);
     assert_eq!((segments.len() as u32, COMPONENT_WORDS), (2 * SEGMENT_WORDS, 8));
-    let (images, count) = (of(&images), pieces.len());
+    let (images, count) = (admit(on, of(&images), zeros(images.len()))?, pieces.len());
     let coded = Coded {
         most_pieces,
         images,

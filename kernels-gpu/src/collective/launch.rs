@@ -18,8 +18,30 @@ pub enum Fold {
     Max = kernels::LARGEST as isize,
 }
 
-/// A type that can be reduced: `f32`, `f64`, [`struct@f16`], [`bf16`], `i32`, `u32`, `i64`, `u64` or `u8`.
-pub trait Number: Element {
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type that can be reduced: `f32`, `f64`, [`struct@f16`], [`bf16`], `i32`, `u32`, `i64`, `u64`
+/// or `u8`. No other crate can implement it, because `reduce` is trusted to launch on these buffers:
+///
+/// ```compile_fail,E0277
+/// # use thalweg_simt::host::{DeviceSlice, Launch};
+/// #[derive(Clone, Copy)]
+/// #[repr(transparent)]
+/// struct Mine(u32);
+/// // SAFETY: It is transparent over a number.
+/// unsafe impl thalweg_simt::Element for Mine {}
+///
+/// impl thalweg_kernels::collective::Number for Mine {
+///     fn reduce<S, L: Launch<S> + ?Sized>(
+///         _: &L, _: [u32; 2], _: u32, _: &DeviceSlice<S, Self>, _: &mut DeviceSlice<S, Self>,
+///     ) -> Result<(), L::Error> {
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Number: Element + sealed::Sealed {
     #[doc(hidden)]
     fn reduce<S, L: Launch<S> + ?Sized>(
         on: &L,
@@ -32,6 +54,7 @@ pub trait Number: Element {
 
 macro_rules! numbers {
     ($($t:ident as $e:ty: $reduce:ident;)*) => {$(
+        impl sealed::Sealed for $t {}
         impl Number for $t {
             fn reduce<S, L: Launch<S> + ?Sized>(
                 on: &L, [ranks, n]: [u32; 2], op: u32, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,

@@ -98,7 +98,7 @@ unsafe fn locate(cx: impl Cooperative, image: Record, index: u32, blocks: u32, t
             if c < image.get(cx, 4) && rest < size {
                 let (y, x) = (rest / stride, rest % stride);
                 let unit = (y / high).wrapping_mul(across).wrapping_add(x / wide);
-                let within = image.get(cx, word + 2).wrapping_add((y % high) * wide + x % wide);
+                let within = image.get(cx, word + 2).wrapping_add((y % high).wrapping_mul(wide).wrapping_add(x % wide));
                 let block = unit.wrapping_mul(image.get(cx, 7)).wrapping_add(within).wrapping_add(image.get(cx, 9));
                 let at = image.wide(cx, word + 4) / 8 + 8 * u64::from(y) * u64::from(stride) + u64::from(x);
                 let end = at + 7 * u64::from(stride);

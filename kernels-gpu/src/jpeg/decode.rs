@@ -184,7 +184,8 @@ impl Cursor {
         }
         let (run, size) = (symbol >> 4, symbol & 15);
         // The value of `size` bits after the code, as T.81 extends its sign.
-        let raw = (u64::from(ahead) << length << size >> 32) as u32 & ((1 << size) - 1);
+        // A table may say any length up to 255, and a shift is modulo 64 then.
+        let raw = (u64::from(ahead).wrapping_shl(length) << size >> 32) as u32 & ((1 << size) - 1);
         let value = if size > 0 && raw >> (size - 1) == 0 { raw.wrapping_sub((1 << size) - 1) } else { raw };
         self.bit += length + size;
         let before = self.next;

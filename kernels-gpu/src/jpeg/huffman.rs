@@ -22,7 +22,7 @@
 //! - **Between two votes a thread decodes one code.** With a loop of several codes, in which a thread with a complete block waits,
 //!   the assembler for `sm_90` (CUDA 13.0) let lanes vote apart from one another, and blocks were lost.
 
-use thalweg_simt::{Cooperative, In, InOut, Shared, kernel};
+use thalweg_simt::{Atomic, Cooperative, In, InOut, Shared, kernel};
 
 use super::decode::{Cursor, Decoder, Found, Outcome, State};
 use super::record::{IMAGE_WORDS, Record, SEGMENT_WORDS};
@@ -444,7 +444,10 @@ kernel! {
                 cx.shared_set(window, at, 0);
                 let block = cx.shuffle(block, lane);
                 if block < blocks {
-                    cx.store(coefficients.as_ptr().add(block as usize * 64).cast::<u32>().add(cx.lane() as usize), pair);
+                    // An ordinary store would be a race: pieces that are not in step may both complete a block, and
+                    // what a table of segments says may give two of them one place.
+                    let to = coefficients.as_ptr().add(block as usize * 64).cast::<u32>();
+                    Atomic::<u32>::from_ptr(to.add(cx.lane() as usize)).store(cx, pair);
                 }
             }
             cx.warp_barrier();

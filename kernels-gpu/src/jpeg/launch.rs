@@ -9,16 +9,56 @@ use thalweg_simt::Element;
 use thalweg_simt::host::{DeviceSlice, Launch};
 
 use super::record::{IMAGE_WORDS, SEGMENT_WORDS};
-use super::{TABLE_WORDS, color, dct, huffman};
+use super::{TABLE_WORDS, admit as admission, color, dct, huffman};
+
+/// The images of a batch, whose pieces, planes and pixels are disjoint. Only [`admit`] makes it.
+///
+/// It borrows the table for as long as it lives, so nobody else can change it.
+#[derive(Debug)]
+pub struct Images<'a, S> {
+    table: &'a DeviceSlice<S, u32>,
+}
+
+impl<S> Clone for Images<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for Images<'_, S> {}
+
+impl<S> Images<'_, S> {
+    fn count(&self) -> u32 {
+        items(self.table, IMAGE_WORDS)
+    }
+}
+
+/// Admits the images of a table, [`IMAGE_WORDS`] words each, whose parts overlap no other image's. Copies their records
+/// to `admitted`, which is as long.
+///
+/// In a proper table, images are in the order of their pieces, of their planes and of their pixels, and the planes
+/// of an image follow one another. An image is left out if one of its parts starts before the end of that part of
+/// an image before it, or if it has no components. Its record becomes zeros, in which the other kernels find
+/// nothing to do.
+///
+/// # Errors
+/// See the launchers of this module. There are at most 65535 images.
+pub fn admit<'a, S, L: Launch<S> + ?Sized>(
+    on: &L,
+    images: &DeviceSlice<S, u32>,
+    admitted: &'a mut DeviceSlice<S, u32>,
+) -> Result<Images<'a, S>, L::Error> {
+    admission::admit(on, items(images, IMAGE_WORDS), images, &mut *admitted)?;
+    Ok(Images { table: admitted })
+}
 
 /// The coded data of a batch of images, and how to decode it. It only borrows, and nothing in it is
 /// checked when it is made: the declarations check each launch.
 #[derive(Debug)]
 pub struct Coded<'a, S> {
-    /// The largest number of pieces of an image.
+    /// The largest number of pieces of an image. Of an image that has more, [`synchronize`] decodes no more than these.
     pub most_pieces: u32,
-    /// The images, [`IMAGE_WORDS`] words each.
-    pub images: &'a DeviceSlice<S, u32>,
+    /// The images.
+    pub images: Images<'a, S>,
     /// The segments, [`SEGMENT_WORDS`] words each.
     pub segments: &'a DeviceSlice<S, u32>,
     /// The segment of each piece \[P\].
@@ -39,13 +79,7 @@ impl<S> Coded<'_, S> {
     /// Images, segments, pieces, words of data and Huffman tables.
     fn counts(&self) -> [u32; 5] {
         let Self { images, segments, pieces, huffman, data, .. } = self;
-        [
-            items(images, IMAGE_WORDS),
-            items(segments, SEGMENT_WORDS),
-            items(pieces, 1),
-            items(data, 1),
-            items(huffman, TABLE_WORDS),
-        ]
+        [images.count(), items(segments, SEGMENT_WORDS), items(pieces, 1), items(data, 1), items(huffman, TABLE_WORDS)]
     }
 }
 
@@ -62,7 +96,7 @@ pub fn synchronize<S, L: Launch<S> + ?Sized>(
 ) -> Result<(), L::Error> {
     let &Coded { most_pieces, images, segments, pieces, huffman, data } = coded;
     let [n, s, p, w, t] = coded.counts();
-    huffman::synchronize(on, n, s, p, w, most_pieces, t, images, segments, pieces, huffman, data, states, counts)
+    huffman::synchronize(on, n, s, p, w, most_pieces, t, images.table, segments, pieces, huffman, data, states, counts)
 }
 
 /// Decodes pieces again where the first piece of a block does not start where the piece before it
@@ -78,7 +112,7 @@ pub fn settle<S, L: Launch<S> + ?Sized>(
 ) -> Result<(), L::Error> {
     let &Coded { images, segments, pieces, huffman, data, .. } = coded;
     let [n, s, p, w, t] = coded.counts();
-    huffman::settle(on, n, s, p, w, t, images, segments, pieces, huffman, data, states, counts)
+    huffman::settle(on, n, s, p, w, t, images.table, segments, pieces, huffman, data, states, counts)
 }
 
 /// Computes, for each piece, the sums of `counts` [P, 4] over the pieces of its image before it.
@@ -92,7 +126,7 @@ pub fn offsets<S, L: Launch<S> + ?Sized>(
     counts: &DeviceSlice<S, u32>,
     places: &mut DeviceSlice<S, u32>,
 ) -> Result<(), L::Error> {
-    huffman::offsets(on, items(coded.images, IMAGE_WORDS), items(coded.pieces, 1), coded.images, counts, places)
+    huffman::offsets(on, coded.images.count(), items(coded.pieces, 1), coded.images.table, counts, places)
 }
 
 /// What [`synchronize`], [`settle`] and [`offsets`] know of each piece.
@@ -133,7 +167,7 @@ pub fn coefficients<S, L: Launch<S> + ?Sized>(
         most_pieces,
         t,
         blocks,
-        images,
+        images.table,
         segments,
         pieces,
         huffman,
@@ -154,16 +188,16 @@ pub fn coefficients<S, L: Launch<S> + ?Sized>(
 /// See the launchers of this module.
 pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
     on: &L,
-    images: &DeviceSlice<S, u32>,
+    images: Images<'_, S>,
     status: &DeviceSlice<S, u32>,
     most: u32,
     quantisation: &DeviceSlice<S, u32>,
     coefficients: &DeviceSlice<S, i16>,
     planes: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
-    let (count, tables, blocks) = (items(images, IMAGE_WORDS), items(quantisation, 32), items(coefficients, 64));
+    let (count, tables, blocks) = (images.count(), items(quantisation, 32), items(coefficients, 64));
     let bytes = planes.len() as u64;
-    dct::inverse_dct(on, count, tables, blocks, most, bytes, images, status, quantisation, coefficients, planes)
+    dct::inverse_dct(on, count, tables, blocks, most, bytes, images.table, status, quantisation, coefficients, planes)
 }
 
 /// Turns `planes` into `rgb`, the upright images. `most` is the largest number of groups of an image: a
@@ -174,14 +208,14 @@ pub fn inverse_dct<S, L: Launch<S> + ?Sized>(
 /// See the launchers of this module.
 pub fn colors<S, L: Launch<S> + ?Sized>(
     on: &L,
-    images: &DeviceSlice<S, u32>,
+    images: Images<'_, S>,
     status: &DeviceSlice<S, u32>,
     most: u32,
     planes: &DeviceSlice<S, u8>,
     rgb: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
     let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
-    color::colors(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, status, planes, rgb)
+    color::colors(on, images.count(), most, bytes, rgb_bytes, images.table, status, planes, rgb)
 }
 
 /// Does the same as [`colors`] for upright images of YCbCr whose chroma is enlarged by 2 in both directions, has more
@@ -193,12 +227,12 @@ pub fn colors<S, L: Launch<S> + ?Sized>(
 /// See the launchers of this module.
 pub fn photographs<S, L: Launch<S> + ?Sized>(
     on: &L,
-    images: &DeviceSlice<S, u32>,
+    images: Images<'_, S>,
     status: &DeviceSlice<S, u32>,
     most: u32,
     planes: &DeviceSlice<S, u8>,
     rgb: &mut DeviceSlice<S, u8>,
 ) -> Result<(), L::Error> {
     let (bytes, rgb_bytes) = (planes.len() as u64, rgb.len() as u64);
-    color::photographs(on, items(images, IMAGE_WORDS), most, bytes, rgb_bytes, images, status, planes, rgb)
+    color::photographs(on, images.count(), most, bytes, rgb_bytes, images.table, status, planes, rgb)
 }

@@ -1,8 +1,9 @@
-//! From the coded data of JPEG files to pixels. A batch of images takes six or seven
+//! From the coded data of JPEG files to pixels. A batch of images takes seven or eight
 //! launches and a fill.
 //!
 //! | kernel | from | to | threads |
 //! |---|---|---|---|
+//! | [`admit`] | the table of images | [`Images`] | one for each image |
 //! | [`synchronize`] | `data`, `tables` | `states`, `counts` | one for each piece of coded data |
 //! | [`settle`] | the same | the same | a block for each image |
 //! | [`offsets`] | `counts` | `places` | a block for each image |
@@ -30,7 +31,14 @@
 //! a piece is decoded at most 128 times by `synchronize` and 16 times by `settle`, so the time is in
 //! proportion to the length of the data. Data that takes more is reported. Launchers check the shapes of buffers. What is in `images`, `segments` and the other
 //! tables never decides an address without a bound, either.
+//!
+//! No two threads write one element, whatever the tables say. An image has pieces, planes and pixels of its own, because
+//! launchers take no table of images but [`Images`], which [`admit`] alone makes. It borrows a copy in which the parts of
+//! images are disjoint. Where a block of coefficients goes depends on the data, so [`coefficients`] stores it by relaxed
+//! atomic words: pieces that are not in step, or segments with one place, may name one block, and then it has words of
+//! either.
 
+mod admit;
 mod color;
 mod dct;
 mod decode;
@@ -43,7 +51,9 @@ mod record;
 
 pub use huffman::ZIGZAG;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{Coded, Pieces, coefficients, colors, inverse_dct, offsets, photographs, settle, synchronize};
+pub use launch::{
+    Coded, Images, Pieces, admit, coefficients, colors, inverse_dct, offsets, photographs, settle, synchronize,
+};
 pub use record::{COMPONENT_WORDS, IMAGE_WORDS, SEGMENT_WORDS};
 
 /// The bits of a piece of coded data.

@@ -9,7 +9,7 @@ use super::error::Fault;
 use super::fibers;
 use super::monitor::{Monitor, Unchecked};
 use super::place::Place;
-use super::thread::CpuThread;
+use super::thread::{CpuThread, Fiber};
 use super::workspace::FiberSpace;
 use crate::Dim3;
 
@@ -89,8 +89,12 @@ impl<'a, M: Monitor> CpuBlock<'a, M> {
     /// While a thread waits, its body holds no value with a destructor and has lent no part of its
     /// stack to others.
     pub unsafe fn run_cooperative(&self, body: impl Fn(CpuThread<'_, M>)) {
-        // SAFETY: The caller promises what `fibers::run` requires of the body.
-        let outcome = unsafe { fibers::run(&self.place, &mut self.fibers.borrow_mut(), body) };
+        let place = &self.place;
+        let start = |rank, fiber: Fiber<'_>| {
+            body(CpuThread { place, idx: place.thread(rank), rank, fiber: Some(fiber), monitor: PhantomData });
+        };
+        // SAFETY: The caller promises what `fibers::run` requires of the body, and `start` only calls it.
+        let outcome = unsafe { fibers::run(place, &mut self.fibers.borrow_mut(), &start) };
         self.fault.set(outcome.err());
     }
 

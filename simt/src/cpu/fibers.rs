@@ -1,16 +1,14 @@
 //! The threads of a cooperative block as coroutines, and their scheduler. The module [`cpu`](super)
 //! describes how it works.
 
-use std::marker::PhantomData;
 use std::panic::{self, AssertUnwindSafe};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::error::Fault;
-use super::monitor::Monitor;
 use super::place::{Place, Turns};
-use super::thread::{CpuThread, Fiber};
+use super::thread::Fiber;
 use super::warp::{self, At, Lane, WARP};
 use super::workspace::FiberSpace;
 
@@ -22,15 +20,18 @@ const STACK: usize = 128 << 10;
 /// A thread of a cooperative block.
 type Thread<'a> = Coroutine<(), (), Result<(), Fault>, &'a mut DefaultStack>;
 
-/// Runs every thread of a block to its end.
+/// Runs every thread of a block to its end. `body` gets a thread's rank and what it waits with.
+///
+/// The body is behind a pointer, so that this is compiled once. As a generic function it was a fourth of
+/// what a crate of kernels has to compile. A thread of a block is one call through it.
 ///
 /// # Safety
 /// While a thread waits, its body holds no value with a destructor and has lent no part of its
 /// stack to others.
-pub(super) unsafe fn run<M: Monitor>(
+pub(super) unsafe fn run(
     place: &Place<'_>,
     space: &mut FiberSpace,
-    body: impl Fn(CpuThread<'_, M>),
+    body: &dyn Fn(u32, Fiber<'_>),
 ) -> Result<(), Fault> {
     let FiberSpace { stacks, lanes } = space;
     let threads = (place.dim.x * place.dim.y * place.dim.z) as usize;
@@ -46,17 +47,10 @@ pub(super) unsafe fn run<M: Monitor>(
     let lanes = &lanes[..];
 
     let start = |(rank, stack)| {
-        let (body, lane) = (&body, &lanes[rank]);
+        let lane = &lanes[rank];
         let rank = rank as u32;
         let main = move |yielder: &Yielder<(), ()>, ()| {
-            let cx = CpuThread {
-                place,
-                idx: place.thread(rank),
-                rank,
-                fiber: Some(Fiber { yielder, lane }),
-                monitor: PhantomData,
-            };
-            let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(cx)));
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(rank, Fiber { yielder, lane })));
             lane.at.set(At::Returned);
             outcome.map_err(|payload| Fault::of_panic(payload, place, rank))
         };
@@ -165,8 +159,9 @@ impl Drop for Fibers<'_> {
             // feature `unwind` here.
             // SAFETY: `force_reset` requires that no object on the stack needs its destructor. A
             // coroutine that has not started holds references only. A suspended coroutine is in
-            // `CpuThread::meet`. Its other frames are `main` and `catch_unwind`, which hold
-            // references and no result yet, and the frames of the kernel's body. The caller of
+            // `CpuThread::meet`. Its other frames are `main`, `catch_unwind` and the closure of
+            // `run_cooperative`, which hold references and no result yet, and the frames of the
+            // kernel's body. The caller of
             // `run` promises that the body holds no value with a destructor there and lends nothing
             // of its stack. A function of `core` between the body and `meet`, such as `array::map`
             // around a shuffle, may hold a guard, but the guard only drops elements that are

@@ -45,18 +45,28 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
         if M::CHECKED {
             // A block meets in the same places for each thread, so one order serves all its steps.
             let threads = self.threads() as usize;
-            let mut values: Vec<_> = (0..threads).map(|_| None).collect();
+            let mut values = Vec::new();
             for turn in 0..threads {
                 let rank = self.place.turns.at(turn, threads);
-                values[rank] = Some(step(rank as u32));
+                let value = step(rank as u32).get();
+                // Each thread's place holds the first value until its own turn.
+                if values.is_empty() {
+                    values.resize(threads, Cell::new(value));
+                }
+                values[rank].set(value);
             }
-            values.into_iter().flatten().collect()
-        } else if descending {
-            let mut values: Box<[Cell<T>]> = (0..self.threads()).rev().map(step).collect();
-            values.reverse();
-            values
+            values.into_boxed_slice()
         } else {
-            (0..self.threads()).map(step).collect()
+            // One call of `step`, which is compiled where it stands.
+            let threads = self.threads();
+            let mut values = Vec::with_capacity(threads as usize);
+            for turn in 0..threads {
+                values.push(step(if descending { threads - 1 - turn } else { turn }));
+            }
+            if descending {
+                values.reverse();
+            }
+            values.into_boxed_slice()
         }
     }
     #[inline(always)]

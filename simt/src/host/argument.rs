@@ -117,9 +117,12 @@ impl<const N: usize> Slots<N> {
         Self { slots: [0; N], next: 0 }
     }
 
+    /// Returns all slots, after checking that each of them was given. Every `put` is inlined, so
+    /// the compiler knows the count, and the check costs nothing.
     #[inline(always)]
     #[must_use]
-    pub fn as_slice(&self) -> &[u64] {
+    pub fn all_given(&self) -> &[u64; N] {
+        assert!(self.next == N, "a launcher gives each parameter its argument");
         &self.slots
     }
 }
@@ -143,11 +146,14 @@ impl<A: Argument> Given<A> {
     }
 }
 
-/// Takes the place of [`Given::put`] if the type is no [`Argument`]. The compiler reports that at the
-/// parameter and should not do it twice.
+/// Takes the place of [`Given::put`] if the type is no [`Argument`]. The compiler reports that at
+/// the parameter, which must be [`ByValue`], and should not do it twice. A launcher that could call
+/// this does not compile.
 #[doc(hidden)]
 pub trait NotGiven: Sized {
-    fn put<const N: usize>(self, _: &mut Slots<N>) {}
+    fn put<const N: usize>(self, _: &mut Slots<N>) {
+        const { panic!("a launcher gives each parameter its argument") }
+    }
 }
 impl<A> NotGiven for Given<A> {}
 

@@ -86,9 +86,11 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
+    /// Makes the error of a launch whose arguments leave a predicate `unmet`.
     #[doc(hidden)]
     #[cold]
-    pub fn requirement(kernel: &Kernel, requirement: &'static str, arguments: &[(&str, &dyn Debug)]) -> Self {
+    pub fn requirement(kernel: &Kernel, unmet: Option<&'static str>, arguments: &[(&str, &dyn Debug)]) -> Self {
+        let requirement = unmet.unwrap_or_default();
         let arguments = arguments.iter().map(|(name, v)| format!("{name} = {v:?}")).collect::<Vec<_>>().join(", ");
         Self::Requirement { kernel: kernel.name(), requirement, arguments }
     }

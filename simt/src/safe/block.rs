@@ -7,6 +7,7 @@ use super::report;
 use super::shared::{Adding, Filled, Fresh, Reading, Turn, Window, Writing};
 use super::team::{Exchange, Member, Team};
 use super::thread::{self, Brand, Thread, Witness, rank, threads};
+use crate::element::loadable;
 use crate::{Dim3, Element, Simt, Word};
 
 /// The block, in a body over `Cooperative`. Code that holds it sees nothing that differs between the
@@ -33,7 +34,7 @@ impl<M: Team> thread::Sealed for Block<'_, M> {}
 impl<'k, M: Team> Witness<'k> for Block<'k, M> {
     type Cx = M::Cx;
     #[inline(always)]
-    fn context(&self) -> M::Cx {
+    unsafe fn context(&self) -> M::Cx {
         self.first()
     }
 }
@@ -149,6 +150,7 @@ impl<'k, M: Team> Block<'k, M> {
     #[track_caller]
     pub fn shared<T: Element>(&mut self, len: u32) -> Fresh<'k, T> {
         const { assert!(size_of::<T>() <= u32::MAX as usize, "shared memory has no room for such an element") };
+        const { loadable::<T>() };
         let (size, all) = (size_of::<T>() as u32, self.team.shared_bytes());
         let start = self.used.next_multiple_of(size);
         let end = len.checked_mul(size).and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= all);
@@ -325,19 +327,20 @@ impl<'k, M: Team> Block<'k, M> {
         Local { values, brand: PhantomData }
     }
 
-    /// Gives each thread the value of the thread whose lane is its own `^ mask`, in each warp.
+    /// Gives each thread the value of the thread whose lane is its own `^ mask`, in each warp. Only
+    /// the low five bits of `mask` count, as on a GPU.
     #[inline(always)]
     pub fn shuffle_xor<T: Word>(&mut self, v: &Local<'k, M, T>, mask: u32) -> Local<'k, M, T> {
         self.exchange(Exchange::Xor, v, mask)
     }
     /// Gives each thread the value of the lane `delta` below its own. A thread without such a lane
-    /// keeps its value.
+    /// keeps its value. Only the low five bits of `delta` count: by 33 is by 1.
     #[inline(always)]
     pub fn shuffle_up<T: Word>(&mut self, v: &Local<'k, M, T>, delta: u32) -> Local<'k, M, T> {
         self.exchange(Exchange::Up, v, delta)
     }
     /// Gives each thread the value of the lane `delta` above its own. A thread without such a lane
-    /// keeps its value.
+    /// keeps its value. Only the low five bits of `delta` count: by 33 is by 1.
     #[inline(always)]
     pub fn shuffle_down<T: Word>(&mut self, v: &Local<'k, M, T>, delta: u32) -> Local<'k, M, T> {
         self.exchange(Exchange::Down, v, delta)

@@ -7,6 +7,11 @@
 //! contains the parameters as they stand there, and names of types and extents are not looked up in
 //! the module of the declaration.
 
+#[cfg(not(target_arch = "nvptx64"))]
+use super::{Block, Thread};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::cpu::{CpuBlock, CpuThread, Monitor};
+
 /// What an entry of a kernel without `unsafe` must have in common with its launcher: the origin, the
 /// declaration, and the extents of the block that are numbers.
 #[doc(hidden)]
@@ -68,6 +73,44 @@ pub const fn __decimal(text: &str) -> u32 {
     number
 }
 
+/// Returns the number of texts. (A method such as `len` could be another one where the declaration
+/// stands.)
+#[doc(hidden)]
+#[must_use]
+pub const fn __count(texts: &[&str]) -> usize {
+    texts.len()
+}
+
+/// Runs a body over `Simt` in each thread of a block.
+///
+/// # Safety The caller is the entry of a kernel for the CPU device, which calls this once for its
+/// block of the launch that `'k` names. `body` passes the witness to code of the thread only.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn __run_threads<'k, M: Monitor>(block: &CpuBlock<'_, M>, body: impl Fn(&Thread<'k, CpuThread<'_, M>>)) {
+    block.run_independent(|cx| {
+        // SAFETY: The CPU device runs this in the thread whose context it passes, and the witness
+        // goes to the body by reference.
+        body(&unsafe { Thread::new(cx) });
+    });
+}
+
+/// Runs a body over `Cooperative` for a block.
+///
+/// # Safety The caller is the entry of a kernel for the CPU device, which calls this once for its
+/// block of the launch that `'k` names.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn __run_block<'k, 'b, M: Monitor>(
+    block: &'b CpuBlock<'_, M>,
+    body: impl FnOnce(Block<'k, &'b CpuBlock<'_, M>>),
+) {
+    // SAFETY: The CPU device runs this once for each block, as the caller promises.
+    body(unsafe { Block::new(block, false) });
+}
+
 /// Makes a kernel of a declaration without `unsafe`.
 #[doc(hidden)]
 #[expect(clippy::crate_in_macro_def, reason = "`crate::PTX` is the one of the crate that declares the kernel")]
@@ -113,7 +156,8 @@ macro_rules! __safe_kernel {
             // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers are
             // part of the origin, so they are those of the launcher.
             unsafe { $crate::safe::__shaped([$($crate::safe::__decimal($crate::__core::stringify!($block))),+]) };
-            // SAFETY: This is the kernel's entry. The body gets the witness of this thread.
+            // SAFETY: This is the kernel's entry. The body gets the witness of this thread, or of
+            // its block.
             let cx = unsafe { $crate::__safe_context!(gpu $context [$($block),+]) };
             __thalweg_body($crate::__safe_context!(pass $context cx), $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*);
         }
@@ -125,9 +169,9 @@ macro_rules! __safe_kernel {
             #[unsafe(export_name = $crate::__core::concat!(
                 $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*), "__thalweg_origin"
             ))]
-            static ORIGIN: [$crate::__core::primitive::u8; $crate::safe::__declared::<0>(DECLARED).1] =
-                $crate::safe::__declared(DECLARED).0;
-            const DECLARED: $crate::safe::__Declared = (
+            static __THALWEG_ORIGIN: [$crate::__core::primitive::u8; $crate::safe::__declared::<0>(__THALWEG_DECLARED).1] =
+                $crate::safe::__declared(__THALWEG_DECLARED).0;
+            const __THALWEG_DECLARED: $crate::safe::__Declared = (
                 $crate::__origin!(),
                 $crate::__safe_text!(
                     $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
@@ -144,18 +188,23 @@ macro_rules! __safe_kernel {
         $(#[$meta])*
         #[track_caller]
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?Sized>(
+        $vis fn $name<__S, __L: $crate::host::Launch<__S> + ?$crate::__core::marker::Sized>(
             on: &__L,
             $($arg: $crate::__safe_parameter!(host __S $kind $(<$element>)?)),*
         ) -> $crate::__core::result::Result<(), __L::Error> {
+            // The author's names mean what they mean around the declaration: the body is an item,
+            // clauses stand beside the block with the launcher's items, and its generics are hidden
+            // from them.
             $crate::__safe_known! { [$($arg)*] [$($($($(($extent $value))?)+)?)*] ($) }
+            $crate::__safe_body! {
+                $cx $context
+                [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
+                [$($grid),+] [$($block),+] $body
+            }
             #[allow(unused_variables)]
-            unsafe fn __thalweg_block<M: $crate::cpu::Monitor>(block: &$crate::cpu::CpuBlock<'_, M>, slots: &[u64]) {
-                $crate::__safe_body! {
-                    $cx $context
-                    [$($arg $kind $(<$element> [$($extent $(= $value)?),+] [$($($axis $(($of))?),+)?])?,)*]
-                    [$($grid),+] [$($block),+] $body
-                }
+            unsafe fn __thalweg_block<__ThalwegMonitor: $crate::cpu::Monitor>(
+                block: &$crate::cpu::CpuBlock<'_, __ThalwegMonitor>, slots: &[$crate::__core::primitive::u64],
+            ) {
                 let mut slots = slots;
                 // SAFETY: The launcher put the arguments into the slots in this order, with
                 // `Given::put`. The value of a buffer is its address and its length, and the CPU device
@@ -176,92 +225,88 @@ macro_rules! __safe_kernel {
                         $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent known) as $crate::__core::primitive::u32),+])
                     };
                 )?)*
-                $crate::__safe_context!(cpu $context block, |cx| {
-                    __thalweg_body(cx, $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*)
-                });
+                // SAFETY: The CPU device runs this once for each block. The body gets the witness
+                // of each thread, or of the block.
+                unsafe {
+                    $crate::__safe_context!(cpu $context block)(block, |cx| {
+                        __thalweg_body(cx, $($arg,)* $($($($($crate::__safe_first!($extent $value),)?)+)?)*)
+                    })
+                };
             }
-            const __DECLARED: $crate::safe::__Declared = (
-                $crate::__origin!(),
-                $crate::__safe_text!(
-                    $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
-                ),
-                &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
-            );
-            const __ORIGIN: &[$crate::__core::primitive::u8] =
-                &$crate::safe::__declared::<{ $crate::safe::__declared::<0>(__DECLARED).1 }>(__DECLARED).0;
-            const __PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
-                $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
-                    $crate::__core::stringify!($arg),
-                    $crate::__safe_parameter!(buffer $kind $(<$element>)?),
-                ),)*
-                $($($($($crate::host::Parameter::new::<$crate::__safe_hidden!($value)>(
-                    $crate::__core::stringify!($extent),
-                    $crate::__core::option::Option::None,
-                ),)?)+)?)*
-            ]);
-            static __KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
-                &crate::PTX,
-                $crate::host::Declaration {
-                    origin: $crate::host::utf8(__ORIGIN),
-                    name: $crate::__core::stringify!($name),
-                    entry: $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
-                    parameters: __PARAMETERS,
-                    cpu: $crate::__core::option::Option::Some($crate::host::CpuEntry {
-                        block: __thalweg_block::<$crate::cpu::Unchecked>,
-                        checked: __thalweg_block::<$crate::cpu::Checked>,
-                    }),
-                    cooperative: $crate::__cooperative!($context),
-                    bounds: $crate::__bounds!($($($bound),+)?),
-                },
-            );
+            const __THALWEG_BOUNDS: $crate::__core::option::Option<$crate::__Bounds> = $crate::__bounds!($($($bound),+)?);
             #[allow(unused_mut)]
-            let mut slots = $crate::host::Slots::<{ $crate::host::total(__PARAMETERS) }>::new();
-            $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
-            #[allow(unused_labels)]
-            let unmet: $crate::__core::option::Option<&'static str> = 'unmet: {
-                $($(if !$crate::__clause!($crate::host::widened; $require) {
-                    break 'unmet $crate::__core::option::Option::Some($crate::__core::stringify!($require));
-                })*)?
-                $crate::__core::option::Option::None
-            };
-            if let $crate::__core::option::Option::Some(requirement) = unmet {
-                return $crate::__core::result::Result::Err($crate::__core::convert::From::from(
-                    $crate::host::LaunchError::requirement(
-                        &__KERNEL,
-                        requirement,
-                        &[$(($crate::__core::stringify!($arg), &$arg as &dyn $crate::__core::fmt::Debug)),*],
+            let (kernel, mut slots) = {
+                const __THALWEG_DECLARED: $crate::safe::__Declared = (
+                    $crate::__origin!(),
+                    $crate::__safe_text!(
+                        $context [$($arg $kind $(<$element> [$($extent $(= $value)?),+])?,)*] [$($grid),+] [$($block),+]
                     ),
-                ));
-            }
-            // After `require`, which may rule out a division by zero.
-            $($($($(
-                let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
-            )?)+)?)*
-            let known = $crate::__safe_values! {
-                wide [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
+                    &[$($crate::safe::__decimal($crate::__core::stringify!($block))),+],
+                );
+                const __THALWEG_ORIGIN: &[$crate::__core::primitive::u8] =
+                    &$crate::safe::__declared::<{ $crate::safe::__declared::<0>(__THALWEG_DECLARED).1 }>(__THALWEG_DECLARED).0;
+                const __THALWEG_PARAMETERS: &[$crate::host::Parameter] = &$crate::host::parameters([
+                    $($crate::host::Parameter::new::<$crate::__safe_parameter!(raw $kind $(<$element>)?)>(
+                        $crate::__core::stringify!($arg),
+                        $crate::__safe_parameter!(buffer $kind $(<$element>)?),
+                    ),)*
+                    $($($($($crate::host::Parameter::new::<$crate::__safe_hidden!($value)>(
+                        $crate::__core::stringify!($extent),
+                        $crate::__core::option::Option::None,
+                    ),)?)+)?)*
+                ]);
+                static __THALWEG_KERNEL: $crate::host::Kernel = $crate::host::Kernel::new(
+                    &crate::PTX,
+                    $crate::host::Declaration {
+                        origin: $crate::host::utf8(__THALWEG_ORIGIN),
+                        name: $crate::__core::stringify!($name),
+                        entry: $crate::__safe_entry!($name $($kind $(<$element> $($($value)?)+)?,)*),
+                        parameters: __THALWEG_PARAMETERS,
+                        cpu: $crate::__core::option::Option::Some($crate::host::CpuEntry {
+                            block: __thalweg_block::<$crate::cpu::Unchecked>,
+                            checked: __thalweg_block::<$crate::cpu::Checked>,
+                        }),
+                        cooperative: $crate::__cooperative!($context),
+                        bounds: __THALWEG_BOUNDS,
+                    },
+                );
+                (&__THALWEG_KERNEL, $crate::host::Slots::<{ $crate::host::total(__THALWEG_PARAMETERS) }>::new())
             };
-            $($(
-                $crate::host::extents::<$crate::__safe_item!($element)>(
-                    &__KERNEL,
-                    $crate::__core::stringify!($arg),
-                    $arg,
-                    &[$($crate::host::extent(__thalweg_known!($extent known launcher))),+],
-                )?;
-            )?)*
-            let shape = $crate::host::countable(&__KERNEL, $crate::host::LaunchShape::new(
-                &__KERNEL,
-                &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
-                &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
-                [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
-            )?)?;
-            $($($($(
-                let _ = $crate::host::Given($crate::host::hidden($crate::__safe_first!($extent $value))).put(&mut slots);
-            )?)+)?)*
+            let shape = {
+                $crate::__hide_generics! {}
+                $(let $arg = $crate::host::Given($arg).put(&mut slots);)*
+                $crate::__require! { kernel [$($arg)*] [$($($require),*)?] }
+                // After `require`, which may rule out a division by zero.
+                $($($($(
+                    let $extent = $crate::host::extent($crate::__clause!($crate::host::widened; $value));
+                )?)+)?)*
+                let known = $crate::__safe_values! {
+                    wide [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
+                };
+                $($(
+                    $crate::host::extents::<$crate::__safe_item!($element)>(
+                        kernel,
+                        $crate::__core::stringify!($arg),
+                        $arg,
+                        &[$($crate::host::extent(__thalweg_known!($extent known launcher))),+],
+                    )?;
+                )?)*
+                let shape = $crate::host::countable(kernel, $crate::host::LaunchShape::new(
+                    kernel,
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $grid))),+],
+                    &[$($crate::host::extent($crate::__clause!($crate::host::widened; $block))),+],
+                    [$($crate::host::extent($crate::__clause!($crate::host::widened; $shared)),)? 0][0],
+                )?)?;
+                $($($($(
+                    let _ = $crate::host::Given($crate::host::hidden($crate::__safe_first!($extent $value))).put(&mut slots);
+                )?)+)?)*
+                shape
+            };
             // SAFETY: The body is safe code. The launcher checked what its views rely on: the
             // extents of each buffer and the positions of the threads. The slots hold the
             // parameters of the entry, in its order. `on` launches on buffers that `__S` orders, and
             // the slices have this tag.
-            unsafe { on.launch(&__KERNEL, shape, slots.as_slice()) }
+            unsafe { $crate::host::Launch::launch(on, kernel, shape, $crate::host::Slots::all_given(&slots)) }
         }
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($parameters:tt)*) $($rest:tt)*) => {
@@ -313,9 +358,9 @@ macro_rules! __safe_body {
         [$($grid:expr),+] [$($block:expr),+] $body:block
     ) => {
         #[allow(dead_code)]
-        const __THALWEG_GRID: $crate::__core::primitive::usize = [$($crate::__core::stringify!($grid)),+].len();
+        const __THALWEG_GRID: $crate::__core::primitive::usize = $crate::safe::__count(&[$($crate::__core::stringify!($grid)),+]);
         #[allow(dead_code)]
-        const __THALWEG_BLOCK: $crate::__core::primitive::usize = [$($crate::__core::stringify!($block)),+].len();
+        const __THALWEG_BLOCK: $crate::__core::primitive::usize = $crate::safe::__count(&[$($crate::__core::stringify!($block)),+]);
         #[inline(always)]
         #[allow(unused_variables, unused_mut, clippy::too_many_arguments)]
         fn __thalweg_body<'k>(
@@ -404,7 +449,7 @@ macro_rules! __safe_parameter {
     (body $k:lifetime Out $($rest:tt)*) => { $crate::__safe_parameter!(own $k Out $($rest)*) };
     (body $k:lifetime InOut $($rest:tt)*) => { $crate::__safe_parameter!(own $k InOut $($rest)*) };
     (body $k:lifetime $kind:ident<$t:tt> [$($extent:tt),+] [] $grid:ident $block:ident) => {
-        $crate::safe::$kind<$k, $crate::__safe_item!($t), { [$($crate::__core::stringify!($extent)),+].len() }>
+        $crate::safe::$kind<$k, $crate::__safe_item!($t), { $crate::safe::__count(&[$($crate::__core::stringify!($extent)),+]) }>
     };
     (body $k:lifetime $kind:ident<$t:tt> $($rest:tt)*) => {
         $crate::__core::compile_error!("only outputs, `Out` and `InOut`, have owners: leave `by` out")
@@ -420,7 +465,7 @@ macro_rules! __safe_parameter {
         $crate::safe::$kind<
             $k,
             $crate::__safe_item!($t),
-            { [$($crate::__core::stringify!($extent)),+].len() },
+            { $crate::safe::__count(&[$($crate::__core::stringify!($extent)),+]) },
             $crate::safe::By<($($crate::__safe_axis!($axis $(($of))?),)+), { $grid }, { $block }>,
         >
     };
@@ -559,19 +604,8 @@ macro_rules! __safe_context {
     };
     (pass Simt $cx:ident) => { &$cx };
     (pass Cooperative $cx:ident) => { $cx };
-    (cpu Simt $block:ident, |$cx:ident| $call:block) => {
-        $block.run_independent(|cx| {
-            // SAFETY: The CPU device runs this in the thread whose context it passes, and the
-            // witness goes to the body by reference.
-            let $cx = unsafe { &$crate::safe::Thread::new(cx) };
-            $call
-        })
-    };
-    (cpu Cooperative $block:ident, |$cx:ident| $call:block) => {{
-        // SAFETY: The CPU device runs this once for each block.
-        let $cx = unsafe { $crate::safe::Block::new($block, false) };
-        $call
-    }};
+    (cpu Simt $block:ident) => { $crate::safe::__run_threads };
+    (cpu Cooperative $block:ident) => { $crate::safe::__run_block };
 }
 
 /// Makes the name of an entry, as for other kernels. `a` stands for `Atomic`, and `e` for an extent

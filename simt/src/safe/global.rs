@@ -98,7 +98,7 @@ impl<'k, T: Item, const D: usize> In<'k, T, D> {
         let i = offset(at, self.extents)?;
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
         // promised that the buffer is as long as their product, and where it starts. So the element is
-        // in device memory, and aligned.
+        // in device memory, and aligned. All threads load the same from it.
         Some(unsafe { T::get(t.context(), self.start.add(i)) })
     }
 

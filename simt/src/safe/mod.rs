@@ -41,7 +41,10 @@ mod thread;
 pub use area::{Area, Spot};
 pub use block::{Block, Handles, Local};
 #[doc(hidden)]
-pub use declare::{__Declared, __decimal, __declared};
+pub use declare::{__Declared, __count, __decimal, __declared};
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use declare::{__run_block, __run_threads};
 pub use global::{Atomic, Cell, Column, In, InOut, Out, Own};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]

@@ -183,14 +183,20 @@ impl Axis for All {
     }
 }
 
-/// What of an output with `D` dimensions each thread owns. [`By`] is the only one.
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// What of an output with `D` dimensions each thread owns. [`By`] is the only one: no other crate
+/// can implement it, because the writes to an output are disjoint only if its owner is right.
 #[diagnostic::on_unimplemented(
     message = "`by` names another number of owners than the output has extents",
     label = "this output has {D} extents",
     note = "`by` has one owner for each extent, such as `y: Out<f32>[h, w] by [y, x]`: `x`, `x(4)`, `stride`, `block`, \
             `rank`, or `all`"
 )]
-pub trait Owner<const D: usize>: 'static {
+pub trait Owner<const D: usize>: Sealed + 'static {
     /// Writes the first element that the thread owns to `at`, and returns whether it owns one.
     ///
     /// (An `Option` of a short array would be returned as one integer, which the compiler for the
@@ -216,6 +222,7 @@ pub trait Owner<const D: usize>: 'static {
 /// extents and whose block has `B`.
 #[derive(Debug)]
 pub struct By<A, const G: usize, const B: usize>(PhantomData<A>);
+impl<A, const G: usize, const B: usize> Sealed for By<A, G, B> {}
 
 /// Returns whether all coordinates that are not `named` are 0. Of a grid with `G` extents and a
 /// block with `B`, the others are 0 anyway.

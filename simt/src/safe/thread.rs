@@ -89,15 +89,19 @@ pub(super) use sealed::Sealed;
 pub trait Witness<'k>: Sealed {
     #[doc(hidden)]
     type Cx: Simt;
+    /// Returns the context of a thread.
+    ///
+    /// # Safety Code of the block does not learn from it in what its threads differ, such as their
+    /// positions.
     #[doc(hidden)]
-    fn context(&self) -> Self::Cx;
+    unsafe fn context(&self) -> Self::Cx;
 }
 
 impl<C: Simt> Sealed for Thread<'_, C> {}
 impl<'k, C: Simt> Witness<'k> for Thread<'k, C> {
     type Cx = C;
     #[inline(always)]
-    fn context(&self) -> C {
+    unsafe fn context(&self) -> C {
         self.cx
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::{by_value, kernel};
 
-use crate::here::{Here, slice_mut};
+use crate::here::{Here, slice, slice_mut};
 
 by_value! {
     #[derive(Clone, Copy, Debug)]
@@ -111,6 +111,22 @@ fn a_launch_carries_kilobytes() {
     }
 }
 
+/// Types that are called like numbers and are none, and one that is called otherwise.
+#[allow(non_camel_case_types)]
+mod aliases {
+    use super::{Size, kernel};
+
+    type u16 = u32;
+    type f64 = Size;
+    type Many = [u8; 3];
+
+    kernel! {
+        pub(super) unsafe fn aliased(cx: impl Simt, a: u16, b: f64, c: u32, x: In<u32>, y: In<u16>, z: Out<Many>)
+        grid(1) block(1)
+        {}
+    }
+}
+
 /// Remembers what it would launch.
 #[derive(Default)]
 struct Seen(Cell<Option<(&'static Kernel, usize)>>);
@@ -141,4 +157,18 @@ fn an_entry_is_named_by_its_signature_and_its_origin_has_the_layouts() {
         "Mixed { far: i64, size: Size { width: u32, height: u32 }, weights: [f32; 3], near: i16, small: u8, up: bool } \
          [f64; 2]"
     );
+}
+
+/// A module could give a name to one type on the host and to another one on a GPU, so an origin has
+/// what the entry's name does not say.
+#[test]
+fn an_origin_says_what_types_with_names_of_others_are() {
+    let seen = Seen::default();
+    let (mut x, mut y, mut z) = ([0u32], [0u32], [[0u8; 3]]);
+    let size = Size { width: 1, height: 2 };
+    aliases::aliased(&seen, 7, size, 1, slice(&mut x), slice(&mut y), slice_mut(&mut z)).unwrap();
+    let (kernel, _) = seen.0.get().unwrap();
+    assert_eq!(kernel.entry(), "aliased__u16_f64_u32_ru32_ru16_wMany");
+    let layouts = "aliases u32 Size { width: u32, height: u32 } (u32) (3 bytes at multiples of 1)";
+    assert_eq!(kernel.origin().rsplit_once("values::").unwrap().1, layouts);
 }

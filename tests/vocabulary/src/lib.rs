@@ -19,6 +19,8 @@ pub mod math;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod memory;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
+pub mod names;
+#[cfg(any(not(target_arch = "nvptx64"), feature = "sm_75"))]
 pub mod panics;
 #[cfg(any(not(target_arch = "nvptx64"), feature = "sm_80"))]
 pub mod tensor;

@@ -18,7 +18,7 @@ use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Sum};
 use thalweg_kernels::train::columns;
 
-use crate::error::{Error, Result, lost};
+use crate::error::{Error, Result};
 use crate::layers::Target;
 use crate::layout::Layout;
 use crate::model::{Batch, DeviceBatch, Extent, PassOn};
@@ -85,7 +85,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let mut lens: Vec<usize> = starts.windows(2).map(|w| w[1] - w[0]).collect();
         lens.push(LOSS);
         let gradients = Gradients::new(&s, &lens, sizes)?;
-        let (parameters, moments) = model.state.as_mut().ok_or_else(lost)?;
+        let (parameters, moments) = model.state.as_mut().ok_or(Error::Lost)?;
         for x in [&mut parameters.wide, &mut moments.first, &mut moments.second] {
             let there = s.hand(mem::replace(x, s.alloc(0)?), &comm.stream())?;
             *x = comm.stream().hand(broadcast(&mut comm, there)?, &s)?;
@@ -149,11 +149,11 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let Self { comm, model, gradients, starts } = self;
         let TokenTransformer { model: net, optimiser, steps, state, pass, scratch, .. } = model;
         let (Some((parameters, moments)), Some(pass), Some((_, scratch))) = (state, pass, scratch) else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         optimiser.prepare(&s, *steps, moments)?;
         parameters.round(&s)?;
-        let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or_else(lost)?)?;
+        let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or(Error::Lost)?)?;
         let grads = grads.into_iter().map(Some).collect();
         let mut handing = Handing { starts, grads, backward: &mut backward, last: false, failed: None };
         let n = net.layout.len();
@@ -210,7 +210,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// [`Drift`](thalweg_collective::Error::Drift) on every rank if they differ; or the ranks or the
     /// device have failed.
     pub fn verify(&mut self) -> Result<()> {
-        let (parameters, _) = self.model.state.as_ref().ok_or_else(lost)?;
+        let (parameters, _) = self.model.state.as_ref().ok_or(Error::Lost)?;
         let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.explain(error))?;
         let hash = hash(weights.iter().map(|v| u64::from(v.to_bits())));
         Ok(self.comm.compare("the weights", hash)?)

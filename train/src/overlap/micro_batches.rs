@@ -13,7 +13,7 @@ use thalweg::overlap::stages;
 use thalweg::{Activity, LiveBrand, Stream, Timeline};
 use thalweg_kernels::train::columns;
 
-use crate::error::{Error, Result, lost};
+use crate::error::{Error, Result};
 use crate::model::{Batch, Extent, PassOn};
 use crate::optimiser::AdamW;
 use crate::precision::Precision;
@@ -99,7 +99,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
 
     let TokenTransformer { model: net, optimiser, steps, state, scratch, passes, .. } = model;
     let (Some((_, scratch)), Some((mut parameters, mut moments))) = (scratch, state.take()) else {
-        return Err(lost());
+        return Err(Error::Lost);
     };
     let prepared = parameters.round(&s).and_then(|()| optimiser.prepare(&s, *steps, &mut moments));
     let shared = match s.share(parameters) {

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use thalweg::overlap::stages;
 use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Stream, Timeline};
-use thalweg_vision::{Pipeline, Workspace, layout};
+use thalweg_vision::{DeviceTokenValues, Pipeline, Workspace, layout};
 
 use super::learner::Learner;
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ impl Photographs {
 /// except in the closures, and allocates nothing after the first items.
 ///
 /// # Errors
-/// There are no slots, the tokens do not fit the model, there is no memory, the device failed, or a closure
+/// There are no slots, the tokens do not fit the model or have 16 bits, there is no memory, the device failed, or a closure
 /// returned an error. The model is then as after the last item whose loss `seen` got.
 ///
 /// ```
@@ -117,8 +117,11 @@ pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         .step(upload, Activity::Upload, input)
         .step(textures, Activity::Compute, |s, _, batch| Ok(batch.workspace.enqueue(s, &batch.rgb)?))
         .step(&train, Activity::Compute, |_, n, batch| {
+            let DeviceTokenValues::F32(tokens) = batch.workspace.tokens() else {
+                return Err(Error::Batch("the pipeline makes tokens of 16 bits, and a model takes those of 32".into()));
+            };
             let loss = model.learn(&DeviceBatch {
-                tokens: batch.workspace.tokens(),
+                tokens,
                 position: batch.workspace.position(),
                 cu_seqlens: batch.workspace.image_cu_seqlens(),
                 labels: &batch.labels,

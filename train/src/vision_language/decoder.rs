@@ -8,7 +8,7 @@ use thalweg_kernels::train::{argmax, text};
 
 use super::VisionLanguageConfig;
 use crate::blocks::{Activations, ActivationsOn, Blocks, Sequences};
-use crate::error::{Error, Result, lost};
+use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn, Weights};
 use crate::layout::Layout;
 use crate::model::upload;
@@ -27,12 +27,12 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(config: VisionLanguageConfig) -> Self {
+    pub(super) fn new(config: VisionLanguageConfig) -> Result<Self> {
         let mut layout = Layout::default();
-        let token = layout.add("decoder.tok.weight", &[config.vocabulary, config.text_width]);
-        let position = layout.add("decoder.pos.weight", &[config.places, config.text_width]);
-        let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.");
-        Self { layout, token, position, blocks }
+        let token = layout.add("decoder.tok.weight", &[config.vocabulary, config.text_width])?;
+        let position = layout.add("decoder.pos.weight", &[config.places, config.text_width])?;
+        let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.")?;
+        Ok(Self { layout, token, position, blocks })
     }
 }
 
@@ -121,7 +121,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
-        let model = Decoder::new(config);
+        let model = Decoder::new(config)?;
         let weights = Some(ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?);
         Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: Repeated::default() })
     }
@@ -164,7 +164,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         self.check(image, prompt, ids.len())?;
         let rows = self.load(image, prompt)?;
         self.write_part(rows, prompt.len(), 0..ids.len())?;
-        let decoding = self.decoding.as_ref().ok_or_else(lost)?;
+        let decoding = self.decoding.as_ref().ok_or(Error::Lost)?;
         Ok(self.stream.copy(decoding.ids.slice(..ids.len())?, ids)?)
     }
 
@@ -176,7 +176,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         self.check(image, prompt, 1)?;
         let rows = self.load(image, prompt)?;
         let Self { stream: s, config, model, weights: Some(weights), decoding: Some(decoding), .. } = self else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         model.begin(s, weights.weights(), config, [rows, prompt.len()], decoding)?;
         model.predict(s, weights.weights(), config, rows..rows + prompt.len(), decoding)?;
@@ -236,7 +236,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     /// are written.
     pub(super) fn write_part(&mut self, rows: usize, prompt: usize, which: Range<usize>) -> Result<()> {
         let (Some(weights), Some(decoding)) = (self.weights.take(), self.decoding.take()) else {
-            return Err(lost());
+            return Err(Error::Lost);
         };
         let part = Part { rows, prompt, which };
         let work = Write { model: &self.model, config: &self.config, part: &part };
@@ -250,7 +250,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
 
     /// Waits for tokens that are written, and returns them.
     pub(super) fn read(&self, which: Range<usize>) -> Result<Vec<i32>> {
-        let decoding = self.decoding.as_ref().ok_or_else(lost)?;
+        let decoding = self.decoding.as_ref().ok_or(Error::Lost)?;
         Ok(self.stream.read_blocking(decoding.ids.slice(which)?)?)
     }
 }

@@ -9,7 +9,7 @@ use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
 use crate::layers::{Embedding, ParametersOn};
 use crate::layout::{Layout, Linear};
-use crate::model::{Pool, metadata, upload};
+use crate::model::{Pool, blocks, metadata, number, upload};
 use crate::precision::Precision;
 use crate::products::Products;
 use crate::tensors::Tensors;
@@ -51,17 +51,14 @@ impl VisionLanguageConfig {
     /// `heads`, `depth`, `decoder_heads`, `decoder_depth`, and if they are there `eps` and `gelu`.
     ///
     /// # Errors
-    /// A tensor or a key is missing, or a value makes no sense.
+    /// A tensor or a key is missing, a value makes no sense, or two tensors do not fit together.
     pub fn of(file: &Tensors) -> Result<Self> {
-        let (heads, depth, eps, gelu, _) = metadata(file, 1e-5, Gelu::Tanh, Pool::Mean)?;
-        let needed = |key| file.value(key)?.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")));
-        let (text_heads, text_depth) = (needed("decoder_heads")?, needed("decoder_depth")?);
-        let two = |name| match file.shape(name)? {
-            &[a, b] => Ok([a, b]),
-            _ => Err(file.wrong(format!("`{name}` has not two dimensions"))),
-        };
-        let [width, inputs] = two("encoder.embed.weight")?;
-        let ([vocabulary, text_width], [places, _]) = (two("decoder.tok.weight")?, two("decoder.pos.weight")?);
+        let (heads, depth, eps, gelu, _) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pool::Mean))?;
+        let text_heads = number(file, "decoder_heads", None)?;
+        let text_depth = blocks(file, "decoder_depth", None)?;
+        let [width, inputs] = file.matrix("encoder.embed.weight", None)?;
+        let [vocabulary, text_width] = file.matrix("decoder.tok.weight", None)?;
+        let [places, _] = file.matrix("decoder.pos.weight", Some(text_width))?;
         let config =
             Self { inputs, width, heads, depth, text_width, text_heads, text_depth, vocabulary, places, eps, gelu };
         config.check().map_err(|error| file.wrong(error.to_string()))
@@ -70,12 +67,12 @@ impl VisionLanguageConfig {
     /// Draws weights at random, as the file of a model has them. The same seed gives the same weights.
     ///
     /// # Errors
-    /// The configuration makes no sense.
+    /// The configuration makes no sense, or there is no memory.
     pub fn draw(self, seed: u64) -> Result<Tensors> {
         self.check()?;
         let mut file = Tensors::default();
-        for (part, layout) in [Encoder::new(self).layout, Decoder::new(self).layout].iter().enumerate() {
-            layout.unflatten(&layout.draw(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d)), "", &mut file);
+        for (part, layout) in [Encoder::new(self)?.layout, Decoder::new(self)?.layout].iter().enumerate() {
+            layout.unflatten(&layout.draw(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
         }
         let gelu = if self.gelu == Gelu::Tanh { "tanh" } else { "erf" };
         for (key, value) in [
@@ -123,12 +120,12 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(config: VisionLanguageConfig) -> Self {
+    fn new(config: VisionLanguageConfig) -> Result<Self> {
         let mut layout = Layout::default();
-        let embedding = Embedding::new(&mut layout, "encoder.", config.width, config.inputs);
-        let blocks = Blocks::new(&mut layout, config.encoder(), "encoder.");
-        let projector = layout.linear("projector", config.text_width, config.width);
-        Self { layout, embedding, blocks, projector }
+        let embedding = Embedding::new(&mut layout, "encoder.", config.width, config.inputs)?;
+        let blocks = Blocks::new(&mut layout, config.encoder(), "encoder.")?;
+        let projector = layout.linear("projector", config.text_width, config.width)?;
+        Ok(Self { layout, embedding, blocks, projector })
     }
 }
 
@@ -170,7 +167,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::of(file)?;
-        let model = Encoder::new(config);
+        let model = Encoder::new(config)?;
         let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
     }

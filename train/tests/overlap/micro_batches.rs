@@ -188,6 +188,25 @@ fn micro_batches_wait_for_nothing_and_allocate_nothing_after_the_first_steps() {
     }
 }
 
+/// A failure of the device that loses the memory of a model is said to be that, and not a lost reading.
+#[test]
+fn a_lost_model_is_reported_as_one() {
+    let _alone = alone();
+    let device = Device::new_cpu().unwrap();
+    let [a, b] = lanes(device);
+    a.enter(|forward| {
+        b.enter(|train| {
+            let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
+            let sample = Sample::new(5, 4, 3, 1);
+            let fail = |_, _| device.fail("on purpose");
+            watched(forward, &mut model, 1, &[sample.batch()], &off, fail).unwrap_err();
+            let error = model.tensors().unwrap_err();
+            assert!(matches!(error, thalweg_train::Error::Lost), "{error:?}");
+            assert!(error.to_string().contains("make the model again"), "{error}");
+        });
+    });
+}
+
 /// A step that finds no memory leaves the state of the step before, and the run goes on from there.
 #[test]
 fn out_of_memory_in_a_step_leaves_the_step_before() {

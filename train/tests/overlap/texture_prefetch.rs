@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use thalweg::{Device, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
-use thalweg_train::{Batch, Config, Loss, Result};
-use thalweg_vision::{Head, Layer, PLANES, Params, Pipeline, Query};
+use thalweg_train::{Batch, Config, Error, Loss, Result};
+use thalweg_vision::{DeviceTokenValues, Head, Layer, Options, PLANES, Params, Pipeline, Precision, Query};
 
 use crate::augment_train::{OnPatches, augmented_slots, prepare};
 use crate::common::{
@@ -102,7 +102,8 @@ fn prefetched_textures_are_the_tokens_of_the_pipeline_for_the_query() {
                 let mut fresh = pipeline.workspace(s, &PHOTOGRAPHS).unwrap();
                 fresh.enqueue(s, &slot.rgb).unwrap();
                 let count = s.read_blocking(fresh.counts()).unwrap()[0] as usize;
-                let tokens = s.read_blocking(fresh.tokens().slice(..PLANES * count).unwrap()).unwrap();
+                let DeviceTokenValues::F32(tokens) = fresh.tokens() else { panic!("{:?}", fresh.tokens()) };
+                let tokens = s.read_blocking(tokens.slice(..PLANES * count).unwrap()).unwrap();
                 let position = s.read_blocking(fresh.position().slice(..2 * count).unwrap()).unwrap();
                 let cu_seqlens = s.read_blocking(fresh.image_cu_seqlens()).unwrap();
                 let labels = s.read_blocking(&slot.labels).unwrap();
@@ -111,6 +112,27 @@ fn prefetched_textures_are_the_tokens_of_the_pipeline_for_the_query() {
                 let got = f32::from_bits(loss);
                 assert!((got - want).abs() < 1e-4 * want, "{device}: item {n}: {got}, and {want}");
             }
+        });
+    }
+}
+
+/// A model takes no bits of halves for numbers.
+#[test]
+fn tokens_of_sixteen_bits_are_refused() {
+    let _alone = alone();
+    for &device in devices() {
+        let [lane] = lanes(device);
+        lane.enter(|s| {
+            let options = Options { precision: Precision::F16, ..Options::default() };
+            let params = Params { patch: 8, budget: 96, sides: 2..=4, ..Params::default() };
+            let pipeline = Pipeline::with_options(device, params, options).unwrap();
+            let mut slots = VecDeque::from([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
+            let mut model = model::<_, f32>(s, Config { inputs: PLANES, ..CONFIG });
+            let input = |_: &Stream<_>, _, _: &mut PhotographsOn<_>| Ok(());
+            let off = Timeline::off();
+            let run = texture_prefetch((s, s), &mut model, &mut slots, 0..1, input, |_, _| Ok(()), &off);
+            assert!(matches!(&run, Err(Error::Batch(what)) if what.contains("16 bits")), "{run:?}");
+            assert_eq!(model.steps(), 0);
         });
     }
 }

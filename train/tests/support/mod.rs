@@ -4,6 +4,8 @@
 #[path = "../../../tests/support/devices.rs"]
 pub mod all_devices;
 
+use std::path::Path;
+
 pub use all_devices::{devices, on_each_device};
 use thalweg::Device;
 use thalweg_train::{Batch, Config, Data, Gelu, Pool, Products, Tensors};
@@ -24,10 +26,11 @@ pub fn products(device: Device) -> Vec<Products> {
     [Products::default()].into_iter().chain(library).collect()
 }
 
-/// Reads a golden file.
+/// Reads a golden file. In a bundle without cargo the current folder is that of the repository.
 pub fn golden(name: &str) -> Tensors {
-    let path = format!("{}/tests/golden/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
-    Tensors::load(path).unwrap()
+    let paths = ["tests", "train/tests"].map(|folder| format!("{folder}/golden/{name}.safetensors"));
+    let found = paths.iter().find(|path| Path::new(path).exists());
+    Tensors::load(found.unwrap_or_else(|| panic!("no file {paths:?}"))).unwrap()
 }
 
 /// Returns the numbers of a tensor.

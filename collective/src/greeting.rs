@@ -1,0 +1,223 @@
+//! The greeting, with which the two sides of a connection prove to one another that they know the
+//! same secret.
+//!
+//! ```text
+//! server to client:  "thalweg1", S                  S: 16 random bytes, new for each connection
+//! client to server:  "thalweg1", C, code("client")  C: 16 random bytes, new for each connection
+//! server to client:  1, code("server")              or 0 and 32 zeros, if the client's code is wrong
+//!
+//! code(role) = HMAC-SHA-256(secret, role, purpose, S, C)     one after another, without lengths
+//! role       = "client" or "server"                          who sends the code
+//! purpose    = "store", or "peer" between two ranks          what the connection is for
+//! ```
+//!
+//! The server reads nothing more before the client's code is right. The client sends nothing more
+//! before the server's code is right. Codes are compared in constant time.
+//!
+//! **It protects** against those who do not know the secret. They cannot use the store, and cannot
+//! be taken for a store or a rank. What they recorded is of no use, because S and C are new; nor is
+//! a code that they send back, because of its role, or use elsewhere, because of its purpose. The
+//! secret goes over no wire. They cannot keep ranks out by connections that say nothing: see
+//! [`Strangers`].
+//!
+//! **It does not protect what follows.** Nothing is encrypted or signed after the greeting. Who is
+//! between the two sides can pass the greeting on, and then read and change everything. Who hears a
+//! greeting can try guesses of the secret at leisure, so it has to be random: 16 bytes or more.
+//! Ranks that know the secret trust one another. Who can fill the network or the queue of the
+//! system still keeps others out.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::error::StoreError;
+use crate::lock;
+use crate::wire::read;
+
+/// How long the first bytes of a client may take. A client sends its whole greeting as soon as it
+/// has that of the server.
+pub(crate) const FIRST: Duration = Duration::from_secs(1);
+
+/// Greetings at once, so that strangers do not take threads without bound.
+pub(crate) const GREETINGS: usize = 64;
+
+/// What both sides send first.
+const MAGIC: [u8; 8] = *b"thalweg1";
+
+const NONCE: usize = 16;
+const CODE: usize = 32;
+
+/// Checks that there is a secret, or that nobody else can reach the address.
+pub(crate) fn check_secret(ip: IpAddr, secret: &[u8]) -> Result<(), StoreError> {
+    if secret.is_empty() && !ip.to_canonical().is_loopback() {
+        return Err(StoreError::NoSecret { ip });
+    }
+    Ok(())
+}
+
+/// The connections whose other side has not proved yet that it knows the secret.
+///
+/// [`GREETINGS`] of them have a place, and with it a thread. If there is no place for the next one,
+/// the oldest is ended. So a client that greets at once gets in, however many others say nothing.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    state: Mutex<State>,
+    /// A place is free.
+    left: Condvar,
+    /// How long the first bytes may take.
+    first: Duration,
+    /// How long the greeting may take.
+    whole: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// The places that are not free, with those of connections that were ended and whose threads
+    /// still run.
+    taken: usize,
+    /// The connections that were not ended, the oldest first.
+    open: BTreeMap<u64, TcpStream>,
+}
+
+/// The place of a connection among the strangers.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    among: Arc<Strangers>,
+    id: u64,
+}
+
+impl Strangers {
+    pub(crate) fn new(first: Duration, whole: Duration) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), left: Condvar::new(), first, whole })
+    }
+
+    /// Takes a place for a connection that was accepted. If there is none, ends the oldest
+    /// connection and waits for its thread, which has nothing else to do.
+    pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Stranger> {
+        let kept = socket.try_clone()?;
+        let mut state = lock(&self.state);
+        while state.taken >= GREETINGS {
+            if let Some((_, oldest)) = state.open.pop_first() {
+                _ = oldest.shutdown(Shutdown::Both);
+            }
+            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let id = state.next;
+        state.next += 1;
+        state.taken += 1;
+        state.open.insert(id, kept);
+        Ok(Stranger { among: self.clone(), id })
+    }
+
+    /// Ends the connections of all.
+    pub(crate) fn dismiss(&self) {
+        for (_, socket) in std::mem::take(&mut lock(&self.state).open) {
+            _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// The places that are taken.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        lock(&self.state).taken
+    }
+}
+
+impl Stranger {
+    /// Greets on the side that accepted the connection. Returns once the other side has proved that
+    /// it knows the secret, and has been told so. Before it is told, `admit` may still refuse it;
+    /// it gets a clone of the socket.
+    pub(crate) fn welcome(
+        self,
+        socket: &TcpStream,
+        secret: &[u8],
+        purpose: &[u8],
+        admit: impl FnOnce(TcpStream) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let started = Instant::now();
+        let (first, whole) = (started + self.among.first, started + self.among.whole);
+        let mut writer = socket;
+        let here = nonce()?;
+        writer.write_all(&[&MAGIC[..], &here].concat())?;
+        let mut said = [0; MAGIC.len() + NONCE + CODE];
+        // The first bytes alone, so that a stranger is refused before it has sent them all.
+        let (magic, rest) = said.split_at_mut(MAGIC.len());
+        read(socket, magic, first)?;
+        expect_magic(magic)?;
+        read(socket, rest, whole)?;
+        let (there, proof) = rest.split_at(NONCE);
+        if code(secret, b"client", purpose, &here, there).verify_slice(proof).is_err() {
+            writer.write_all(&[0; 1 + CODE])?;
+            return Err(other_secret());
+        }
+        admit(self.leave()?)?;
+        let proof = code(secret, b"server", purpose, &here, there).finalize().into_bytes();
+        writer.write_all(&[&[1][..], &proof].concat())
+    }
+
+    /// Gives the place back. It is an error if the connection has been ended to make place for
+    /// another one.
+    fn leave(self) -> io::Result<TcpStream> {
+        let kept = lock(&self.among.state).open.remove(&self.id);
+        kept.ok_or_else(|| io::Error::new(ErrorKind::ConnectionAborted, "another connection took its place"))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut state = lock(&self.among.state);
+        state.open.remove(&self.id);
+        state.taken -= 1;
+        self.among.left.notify_all();
+    }
+}
+
+/// Greets on the side that made a connection. Returns once the other side has proved that it knows
+/// the secret.
+pub(crate) fn greet(socket: &TcpStream, secret: &[u8], purpose: &[u8], deadline: Instant) -> io::Result<()> {
+    let mut said = [0; MAGIC.len() + NONCE];
+    read(socket, &mut said, deadline)?;
+    let (magic, there) = said.split_at(MAGIC.len());
+    expect_magic(magic)?;
+    let here = nonce()?;
+    let proof = code(secret, b"client", purpose, there, &here).finalize().into_bytes();
+    let mut writer = socket;
+    writer.write_all(&[&MAGIC[..], &here, &proof].concat())?;
+    let mut answer = [0; 1 + CODE];
+    read(socket, &mut answer, deadline)?;
+    let proved = code(secret, b"server", purpose, there, &here).verify_slice(&answer[1..]);
+    if answer[0] != 1 || proved.is_err() {
+        return Err(other_secret());
+    }
+    Ok(())
+}
+
+/// The code of a role, before it is finished or compared.
+fn code(secret: &[u8], role: &[u8; 6], purpose: &[u8], server: &[u8], client: &[u8]) -> Hmac<Sha256> {
+    let mac = Hmac::new_from_slice(secret).expect("HMAC takes keys of any length");
+    [&role[..], purpose, server, client].into_iter().fold(mac, |mac, part| mac.chain_update(part))
+}
+
+fn expect_magic(magic: &[u8]) -> io::Result<()> {
+    if magic == MAGIC {
+        return Ok(());
+    }
+    Err(io::Error::new(ErrorKind::InvalidData, "the other side does not speak this protocol"))
+}
+
+fn other_secret() -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, "the other side has another secret")
+}
+
+/// Bytes that nobody can guess, and that do not come again.
+fn nonce() -> io::Result<[u8; NONCE]> {
+    let mut nonce = [0; NONCE];
+    getrandom::fill(&mut nonce).map_err(|why| io::Error::other(format!("the system gives no random bytes: {why}")))?;
+    Ok(nonce)
+}

@@ -1,0 +1,265 @@
+//! The family `train`.
+
+use thalweg::Result;
+use thalweg_kernels::train::{self, Attention, AttentionBackward, GROUPS, PARTS, SETTINGS};
+use thalweg_simt::bf16;
+
+use super::Launcher;
+use super::trial::{Number, Trial};
+
+pub(crate) const TRAIN: &[Launcher] = &[
+    Launcher { name: "adamw", cases: 60, run: adamw },
+    Launcher { name: "adamw_bf16", cases: 90, run: adamw_bf16 },
+    Launcher { name: "argmax", cases: 90, run: argmax },
+    Launcher { name: "attention", cases: 480, run: |t| of_type(t, attention::<f32>, attention::<bf16>) },
+    Launcher { name: "attention_backward", cases: 300, run: |t| of_type(t, backward::<f32>, backward::<bf16>) },
+    Launcher { name: "columns", cases: 90, run: |t| of_type(t, columns::<f32>, columns::<bf16>) },
+    Launcher { name: "cross_entropy", cases: 120, run: cross_entropy },
+    Launcher { name: "gelu", cases: 120, run: |t| of_type(t, gelu::<f32>, gelu::<bf16>) },
+    Launcher { name: "gelu_backward", cases: 120, run: |t| of_type(t, gelu_backward::<f32>, gelu_backward::<bf16>) },
+    Launcher {
+        name: "gelu_backward_columns",
+        cases: 120,
+        run: |t| of_type(t, gelu_columns::<f32>, gelu_columns::<bf16>),
+    },
+    Launcher { name: "gradient_norm", cases: 60, run: gradient_norm },
+    Launcher { name: "norm", cases: 60, run: |t| of_type(t, norm::<f32>, norm::<bf16>) },
+    Launcher { name: "norm_backward", cases: 40, run: norm_backward },
+    Launcher { name: "norm_columns", cases: 90, run: norm_columns },
+    Launcher { name: "patches", cases: 90, run: |t| of_type(t, patches::<f32>, patches::<bf16>) },
+    Launcher { name: "pool", cases: 180, run: pool },
+    Launcher { name: "pool_backward", cases: 180, run: pool_backward },
+    Launcher { name: "positions", cases: 90, run: positions },
+    Launcher { name: "products_with_two", cases: 90, run: products_with_two },
+    Launcher { name: "round", cases: 90, run: round },
+    Launcher { name: "round_columns", cases: 90, run: round_columns },
+    Launcher { name: "settings", cases: 10, run: settings },
+    Launcher { name: "text", cases: 120, run: text },
+];
+
+/// Runs a case with elements of `f32`, and the next one with elements of `bf16`.
+fn of_type<'s, 'l>(
+    t: &Trial<'s, 'l>,
+    wide: fn(&Trial<'s, 'l>) -> Result<()>,
+    narrow: fn(&Trial<'s, 'l>) -> Result<()>,
+) -> Result<()> {
+    if t.number.is_multiple_of(2) { wide(t) } else { narrow(t) }
+}
+
+/// Rows and columns, which each have some kernel of their own. Those with many of both are rare, since they take long.
+fn shape(t: &Trial<'_, '_>) -> [u32; 2] {
+    match t.number {
+        10 | 11 => [2049, 3],
+        12 | 13 => [2049, 800],
+        _ => [t.pick(&[0, 1, 2, 5, 33, 70, 140]), t.pick(&[1, 2, 4, 7, 32, 36, 64, 65, 130, 256, 257, 800, 1030])],
+    }
+}
+
+fn few(t: &Trial<'_, '_>) -> [u32; 2] {
+    [t.pick(&[0, 1, 2, 5, 33, 70, 140, 4200]), t.pick(&[1, 2, 4, 7, 8, 32, 36])]
+}
+
+fn norm<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let [rows, columns] = shape(t);
+    let n = rows as usize * columns as usize;
+    let (x, weight, bias) = (t.numbers(n)?, t.numbers(columns as usize)?, t.numbers(columns as usize)?);
+    let (mut stats, mut y) = (t.room(2 * rows as usize)?, t.room::<E>(n)?);
+    train::norm(t, [rows, columns], t.float(), &x, [&weight, &bias], &mut stats, &mut y)
+}
+
+fn norm_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (shape(t), t.flip());
+    let n = rows as usize * columns as usize;
+    let (dy, x, stats) = (t.numbers(n)?, t.numbers(n)?, t.numbers(2 * rows as usize)?);
+    let weight = t.numbers(columns as usize)?;
+    train::norm_backward(t, rows, columns, add, &dy, &x, &stats, &weight, &mut t.old(add, n)?)
+}
+
+fn norm_columns(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (few(t), t.flip());
+    let (n, c) = ((rows * columns) as usize, columns as usize);
+    let (dy, x, stats) = (t.numbers(n)?, t.numbers(n)?, t.numbers(2 * rows as usize)?);
+    let (mut parts, mut weight, mut bias) = (t.room(2 * GROUPS * c)?, t.old(add, c)?, t.old(add, c)?);
+    train::norm_columns(t, [rows, columns], add, &dy, &x, &stats, &mut parts, [&mut weight, &mut bias])
+}
+
+fn gelu<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300) as usize;
+    train::gelu(t, t.flip(), &t.numbers::<E>(n)?, &mut t.room::<E>(n)?)
+}
+
+fn gelu_backward<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300) as usize;
+    train::gelu_backward(t, t.flip(), &t.numbers::<E>(n)?, &mut t.numbers::<E>(n)?)
+}
+
+fn gelu_columns<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (few(t), t.flip());
+    let (n, c) = ((rows * columns) as usize, columns as usize);
+    let (x, mut d) = (t.numbers::<E>(n)?, t.numbers::<E>(n)?);
+    let (mut parts, mut sums) = (t.room(GROUPS * c)?, t.old(add, c)?);
+    train::gelu_backward_columns(t, [rows, columns], t.flip(), add, &x, &mut d, &mut parts, &mut sums)
+}
+
+fn columns<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (few(t), t.flip());
+    let (x, c) = (t.numbers::<E>((rows * columns) as usize)?, columns as usize);
+    train::columns(t, [rows, columns], add, &x, &mut t.room(GROUPS * c)?, &mut t.old(add, c)?)
+}
+
+fn round(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300) as usize;
+    train::round(t, &t.numbers(n)?, &mut t.room(n)?)
+}
+
+fn round_columns(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (few(t), t.flip());
+    let (n, c) = ((rows * columns) as usize, columns as usize);
+    let (x, mut y, mut parts) = (t.numbers(n)?, t.room(n)?, t.room(GROUPS * c)?);
+    train::round_columns(t, [rows, columns], add, &x, &mut y, &mut parts, &mut t.old(add, c)?)
+}
+
+fn products_with_two(t: &Trial<'_, '_>) -> Result<()> {
+    let ([rows, columns], add) = (few(t), t.flip());
+    let c = 2 * columns as usize;
+    let (x, y) = (t.numbers((rows * columns) as usize)?, t.numbers(2 * rows as usize)?);
+    train::products_with_two(t, [rows, columns], add, &x, &y, &mut t.room(GROUPS * c)?, &mut t.old(add, c)?)
+}
+
+/// The number of heads and the elements of one, which each have some kernel of their own.
+fn heads(t: &Trial<'_, '_>) -> [u32; 2] {
+    [t.within(1, 2), t.pick(&[1, 5, 16, 17, 32, 64, 64, 64, 33])]
+}
+
+/// How many keys a query sees at least.
+fn prefix(t: &Trial<'_, '_>) -> u32 {
+    t.pick(&[0, 3, 100, u32::MAX])
+}
+
+fn attention<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, keys) = (t.pick(&[0, 1, 20, 70, 150]), t.pick(&[0, 1, 20, 70, 150]));
+    let ([count, size], sequences) = (heads(t), t.within(1, 4));
+    let width = count * size;
+    let strides = [0, 1].map(|_| if t.once_in(20) { t.below(width + 1) } else { width + t.pick(&[0, 0, 8, 16, 1]) });
+    let len = |rows: u32, stride: u32| (rows * stride) as usize;
+    let (cu_q, cu_k) = (t.bounds(sequences, rows)?, t.bounds(sequences, keys)?);
+    let q = t.numbers::<E>(len(rows, strides[0]))?;
+    let (k, v) = (t.numbers::<E>(len(keys, strides[1]))?, t.numbers::<E>(len(keys, strides[1]))?);
+    let (mut out, mut logs) = (t.room::<E>((rows * width) as usize)?, t.room((rows * count) as usize)?);
+    train::attention(
+        t,
+        Attention {
+            rows: [rows, keys],
+            heads: [count, size],
+            prefix: prefix(t),
+            cu_q: &cu_q,
+            cu_k: &cu_k,
+            q: &q,
+            k: &k,
+            v: &v,
+            strides,
+            out: &mut out,
+            logs: &mut logs,
+        },
+    )
+}
+
+fn backward<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, [count, size]) = (t.pick(&[0, 1, 20, 70, 150]), heads(t));
+    let n = (rows * count * size) as usize;
+    let cu_seqlens = t.bounds(t.within(1, 4), rows)?;
+    let (qkv, out, dout) = (t.numbers::<E>(3 * n)?, t.numbers::<E>(n)?, t.numbers::<E>(n)?);
+    let logs = t.numbers((rows * count) as usize)?;
+    let (mut deltas, mut dqkv) = (t.room((rows * count) as usize)?, t.room::<E>(3 * n)?);
+    train::attention_backward(
+        t,
+        AttentionBackward {
+            rows,
+            heads: [count, size],
+            prefix: prefix(t),
+            cu_seqlens: &cu_seqlens,
+            qkv: &qkv,
+            out: &out,
+            dout: &dout,
+            logs: &logs,
+            deltas: &mut deltas,
+            dqkv: &mut dqkv,
+        },
+    )
+}
+
+fn pool(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, columns, sequences) = (t.below(60), t.below(70), t.within(1, 5));
+    let (ends, x) = (t.bounds(sequences, rows)?, t.numbers((rows * columns) as usize)?);
+    let mut y = t.room((sequences * columns) as usize)?;
+    train::pool(t, rows, columns, sequences, t.flip(), &ends, &x, &mut y)
+}
+
+fn pool_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, columns, sequences) = (t.below(60), t.below(70), t.within(1, 5));
+    let (ends, dy) = (t.bounds(sequences, rows)?, t.numbers((sequences * columns) as usize)?);
+    let mut dx = t.room((rows * columns) as usize)?;
+    train::pool_backward(t, rows, columns, sequences, t.flip(), &ends, &dy, &mut dx)
+}
+
+fn cross_entropy(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, classes) = (t.below(5), t.pick(&[1, 2, 31, 33, 100, 2047, 2048, 2100]));
+    let n = (rows * classes) as usize;
+    let labels = t.signed((0..rows).map(|_| t.below(classes)).collect())?;
+    let (mut losses, mut gradient) = (t.room(rows as usize)?, t.room(n)?);
+    train::cross_entropy(t, rows, classes, t.float(), &t.numbers(n)?, &labels, &mut losses, &mut gradient)
+}
+
+fn argmax(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, columns) = (t.below(4), t.pick(&[1, 2, 31, 33, 1023, 1025, 3000]));
+    train::argmax(t, rows, columns, &t.numbers((rows * columns) as usize)?, &mut t.room(rows as usize)?)
+}
+
+fn patches<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let (images, channels, side) = (t.below(3), t.below(4), t.within(1, 5));
+    let size = side * t.below(4) + u32::from(t.once_in(20));
+    let n = (images * channels * size * size) as usize;
+    train::patches::<_, _, E>(t, [images, channels, size, side], &t.numbers(n)?, &mut t.room(n)?)
+}
+
+fn positions(t: &Trial<'_, '_>) -> Result<()> {
+    let (images, patches, classes, columns) = (t.below(4), t.within(1, 10), t.below(2), t.below(70));
+    let (x, class) = (t.numbers((images * patches * columns) as usize)?, t.numbers((classes * columns) as usize)?);
+    let position = t.numbers(((patches + classes) * columns) as usize)?;
+    let mut y = t.room((images * (patches + classes) * columns) as usize)?;
+    train::positions(t, images, patches, classes, columns, &x, &class, &position, &mut y)
+}
+
+fn text(t: &Trial<'_, '_>) -> Result<()> {
+    let (tokens, ids, places, columns) = (t.below(20), t.below(30), t.below(30), t.below(70));
+    let start = if t.flip() { t.below(10) } else { t.word() };
+    let id = t.signed((0..tokens).map(|_| t.below(30)).collect())?;
+    let (table, position) = (t.numbers((ids * columns) as usize)?, t.numbers((places * columns) as usize)?);
+    let mut y = t.room((tokens * columns) as usize)?;
+    train::text(t, tokens, ids, places, columns, start, &id, &table, &position, &mut y)
+}
+
+fn gradient_norm(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.pick(&[0, 1, 100, 2048, 2049, 20_000]);
+    let (mut parts, mut norm, mut settings) = (t.room(PARTS)?, t.room(1)?, t.room(SETTINGS)?);
+    train::gradient_norm(t, &t.numbers(n)?, t.float(), &mut parts, &mut norm, &mut settings)
+}
+
+fn settings(t: &Trial<'_, '_>) -> Result<()> {
+    let [a, b, c, d, e, f] = [0; 6].map(|_| t.float());
+    train::settings(t, a, b, c, d, e, f, &mut t.room(SETTINGS)?)
+}
+
+fn adamw(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300);
+    let (settings, gradient) = (t.numbers(SETTINGS)?, t.numbers(n as usize)?);
+    let [mut weights, mut first, mut second] = [t.numbers(n as usize)?, t.numbers(n as usize)?, t.numbers(n as usize)?];
+    train::adamw(t, n, &settings, &gradient, &mut weights, &mut first, &mut second)
+}
+
+fn adamw_bf16(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300) as usize;
+    let (settings, gradient) = (t.numbers(SETTINGS)?, t.numbers(n)?);
+    let [mut weights, mut first, mut second] = [t.numbers(n)?, t.numbers(n)?, t.numbers(n)?];
+    train::adamw_bf16(t, &settings, &gradient, &mut weights, [&mut first, &mut second], &mut t.room(n)?)
+}

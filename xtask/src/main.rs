@@ -1,0 +1,164 @@
+//! `cargo xtask`: everything that CI checks, in steps that can be run one by one.
+//!
+//! `steps` lists the steps with their budgets and runs them, `command` runs programs, and `built` finds
+//! what a build of the tests made.
+
+mod built;
+mod command;
+mod steps;
+
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use command::Usage;
+use steps::{Group, SHARES, STEPS, Step};
+
+const HELP: &str = "\
+usage: cargo xtask check          format, lints, documentation: what a change needs before it is pushed
+       cargo xtask test           the tests as README.md prints them, again on the checked device, and loom
+       cargo xtask ptx            builds the PTX again, compares it, and assembles it for every GPU
+       cargo xtask ptx update     builds the PTX and writes the files
+       cargo xtask examples       the examples, the tutorial and the benchmarks, on the CPU device
+       cargo xtask ci             all of it, and what is published: .ci/run does this
+       cargo xtask step NAME...   these steps
+       cargo xtask list           the steps, with their budgets
+
+Slow steps are in shares. A share is run each fourth day, by the number of the day since 1970.
+CI_SHARE=N runs share N instead, and CI_SHARE=all runs all of them. `step` runs what it is given.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match &*arguments {
+        ["check"] => group(Some(Group::Check)),
+        ["test"] => group(Some(Group::Test)),
+        ["ptx"] => group(Some(Group::Ptx)),
+        ["ptx", "update"] => steps::update_ptx(),
+        ["examples"] => group(Some(Group::Examples)),
+        ["ci"] => group(None),
+        ["step", names @ ..] if !names.is_empty() => named(names),
+        ["list"] => {
+            list();
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the steps of a group, or of all groups, that are due today.
+fn group(group: Option<Group>) -> Result<(), String> {
+    let share = Share::read()?;
+    let due = |step: &&Step| group.is_none_or(|group| step.group == group) && share.has(step);
+    println!("{share}");
+    run(STEPS.iter().filter(due))
+}
+
+fn named(names: &[&str]) -> Result<(), String> {
+    let found = names.iter().map(|name| {
+        STEPS.iter().find(|step| step.name == *name).ok_or_else(|| format!("no step {name}: see `cargo xtask list`"))
+    });
+    run(found.collect::<Result<Vec<_>, _>>()?.into_iter())
+}
+
+/// What a step took.
+struct Row {
+    name: &'static str,
+    budget: f64,
+    wall: f64,
+    usage: Usage,
+}
+
+/// Runs steps until one fails, and then prints what each took.
+fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), String> {
+    let mut rows = Vec::new();
+    let mut result = Ok(());
+    for step in steps {
+        println!("\n== {}: {}", step.name, step.what);
+        let (start, before) = (Instant::now(), Usage::now());
+        result = (step.run)().map_err(|error| format!("{}: {error}", step.name));
+        let (wall, usage) = (start.elapsed().as_secs_f64(), Usage::now() - before);
+        rows.push(Row { name: step.name, budget: f64::from(step.budget), wall, usage });
+        if result.is_err() {
+            break;
+        }
+    }
+    print(&rows);
+    result
+}
+
+fn print(rows: &[Row]) {
+    println!("\n{:<16} {:>8} {:>10} {:>10} {:>7}", "step", "seconds", "CPU", "budget", "tests");
+    let line = |name: &str, wall: f64, usage: &Usage, budget: f64| {
+        let cpu = usage.cpu.map_or("unknown".into(), |cpu| format!("{cpu:.0}"));
+        let over = if usage.cpu.is_some_and(|cpu| cpu > budget) { "  OVER ITS BUDGET" } else { "" };
+        println!("{name:<16} {wall:>8.0} {cpu:>10} {budget:>10.0} {:>7}{over}", usage.passed);
+    };
+    for row in rows {
+        line(row.name, row.wall, &row.usage, row.budget);
+    }
+    let (wall, budget) = rows.iter().fold((0.0, 0.0), |(wall, budget), row| (wall + row.wall, budget + row.budget));
+    let total = Usage::now();
+    line("all", wall, &total, budget);
+    if total.passed > 0 {
+        // What a reader of CI's output looks for.
+        println!("\n{} passed, 0 failed", total.passed);
+    }
+}
+
+fn list() {
+    for step in STEPS {
+        let share = step.share.map_or("daily".into(), |share| format!("share {share}"));
+        let group = step.group.name();
+        println!("{:<16} {group:<9} {share:<8} {:>5} s of CPU  {}", step.name, step.budget, step.what);
+    }
+}
+
+/// Which of the slow steps are due.
+enum Share {
+    All,
+    One(u64),
+}
+
+impl Share {
+    fn read() -> Result<Self, String> {
+        let set = std::env::var("CI_SHARE").ok().filter(|set| !set.is_empty());
+        match set.as_deref() {
+            Some("all") => Ok(Self::All),
+            Some(number) => match number.parse() {
+                Ok(share) if share < SHARES => Ok(Self::One(share)),
+                _ => Err(format!("CI_SHARE is {number:?}: give `all` or a number below {SHARES}")),
+            },
+            None => {
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(|e| e.to_string())?;
+                Ok(Self::One(since.as_secs() / (24 * 60 * 60) % SHARES))
+            }
+        }
+    }
+
+    fn has(&self, step: &Step) -> bool {
+        match (self, step.share) {
+            (Self::All, _) | (_, None) => true,
+            (Self::One(today), Some(share)) => *today == share,
+        }
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All => write!(f, "all steps"),
+            Self::One(share) => write!(f, "the daily steps and share {share} of {SHARES}; CI_SHARE=all runs all"),
+        }
+    }
+}

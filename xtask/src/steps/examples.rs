@@ -1,0 +1,120 @@
+//! What README.md and docs show, run on the CPU device.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::check::apart;
+use super::test::{built, readme};
+use crate::built::{Built, build, names, program};
+use crate::command::{command, line, root, run};
+
+/// The photographs in `assets/photos`.
+const PHOTOS: [&str; 5] = ["astronaut", "chelsea", "coffee", "eye", "row"];
+
+pub(crate) fn tokens() -> Result<(), String> {
+    let folder = root().join("tokens");
+    _ = fs::remove_dir_all(&folder);
+    line(&readme("cargo run")?)?;
+    let expected = PHOTOS.iter().flat_map(|photo| [format!("{photo}.heatmap.png"), format!("{photo}.safetensors")]);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(|error| error.to_string())? {
+        let entry = entry.map_err(|error| error.to_string())?;
+        if entry.metadata().is_ok_and(|file| file.len() > 0) {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    if !found.iter().cloned().eq(expected) {
+        return Err(format!("unexpected files in tokens: {found:?}"));
+    }
+    line(".ci/golden.py tokens/chelsea.safetensors tests/golden/chelsea.safetensors")?;
+    fs::remove_dir_all(&folder).map_err(|error| error.to_string())
+}
+
+/// What a command runs on.
+fn cpu(command: &mut Command) -> &mut Command {
+    command.env("THALWEG_DEVICE", "cpu")
+}
+
+/// Runs an example of the package in `folder`.
+fn example(built: &[Built], folder: &str, name: &str, arguments: &[&str]) -> Result<(), String> {
+    println!("-- {name}");
+    // As `cargo run` does, in the directory of the caller.
+    run(cpu(program(built, folder, "example", name)?.args(arguments).current_dir(root())))
+}
+
+/// Runs an example of the package in `folder` as two ranks.
+fn ranks(built: &[Built], folder: &str, name: &str, arguments: &[&str]) -> Result<(), String> {
+    println!("-- {name}, as two ranks");
+    let example = program(built, folder, "example", name)?;
+    let mut launch = program(built, "cli", "bin", "thalweg")?;
+    launch.args(["launch", "-n", "2", "--"]).arg(example.get_program()).args(arguments);
+    run(cpu(launch.current_dir(root())))
+}
+
+pub(crate) fn examples() -> Result<(), String> {
+    all(&built()?)
+}
+
+/// Runs every example of the root package and of the crates on top.
+fn all(built: &[Built]) -> Result<(), String> {
+    // A new file is run without a line here.
+    for (folder, least) in [("", 20), ("train", 10)] {
+        let names = names(built, folder, "example");
+        if names.len() < least {
+            return Err(format!("only {} examples in `{folder}` were built: {names:?}", names.len()));
+        }
+        for name in names.into_iter().filter(|name| *name != "own_model") {
+            example(built, folder, name, &[])?;
+        }
+    }
+    for kind in ["svg", "json", "txt"] {
+        let path = format!("target/timeline.{kind}");
+        _ = fs::remove_file(root().join(&path));
+        example(built, "", "three_stream", &["--timeline", &path])?;
+        if fs::metadata(root().join(&path)).map_or(0, |file| file.len()) == 0 {
+            return Err(format!("no timeline as {kind}"));
+        }
+    }
+    ranks(built, "collective", "all_reduce", &[])?;
+    ranks(built, "train", "data_parallel", &[])?;
+    ranks(built, "train", "distributed", &[])?;
+    // Going on from a checkpoint is the same as not having stopped.
+    let file = |name: &str| format!("target/own-{name}.safetensors");
+    for name in ["a", "b"] {
+        _ = fs::remove_file(root().join(file(name)));
+    }
+    for (name, steps) in [("a", "60"), ("b", "20"), ("b", "60")] {
+        ranks(built, "train", "own_model", &[&file(name), steps])?;
+    }
+    let read = |name: &str| fs::read(root().join(file(name))).map_err(|error| error.to_string());
+    if read("a")? == read("b")? { Ok(()) } else { Err("own_model does not go on as it would have".into()) }
+}
+
+pub(crate) fn release() -> Result<(), String> {
+    all(&build("cargo build --locked --release --bins --examples")?)
+}
+
+pub(crate) fn benchmarks() -> Result<(), String> {
+    let benches = "cargo test --locked --no-run --bench roofline --bench decode --bench host --bench overlap";
+    let built = build(benches)?;
+    let bench = |folder: &str, name: &str, arguments: &[&str]| {
+        run(cpu(program(&built, folder, "bench", name)?.args(arguments)))
+    };
+    bench("", "roofline", &["--quick", "--device", "cpu", "--no-peers"])?;
+    bench("jpeg", "decode", &[])?;
+    bench("jpeg", "host", &[])?;
+    bench("train", "overlap", &[])
+}
+
+pub(crate) fn tutorial() -> Result<(), String> {
+    run(command(Path::new(".ci/tutorial.py"), ".").env("CARGO_TARGET_DIR", root().join("target/outside")))
+}
+
+/// Kernels without unsafe code, what is left of their checks in the PTX, and an example that is a package.
+pub(crate) fn safe() -> Result<(), String> {
+    run(cpu(&mut apart("benches/safe", "test -q")))?;
+    run(cpu(&mut apart("benches/safe", "run -q --release -- 16384")))?;
+    run(cpu(&mut apart("examples/split-textures", "run -q --release")))
+}

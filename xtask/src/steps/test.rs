@@ -1,0 +1,86 @@
+//! Tests.
+
+use std::fs;
+
+use crate::built::{Built, build, program};
+use crate::command::{command, line, root, run, words};
+
+/// Returns a command that README.md prints, without its comment.
+pub(crate) fn readme(start: &str) -> Result<String, String> {
+    let readme = fs::read_to_string(root().join("README.md")).map_err(|error| error.to_string())?;
+    let start = format!("$ {start}");
+    let line =
+        readme.lines().find(|line| line.starts_with(&start)).ok_or_else(|| format!("README.md lacks {start}"))?;
+    let command = line["$ ".len()..].split('#').next().unwrap_or_default();
+    Ok(command.trim().to_owned())
+}
+
+pub(crate) fn tests() -> Result<(), String> {
+    line(&readme("cargo test")?)
+}
+
+/// Builds what README.md's test command builds, and returns its programs.
+pub(crate) fn built() -> Result<Vec<Built>, String> {
+    build(&format!("{} --no-run", readme("cargo test")?))
+}
+
+/// What runs on the checked device: the folder of the package, its test, the number of cases of its
+/// properties (or the default), and which of its tests.
+const CHECKED: &[(&str, &str, Option<&str>, &[&str])] = &[
+    ("", "kernels", None, &[]),
+    ("", "query", None, &[]),
+    ("", "batch", None, &[]),
+    ("", "matmul", None, &[]),
+    ("", "kernel_vocabulary", None, &[]),
+    ("", "augment", None, &[]),
+    ("", "safe_kernels", None, &[]),
+    ("train", "kernels", Some("16"), &[]),
+    ("train", "golden", Some("16"), &[]),
+    ("jpeg", "golden", Some("4"), &[]),
+    ("jpeg", "properties", Some("4"), &[]),
+    ("jpeg", "hostile", Some("4"), &[]),
+    ("jpeg", "steady", None, &["graphs"]),
+];
+
+pub(crate) fn checked() -> Result<(), String> {
+    let built = built()?;
+    for (folder, name, cases, filter) in CHECKED {
+        let mut test = program(&built, folder, "test", name)?;
+        test.args(*filter).env("THALWEG_CHECK", "1");
+        if let Some(cases) = cases {
+            test.env("PROPTEST_CASES", cases);
+        }
+        run(&mut test)?;
+    }
+    Ok(())
+}
+
+/// The forms of the f32 products for compute capability 9.0, which are a feature of the kernels.
+pub(crate) fn hopper() -> Result<(), String> {
+    let test = "cargo test --locked --test matmul --features thalweg-kernels/linear_f32_sm_90a";
+    run(words(test).env("THALWEG_CHECK", "1"))
+}
+
+pub(crate) fn loom() -> Result<(), String> {
+    // Everything is built again, for the sake of a `cfg`. So it is the library alone, without what its
+    // other tests need.
+    let mut test = words("cargo test --locked --release -p thalweg --lib loom");
+    run(test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root().join("target/loom")))
+}
+
+pub(crate) fn builder() -> Result<(), String> {
+    line("cargo test --locked -p thalweg-ptx-builder -p xtask")
+}
+
+/// Compares with Pillow, in a Python that has it. `.ci/pillow.py` fetches the images.
+pub(crate) fn photographs() -> Result<(), String> {
+    let venv = root().join("target/pillow-13.0.0");
+    if !venv.join("done").exists() {
+        run(words("python3 -m venv").arg(&venv))?;
+        run(command(venv.join("bin/pip"), ".").args(["install", "--quiet", "pillow==13.0.0", "numpy"]))?;
+        fs::write(venv.join("done"), "").map_err(|error| error.to_string())?;
+    }
+    let built = built()?;
+    let thalweg = program(&built, "cli", "bin", "thalweg")?;
+    run(command(venv.join("bin/python"), ".").arg(".ci/pillow.py").arg(thalweg.get_program()))
+}
