@@ -105,17 +105,18 @@ Weights and query:
   else from the balancer if there is one, else they are equal.
 
 Images:
-  PNG, JPEG and WebP with sides of 1 to 16384 pixels. The content of a file
-  decides which of them it is, and of a moving WebP the first frame counts.
-  Gray is replicated to RGB. Alpha is dropped, not blended. 16-bit samples are
-  rounded to 8 bits: (v * 255 + 32767) / 65535 in whole numbers. CMYK is
-  converted by the JPEG decoder; ICC profiles and gamma are ignored. The EXIF
-  orientation is applied: results are those of the upright photograph. From a
-  folder, a run takes *.png, *.jpg, *.jpeg and *.webp in order of name, with
-  --recursive also from its subfolders, but no hidden files, no hidden folders
-  and no *.heatmap.png. The results of a subfolder go to the folder of the same
-  name in DIR. A line on standard error says how much was skipped, and --json
-  lists it.
+  PNG, JPEG and WebP with sides of 1 to 16384 pixels, and up to --max-pixels
+  together. The content of a file decides which of them it is, and of a moving
+  WebP the first frame counts. Gray is replicated to RGB. Alpha is dropped, not
+  blended. 16-bit samples are rounded to 8 bits: (v * 255 + 32767) / 65535 in
+  whole numbers. JPEG files have the pixels of libjpeg-turbo, and CMYK is
+  converted as Pillow does it; ICC profiles and gamma are ignored. The
+  orientation of EXIF or XMP is applied: results are those of the upright
+  photograph. From a folder, a run takes *.png, *.jpg, *.jpeg and *.webp in
+  order of name, with --recursive also from its subfolders, but no hidden files,
+  no hidden folders and no *.heatmap.png. The results of a subfolder go to the
+  folder of the same name in DIR. A line on standard error says how much was
+  skipped, and --json lists it.
 
 Exit code:
   0  all images are done
@@ -304,10 +305,10 @@ impl DeviceArg {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct DecodeArg {
-    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. The host decodes what
-    /// the device cannot, and standard input
+    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. The pixels are the same. The host
+    /// decodes what the device cannot, and standard input
     #[arg(
         id = "decode",
         long = "decode",
@@ -317,7 +318,14 @@ pub(crate) struct DecodeArg {
         value_parser = decode
     )]
     pub(crate) place: Decode,
+
+    /// The most pixels of a photograph: a small file may claim many. The default is Pillow's limit
+    #[arg(long, value_name = "N", default_value_t = PIXEL_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_pixels: u64,
 }
+
+/// The most pixels of a photograph if nothing else is said.
+pub(crate) const PIXEL_LIMIT: u64 = 178_956_970;
 
 #[derive(Debug, Args)]
 pub(crate) struct TokensArgs {

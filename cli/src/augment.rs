@@ -12,7 +12,7 @@ use thalweg_loader::Decode;
 use thalweg_vision::Image;
 use thalweg_vision::augment::{Augmentation, Crop, Parameters, Sample};
 
-use crate::args::AugmentArgs;
+use crate::args::{AugmentArgs, DecodeArg, PIXEL_LIMIT};
 use crate::inputs::STDIN;
 use crate::output::Data::{F32, F64, I32};
 use crate::output::{self, say};
@@ -74,7 +74,7 @@ fn options(args: &AugmentArgs) -> Result<Augmentation, String> {
 
 /// Decodes all images. One that cannot be decoded is an error.
 fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
-    let mut photos = Photos::open(device, &args.images, Decode::Host)?;
+    let mut photos = Photos::open(device, &args.images, &DecodeArg { place: Decode::Host, max_pixels: PIXEL_LIMIT })?;
     let mut images = Vec::new();
     while let Some(chunk) = photos.next_chunk(3)? {
         if let Some((index, error)) = chunk.failures.into_iter().next() {

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event};
 use thalweg_loader::{
@@ -10,7 +9,9 @@ use thalweg_loader::{
 };
 use thalweg_vision::{Image, Pipeline, TokenSet};
 
+use crate::args::DecodeArg;
 use crate::inputs::STDIN;
+use crate::report::Decoded;
 
 /// A chunk is closed once it holds this many images or bytes.
 pub(crate) const CHUNK_IMAGES: usize = 16;
@@ -94,8 +95,9 @@ pub(crate) struct Photos {
     paths: Vec<PathBuf>,
     loader: Loader<PathBuf>,
     on_device: bool,
-    /// The time that loaders before this one spent on decoding.
-    earlier: Duration,
+    pixel_limit: u64,
+    /// What loaders before this one did.
+    earlier: Decoded,
 }
 
 impl Photos {
@@ -103,17 +105,18 @@ impl Photos {
     pub(crate) fn open<'p>(
         device: Device,
         paths: impl IntoIterator<Item = &'p PathBuf>,
-        decode: Decode,
+        decode: &DecodeArg,
     ) -> Result<Self, String> {
         let paths: Vec<PathBuf> = paths.into_iter().cloned().collect();
         // Standard input can be read once only, and a device without memory for a photograph is a reason to
         // read it again.
-        let on_device = decode.on(device.kind()) && paths.iter().all(|path| path.as_os_str() != STDIN);
-        let loader = Self::start(device, &paths, on_device)?;
-        Ok(Self { device, paths, loader, on_device, earlier: Duration::ZERO })
+        let on_device = decode.place.on(device.kind()) && paths.iter().all(|path| path.as_os_str() != STDIN);
+        let pixel_limit = decode.max_pixels;
+        let loader = Self::start(device, &paths, on_device, pixel_limit)?;
+        Ok(Self { device, paths, loader, on_device, pixel_limit, earlier: Decoded::default() })
     }
 
-    fn start(device: Device, paths: &[PathBuf], on_device: bool) -> Result<Loader<PathBuf>, String> {
+    fn start(device: Device, paths: &[PathBuf], on_device: bool, pixel_limit: u64) -> Result<Loader<PathBuf>, String> {
         let (decode, upload) = match (on_device, device.kind()) {
             // Those who use the photographs upload them.
             (false, _) => (Decode::Host, Upload::Off),
@@ -124,6 +127,7 @@ impl Photos {
             batch: 1,
             prefetch: CHUNK_IMAGES,
             pinned_budget: PINNED_BYTES,
+            pixel_limit,
             upload_streams: STREAMS,
             upload,
             decode,
@@ -132,10 +136,16 @@ impl Photos {
         Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())
     }
 
-    /// Returns the time that all threads together spent on decoding.
-    pub(crate) fn decoding(&self) -> Duration {
-        let stats = self.loader.stats();
-        self.earlier + stats.decode + stats.device_decoding.total
+    /// Says how the photographs so far were decoded.
+    pub(crate) fn decoded(&self) -> Decoded {
+        let (stats, mut all) = (self.loader.stats(), self.earlier.clone());
+        all.time += stats.decode + stats.device_decoding.total;
+        all.jpeg_on_device += stats.jpeg_on_device;
+        all.jpeg_on_host += stats.jpeg_on_host;
+        for (why, count) in self.loader.left_device() {
+            *all.left_device.entry(why).or_default() += count;
+        }
+        all
     }
 
     /// Waits until the photographs of the next chunk are decoded, and returns them in order. `None`
@@ -171,10 +181,10 @@ impl Photos {
                 Err(Error::Sample { index, cause, .. }) => failures.push((index as usize, cause.to_string())),
                 // The device has no memory for the next photograph. The host decodes it and those after it.
                 Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if self.on_device => {
-                    let (position, decoding) = (self.loader.position(), self.decoding());
-                    self.loader = Self::start(self.device, &self.paths, false)?;
+                    let (position, decoded) = (self.loader.position(), self.decoded());
+                    self.loader = Self::start(self.device, &self.paths, false, self.pixel_limit)?;
                     self.loader.resume(position).map_err(|e| e.to_string())?;
-                    (self.on_device, self.earlier) = (false, decoding);
+                    (self.on_device, self.earlier) = (false, decoded);
                     if !inputs.is_empty() {
                         break;
                     }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
         return Err(file.wrong(what).to_string());
     }
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
-    let mut photos = Photos::open(device, &args.images, args.decode.place)?;
+    let mut photos = Photos::open(device, &args.images, &args.decode)?;
     let (mut packed, mut failed) = (Packed::default(), 0);
     let name = |index: usize| {
         let path = &args.images[index];

@@ -1,5 +1,6 @@
 //! Reports what a run did: to people as a table, to programs as a JSON document.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,6 +84,18 @@ pub(crate) struct Done {
     pub(crate) tokens: usize,
 }
 
+/// How photographs were decoded.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Decoded {
+    /// The time that all threads together spent on it.
+    pub(crate) time: Duration,
+    /// JPEG files that the device decoded, and that the host did.
+    pub(crate) jpeg_on_device: u64,
+    pub(crate) jpeg_on_host: u64,
+    /// Why files that the device was to decode left it for the host, and how many.
+    pub(crate) left_device: BTreeMap<String, u64>,
+}
+
 /// The report of a run.
 pub(crate) struct Report {
     pub(crate) device: Device,
@@ -91,6 +104,7 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<Failure>,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) stages: Vec<(&'static str, Duration)>,
+    pub(crate) decoded: Decoded,
     pub(crate) wall: Duration,
 }
 
@@ -162,6 +176,11 @@ impl Report {
             "skipped": skipped,
             "patches": self.patches(),
             "tokens": self.tokens(),
+            "jpeg": {
+                "on_device": self.decoded.jpeg_on_device,
+                "on_host": self.decoded.jpeg_on_host,
+                "left_device": self.decoded.left_device,
+            },
             "seconds": seconds,
             "wall_seconds": self.wall.as_secs_f64(),
         })
@@ -197,12 +216,29 @@ impl Report {
         line("tokens", self.tokens().to_string());
         line("device", format!("{} ({})", self.device, self.device.name()));
         line("written to", args.out.display().to_string());
+        if let Some(jpeg) = self.jpeg() {
+            line("JPEG files", jpeg);
+        }
         for (stage, time) in &self.stages {
             let note = if *stage == "decode" { "  (while the rest runs)" } else { "" };
             line(stage, format!("{:>9.1} ms{note}", time.as_secs_f64() * 1e3));
         }
         line("wall time", format!("{:>9.1} ms", self.wall.as_secs_f64() * 1e3));
         text
+    }
+
+    /// Says where JPEG files were decoded, and why some left the device, if there are any.
+    fn jpeg(&self) -> Option<String> {
+        let Decoded { jpeg_on_device, jpeg_on_host, left_device, .. } = &self.decoded;
+        let left: Vec<_> = left_device.iter().map(|(why, count)| format!("{count} with {why}")).collect();
+        let left = if left.is_empty() { String::new() } else { format!(" (left the device: {})", left.join(", ")) };
+        let all = match (jpeg_on_device, jpeg_on_host) {
+            (0, 0) => return None,
+            (device, 0) => format!("{device} decoded on the device"),
+            (0, host) => format!("{host} decoded on the host"),
+            (device, host) => format!("{device} decoded on the device, {host} on the host"),
+        };
+        Some(all + &left)
     }
 
     fn patches(&self) -> u64 {

@@ -19,7 +19,7 @@ use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Gathered, Input, gather};
 use crate::output::say;
 use crate::photos::{Photos, Pixels, download};
-use crate::report::{Done, FORMAT_VERSION, Failure, Report, parameters, summary};
+use crate::report::{Decoded, Done, FORMAT_VERSION, Failure, Report, parameters, summary};
 use crate::{heatmap, output};
 
 /// Runs the subcommand. An error stops the run. Failures of single images are listed, and give exit
@@ -41,6 +41,7 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
         failures,
         skipped,
         stages: Vec::new(),
+        decoded: Decoded::default(),
         wall: Duration::ZERO,
     };
     if !inputs.is_empty() {
@@ -78,7 +79,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
             bar.set_style(style);
         }
     }
-    let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path), args.decode.place)?;
+    let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path), &args.decode)?;
     let mut writing = Duration::ZERO;
     let mut fail =
         |index: usize, error| report.failures.push(Failure { path: inputs[index].source().to_path_buf(), error });
@@ -106,7 +107,9 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
         }
     }
     bar.finish_and_clear();
-    report.stages = vec![("decode", photos.decoding())];
+    let decoded = photos.decoded();
+    report.stages = vec![("decode", decoded.time)];
+    report.decoded = decoded;
     report.stages.extend(runner.stages());
     report.stages.push(("write", writing));
     Ok(())

@@ -71,10 +71,12 @@ fn each_file_is_in_its_place_as_on_the_host() {
     for (stem, (shape, host)) in stems.iter().zip(&planes) {
         let (size, got) = red_green_blue(&bench, stem);
         assert_eq!(size, *shape, "{stem}");
-        let levels = got.iter().zip(host).map(|(a, b)| 255.0 * (a - b).abs()).fold(0.0, f32::max);
-        assert!(levels < 4.5, "{stem}: {levels} levels");
-        assert!(levels == 0.0 || !["d-cmyk", "h-picture"].contains(stem), "{stem}: the host decodes it");
+        assert!(got == *host, "{stem}");
     }
+    let counts = |report: &Value| report["jpeg"].clone();
+    let left = serde_json::json!({ "CMYK or YCCK": 1 });
+    assert_eq!(counts(&report), serde_json::json!({ "on_device": 4, "on_host": 1, "left_device": left }));
+    assert_eq!(counts(&host_report), serde_json::json!({ "on_device": 0, "on_host": 5, "left_device": {} }));
     // The device decodes to libjpeg-turbo's pixels.
     for (stem, file) in [
         ("a-good", "eye-420-q75"),
@@ -95,6 +97,22 @@ fn each_file_is_in_its_place_as_on_the_host() {
     }
 }
 
+/// The summary says where JPEG files were decoded, and the limit of pixels is an option.
+#[test]
+fn people_see_who_decoded_and_what_is_too_large() {
+    let bench = Bench::new();
+    let cmyk = fs::read(repository("tests/loader/images/cmyk.jpg")).expect("a CMYK file");
+    let files = [bench.file("good.jpg", golden("eye-420-q75.jpg")), bench.file("cmyk.jpg", cmyk)];
+    let run = |flags: &[&str]| bench.tokens(files.iter().cloned().chain(flags.iter().map(PathBuf::from)));
+    let line = "JPEG files  1 decoded on the device, 1 on the host (left the device: 1 with CMYK or YCCK)";
+    assert!(run(&["--budget=256", "--decode=device"]).expect(0, &[]).out.contains(line));
+    assert!(run(&["--budget=256", "--decode=host"]).expect(0, &[]).out.contains("JPEG files  2 decoded on the host\n"));
+    let few =
+        run(&["--budget=256", "--max-pixels=10"]).expect(1, &["good.jpg: ", "megapixels; the limit", "cmyk.jpg: "]);
+    assert!(few.err.lines().all(|line| !line.trim().is_empty()), "{few:#?}");
+    run(&["--max-pixels=0"]).expect(2, &["--max-pixels"]);
+}
+
 /// A heatmap needs the pixels on the host, wherever they were decoded.
 #[test]
 fn a_heatmap_is_drawn_over_what_the_device_decoded() {
@@ -111,17 +129,18 @@ fn a_heatmap_is_drawn_over_what_the_device_decoded() {
 fn the_flag_decides_before_the_environment() {
     let bench = Bench::new();
     let file = bench.file("good.jpg", golden("eye-420-q75.jpg"));
-    let mut pixels = Vec::new();
-    for (flag, environment) in [("host", "device"), ("device", "host"), ("auto", "device"), ("auto", "host")] {
+    for (flag, environment, on_device) in
+        [("host", "device", 0), ("device", "host", 1), ("auto", "device", 1), ("auto", "host", 0)]
+    {
         let mut command = thalweg();
-        command.arg("tokens").arg(&file).args(["--textures", "--budget=256"]).env("THALWEG_DECODE", environment);
+        command.arg("tokens").arg(&file).args(["--json", "--budget=256"]).env("THALWEG_DECODE", environment);
         if flag != "auto" {
             command.arg(format!("--decode={flag}"));
         }
-        Run::of(command.arg("--out").arg(bench.out())).expect(0, &[]);
-        pixels.push(red_green_blue(&bench, "good"));
+        let run = Run::of(command.arg("--out").arg(bench.out())).expect(0, &[]);
+        let report: Value = serde_json::from_str(&run.out).expect("JSON");
+        assert_eq!(report["jpeg"]["on_device"], on_device, "{flag} and {environment}");
     }
-    assert!(pixels[0] == pixels[3] && pixels[1] == pixels[2] && pixels[0] != pixels[1]);
     bench
         .tokens([file, "--decode=gpu".into()])
         .expect(2, &["--decode <auto|device|host>", "expected auto, device or host"]);

@@ -163,9 +163,9 @@ impl Batch {
 ///
 /// It decodes baseline, extended sequential and progressive files of 8 bits with Huffman coding: gray, or
 /// three components with sampling factors 1 to 4, with any restart interval and any tables, up to 16384
-/// pixels a side. Of a progressive file the host decodes the scans to coefficients, and the device makes
-/// pixels of them; one that lacks scans gets what the others say, without the smoothing of libjpeg. The pixels equal those of libjpeg-turbo with its default options, and the EXIF
-/// orientation is applied. Other files are [`JpegError::Unsupported`].
+/// pixels a side. Of a file with several scans, as each progressive file is, the host decodes the scans to coefficients,
+/// and the device makes pixels of them. The pixels equal those of libjpeg-turbo with its default options, and
+/// the orientation is applied. Other files are [`JpegError::Unsupported`].
 ///
 /// A decoder keeps its memory for later batches: page-locked memory in the pool of the device, and
 /// device memory itself. Pixels are kept if [`recycle`](Decoder::recycle) gets them back. So once

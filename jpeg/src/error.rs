@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a file is not decoded on the device.
+/// Why a file is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JpegError {
@@ -22,27 +22,36 @@ pub enum JpegError {
     BrokenData,
     /// There is no page-locked memory for the coefficients of a progressive file.
     NoMemory,
-    /// The file is a JPEG file of a kind that the kernels do not decode. A decoder on the host may.
+    /// The pixels have no room in the memory that is there for them.
+    NoRoom,
+    /// The file is a JPEG file of a kind that is not decoded. [`Unsupported::on_host`] says whether the host decodes it.
     Unsupported(Unsupported),
 }
 
-/// A kind of JPEG file that the kernels do not decode.
+/// A kind of JPEG file that the device, or the host too, does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
     /// A file with arithmetic coding.
     Arithmetic,
-    /// A lossless or hierarchical file.
+    /// A lossless file.
     Lossless,
+    /// A hierarchical file.
+    Hierarchical,
     /// Samples of another number of bits than 8.
     Bits(u8),
-    /// Another number of components than 1 or 3, such as CMYK.
+    /// Another number of components than 1, 3 or 4.
     Components(u8),
-    /// Components in several scans of a file that is not progressive, or scans of a progressive file that an
-    /// encoder has no use for.
+    /// Four components, CMYK or YCCK. The host decodes them.
+    Cmyk,
+    /// A quantisation table that changes between scans. The host decodes such files.
+    LateTables,
+    /// Scans that an encoder has no use for: too many, or two of one component in a file that is not progressive.
     Scans,
+    /// A progressive file without its last scans.
+    MissingScans,
     /// Sampling factors that are not 1 to 4, that do not divide the largest one, or that give more
-    /// than 10 blocks for each unit of the scan.
+    /// than 10 blocks for each unit of the scan. The host decodes the last ones if no scan has so many.
     Sampling,
     /// More than 16384 pixels a side.
     Size {
@@ -51,11 +60,19 @@ pub enum Unsupported {
         /// The number of columns.
         width: u16,
     },
-    /// The number of rows stands after the image (`DNL`).
+    /// The number of rows is not in the frame header, but after the image (`DNL`).
     LateHeight,
     /// Coded data of which no part can be decoded before all that precedes it: a decoder that starts
-    /// within it does not fall into step.
+    /// within it does not fall into step. The host decodes it.
     Steps,
+}
+
+impl Unsupported {
+    /// Says whether the host decodes files of this kind.
+    #[must_use]
+    pub fn on_host(self) -> bool {
+        matches!(self, Self::Cmyk | Self::LateTables | Self::Sampling | Self::Steps)
+    }
 }
 
 impl fmt::Display for JpegError {
@@ -68,7 +85,9 @@ impl fmt::Display for JpegError {
             Self::NoMemory => {
                 f.write_str("there is no page-locked memory for the coefficients of this progressive file")
             }
-            Self::Unsupported(kind) => write!(f, "the device does not decode this kind of JPEG file: {kind}"),
+            Self::NoRoom => f.write_str("the memory for the pixels has another size than they"),
+            Self::Unsupported(kind @ Unsupported::Size { .. }) => kind.fmt(f),
+            Self::Unsupported(kind) => write!(f, "JPEG files of this kind are not supported: {kind}"),
         }
     }
 }
@@ -79,13 +98,17 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arithmetic => f.write_str("arithmetic coding"),
-            Self::Lossless => f.write_str("lossless or hierarchical"),
+            Self::Lossless => f.write_str("lossless"),
+            Self::Hierarchical => f.write_str("hierarchical"),
             Self::Bits(bits) => write!(f, "samples of {bits} bits"),
             Self::Components(count) => write!(f, "{count} components"),
-            Self::Scans => f.write_str("several scans"),
+            Self::Scans => f.write_str("scans that no encoder needs"),
+            Self::Cmyk => f.write_str("CMYK or YCCK"),
+            Self::LateTables => f.write_str("quantisation tables between scans"),
+            Self::MissingScans => f.write_str("progressive, without its last scans"),
             Self::Sampling => f.write_str("unusual sampling factors"),
-            Self::Size { height, width } => write!(f, "{width} x {height} pixels, more than 16384 a side"),
-            Self::Steps => f.write_str("its coded data can only be decoded from the start"),
+            Self::Size { height, width } => write!(f, "{width} x {height} pixels; expected 1 to 16384 a side"),
+            Self::Steps => f.write_str("coded data that can only be decoded from the start"),
             Self::LateHeight => f.write_str("the number of rows stands after the image"),
         }
     }

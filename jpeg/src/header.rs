@@ -2,12 +2,13 @@
 
 use crate::error::{JpegError, Unsupported};
 use crate::huffman::Huffman;
+use crate::orientation;
 
 /// The largest height and width.
 pub(crate) const MAX_SIDE: u16 = 16384;
 
 /// The most blocks of one unit of a scan with several components (ITU-T T.81, B.2.3).
-const MAX_BLOCKS: u32 = 10;
+pub(crate) const MAX_BLOCKS: u32 = 10;
 
 /// How samples become colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub(crate) enum Color {
     YCbCr,
     /// The components are red, green and blue.
     Rgb,
+    /// Cyan, magenta, yellow and black, each inverted, as Adobe's programs write them.
+    Cmyk,
+    /// The same, with the first three as luma and chroma.
+    Ycck,
 }
 
 /// A component of the image, such as luma.
@@ -39,18 +44,21 @@ pub(crate) struct Header {
     /// The EXIF orientation, 1 to 8.
     pub(crate) orientation: u32,
     pub(crate) color: Color,
-    /// 1 or 3 of them.
+    /// 1, 3 or 4 of them.
     pub(crate) components: Vec<Component>,
     /// In the order of the file, which is zigzag.
     pub(crate) quantisation: [[u16; 64]; 4],
+    /// Which of these tables the file gives before its first scan.
+    pub(crate) defined: [bool; 4],
     /// DC tables, then AC tables.
     pub(crate) huffman: [[Option<Huffman>; 4]; 2],
     /// The number of units of the scan between two restarts. 0 means that there are no restarts.
     pub(crate) restart: u32,
-    /// Where the coded data of the scan starts in the file. In a progressive file it is the length of the
-    /// first scan's header.
+    /// Where the coded data of the scan starts in the file. With many scans it is the length of the first one's header.
     pub(crate) scan: usize,
-    /// There are many scans, which the host decodes.
+    /// The scans may be many, so that only all of them together give a block. The host decodes them to coefficients.
+    pub(crate) many: bool,
+    /// The scans give the coefficients step by step.
     pub(crate) progressive: bool,
     /// The identifiers of the components.
     pub(crate) ids: Vec<u8>,
@@ -68,7 +76,9 @@ pub(crate) struct Header {
 /// The header is broken, or the file is of a kind that the device does not decode. What follows the
 /// header may be broken even if this succeeds.
 pub fn size(file: &[u8]) -> Result<[u32; 2], JpegError> {
-    Header::parse(file).map(|header| header.upright())
+    let header = Header::parse(file)?;
+    header.for_device()?;
+    Ok(header.upright())
 }
 
 impl Header {
@@ -109,6 +119,50 @@ impl Header {
         if self.restart == 0 { 1 } else { (across * down).div_ceil(self.restart) }
     }
 
+    /// Checks that the device decodes files of this kind.
+    pub(crate) fn for_device(&self) -> Result<(), JpegError> {
+        match self.components.len() {
+            1 | 3 if self.blocks_of_unit() <= MAX_BLOCKS => Ok(()),
+            1 | 3 => Err(JpegError::Unsupported(Unsupported::Sampling)),
+            _ => Err(JpegError::Unsupported(Unsupported::Cmyk)),
+        }
+    }
+
+    /// Returns the number of blocks of all components, with those of the padding: below 2^27.
+    pub(crate) fn blocks(&self) -> u32 {
+        let [across, down] = self.units();
+        across * down * self.blocks_of_unit()
+    }
+
+    /// Checks that the file is long enough for the blocks that it claims to have. So memory is in proportion to the
+    /// file, whatever size the file claims.
+    pub(crate) fn check_length(&self, file: &[u8]) -> Result<(), JpegError> {
+        let bits = (file.len() - self.scan) as u64 * 8;
+        // A block has a code for its DC coefficient and one for its end, of at least one bit each. In a progressive
+        // file it has a bit at least in the scan of the DC coefficients. The blocks of the padding may be missing in
+        // a scan of one component, and are fewer than the others, apart from those of one unit in each row and column.
+        let needed = match (self.many, self.progressive) {
+            (false, _) => 2 * u64::from(self.blocks()),
+            (true, progressive) => self.own_blocks() * if progressive { 1 } else { 2 },
+        };
+        // A restart takes two bytes.
+        let restarts = if self.many { 0 } else { 2 * u64::from(self.segments() - 1) };
+        if needed > bits || restarts > bits / 8 { Err(JpegError::Truncated) } else { Ok(()) }
+    }
+
+    /// Returns the number of blocks of all components without the padding.
+    fn own_blocks(&self) -> u64 {
+        let own = |component: &Component| self.own(component).iter().map(|n| u64::from(*n)).product::<u64>();
+        self.components.iter().map(own).sum()
+    }
+
+    /// Returns the blocks of a component without the padding, across and down.
+    pub(crate) fn own(&self, component: &Component) -> [u32; 2] {
+        let [most_wide, most_high] = self.factors();
+        let [wide, high] = component.blocks;
+        [(self.width * wide).div_ceil(8 * most_wide), (self.height * high).div_ceil(8 * most_high)]
+    }
+
     /// Parses a file up to its coded data.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, JpegError> {
         let mut parser = Parser { file, at: 0 };
@@ -139,16 +193,38 @@ impl<'a> Parser<'a> {
         JpegError::Broken { at: self.at, what }
     }
 
-    /// Reads the next marker. Any number of 0xFF may stand before it.
+    /// Reads the next marker. Any number of 0xFF may stand before it, and before them anything else, which libjpeg passes
+    /// over, too.
     pub(crate) fn marker(&mut self) -> Result<u8, JpegError> {
-        if *self.file.get(self.at).ok_or(JpegError::Truncated)? != 0xFF {
-            return Err(self.broken("a marker is missing"));
-        }
-        while *self.file.get(self.at).ok_or(JpegError::Truncated)? == 0xFF {
+        loop {
+            let rest = self.file.get(self.at..).unwrap_or_default();
+            self.at += memchr::memchr(0xFF, rest).ok_or(JpegError::Truncated)?;
+            while *self.file.get(self.at).ok_or(JpegError::Truncated)? == 0xFF {
+                self.at += 1;
+            }
             self.at += 1;
+            match self.file[self.at - 1] {
+                0 => {}
+                // An extension of the format, which nobody can pass over without knowing it.
+                0x02..=0xBF | 0xC8 | 0xDE | 0xDF | 0xF0..=0xFD => return Err(self.broken("there is an unknown marker")),
+                marker => return Ok(marker),
+            }
         }
-        self.at += 1;
-        Ok(self.file[self.at - 1])
+    }
+
+    /// Reads the content of a segment that is about the image, such as a comment. libjpeg takes one that is shorter than
+    /// its own length field for an empty one.
+    fn remark(&mut self) -> Result<&'a [u8], JpegError> {
+        if self.file.get(self.at..).is_some_and(|rest| matches!(rest, [0, 0 | 1, ..])) {
+            self.at += 2;
+            return Ok(&[]);
+        }
+        self.segment()
+    }
+
+    /// Passes over a segment that says nothing about the image.
+    pub(crate) fn skip(&mut self) -> Result<(), JpegError> {
+        self.remark().map(|_| ())
     }
 
     /// Reads the content of a segment that starts with its length.
@@ -174,14 +250,15 @@ impl<'a> Parser<'a> {
     fn file(mut self) -> Result<Header, JpegError> {
         let mut quantisation = [None; 4];
         let mut huffman = <[[Option<Huffman>; 4]; 2]>::default();
-        let (mut restart, mut orientation) = (0, 1);
+        let (mut restart, mut exif, mut xmp) = (0, None, None);
         let (mut jfif, mut adobe) = (false, None);
         let (mut frame, mut progressive) = (None, false);
         loop {
             let marker = self.marker()?;
             let start = self.at;
             match marker {
-                0xD8 | 0x01 | 0xD0..=0xD7 => {} // without a segment
+                0x01 | 0xD0..=0xD7 => {} // without a segment
+                0xD8 => return Err(self.broken("a second image starts before the first one ends")),
                 0xD9 => return Err(self.broken("the image ends before its data starts")),
                 0xC0..=0xC2 => {
                     progressive = marker == 0xC2;
@@ -191,8 +268,9 @@ impl<'a> Parser<'a> {
                     let content = self.segment()?;
                     frame = Some(self.frame(content)?);
                 }
-                0xC9 | 0xCA | 0xCC => return Err(JpegError::Unsupported(Unsupported::Arithmetic)),
-                0xC3 | 0xC5..=0xC7 | 0xCB | 0xCD..=0xCF => return Err(JpegError::Unsupported(Unsupported::Lossless)),
+                0xC9 | 0xCA => return Err(JpegError::Unsupported(Unsupported::Arithmetic)),
+                0xC3 | 0xCB => return Err(JpegError::Unsupported(Unsupported::Lossless)),
+                0xC5..=0xC7 | 0xCD..=0xCF => return Err(JpegError::Unsupported(Unsupported::Hierarchical)),
                 0xC4 => {
                     let content = self.segment()?;
                     let broken = |what| JpegError::Broken { at: start, what };
@@ -204,35 +282,57 @@ impl<'a> Parser<'a> {
                         .ok_or(JpegError::Broken { at: start, what: "a quantisation table has another length" })?;
                 }
                 0xDD => restart = self.restart_interval()?,
-                0xE0 => jfif |= self.segment()?.starts_with(b"JFIF\0"),
+                0xE0 => {
+                    let content = self.remark()?;
+                    jfif |= content.len() >= 14 && content.starts_with(b"JFIF\0");
+                }
                 0xE1 => {
-                    if let Some(tiff) = self.segment()?.strip_prefix(b"Exif\0\0") {
-                        orientation = exif_orientation(tiff).unwrap_or(orientation);
+                    let content = self.remark()?;
+                    if content.starts_with(b"Exif\0\0") {
+                        exif = exif.or(Some(content));
+                    } else if let Some(packet) = content.strip_prefix(b"http://ns.adobe.com/xap/1.0/\0") {
+                        xmp = Some(packet);
                     }
                 }
                 0xEE => {
-                    if let Some([_, _, _, _, _, _, transform, ..]) = self.segment()?.strip_prefix(b"Adobe") {
+                    if let Some([_, _, _, _, _, _, transform, ..]) = self.remark()?.strip_prefix(b"Adobe") {
                         adobe = Some(*transform);
                     }
                 }
                 0xDA => break,
-                _ => {
-                    self.segment()?;
-                }
+                _ => self.skip()?,
             }
         }
 
         let ([height, width], declared) = frame.ok_or(self.broken("the scan stands before the frame"))?;
-        let selected = if progressive { vec![[0, 0]; declared.len()] } else { self.scan(&declared)? };
         let color = color(&declared, jfif, adobe);
-        let scan = self.at;
+        let mut scan = self.at;
+        let selected = if progressive { None } else { self.scan(&declared)? };
+        let many = selected.is_none();
+        if !many {
+            scan = self.at;
+        }
+        if !progressive {
+            // Frames of Motion JPEG leave these out.
+            for (class, tables) in huffman.iter_mut().enumerate() {
+                for (number, table) in tables[..2].iter_mut().enumerate() {
+                    table.get_or_insert_with(|| Huffman::standard(class, number));
+                }
+            }
+        }
         let mut tables = [[0; 64]; 4];
         let single = declared.len() == 1;
         let mut components = Vec::with_capacity(declared.len());
-        for (declared, of) in declared.iter().zip(selected) {
+        for (i, declared) in declared.iter().enumerate() {
             let which = usize::from(declared.quantisation);
-            tables[which] = quantisation[which].ok_or(self.broken("a quantisation table is missing"))?;
-            if !progressive && (0..2).any(|class| huffman[class][of[class]].is_none()) {
+            let of = selected.as_ref().map_or([0, 0], |selected| selected[i]);
+            match quantisation[which] {
+                Some(table) => tables[which] = table,
+                // It may come before the scan that needs it.
+                None if many => {}
+                None => return Err(self.broken("a quantisation table is missing")),
+            }
+            if !many && (0..2).any(|class| huffman[class][of[class]].is_none()) {
                 return Err(self.broken("a Huffman table is missing"));
             }
             // The blocks of a scan with one component are not grouped, whatever its factors.
@@ -242,19 +342,21 @@ impl<'a> Parser<'a> {
         let header = Header {
             height: u32::from(height),
             width: u32::from(width),
-            orientation,
+            orientation: orientation::of(exif, xmp),
             color,
             components,
             quantisation: tables,
+            defined: quantisation.map(|table| table.is_some()),
             huffman,
             restart,
             scan,
+            many,
             progressive,
             ids: declared.iter().map(|c| c.id).collect(),
         };
         let [across, down] = header.factors();
         let divides = |c: &Component| across % c.blocks[0] == 0 && down % c.blocks[1] == 0;
-        if !header.components.iter().all(divides) || header.blocks_of_unit() > MAX_BLOCKS {
+        if !header.components.iter().all(divides) || (!many && header.blocks_of_unit() > MAX_BLOCKS) {
             return Err(JpegError::Unsupported(Unsupported::Sampling));
         }
         Ok(header)
@@ -272,7 +374,7 @@ impl<'a> Parser<'a> {
         if bits != 8 {
             return Err(JpegError::Unsupported(Unsupported::Bits(bits)));
         }
-        if count != 1 && count != 3 {
+        if !matches!(count, 1 | 3 | 4) {
             return Err(JpegError::Unsupported(Unsupported::Components(count)));
         }
         if width == 0 {
@@ -299,28 +401,27 @@ impl<'a> Parser<'a> {
         Ok(([height, width], declared))
     }
 
-    /// Reads the scan header. Returns the DC and the AC table of each component.
-    fn scan(&mut self, declared: &[Declared]) -> Result<Vec<[usize; 2]>, JpegError> {
+    /// Reads the scan header. Returns the DC and the AC table of each component if the scan has all of them, in the
+    /// order of the frame.
+    fn scan(&mut self, declared: &[Declared]) -> Result<Option<Vec<[usize; 2]>>, JpegError> {
         let content = self.segment()?;
         let broken = self.broken("the scan header has another length");
         let (&count, rest) = content.split_first().ok_or(broken)?;
         if rest.len() != 2 * usize::from(count) + 3 {
             return Err(broken);
         }
-        if usize::from(count) != declared.len() {
-            return Err(JpegError::Unsupported(Unsupported::Scans));
+        let selectors = rest.chunks_exact(2).zip(declared);
+        if usize::from(count) != declared.len() || !selectors.clone().all(|(selector, own)| selector[0] == own.id) {
+            return Ok(None);
         }
-        let selected = rest.chunks_exact(2).zip(declared).map(|(selector, component)| {
-            if selector[0] != component.id {
-                return Err(self.broken("the scan names other components than the frame"));
-            }
+        let selected = selectors.map(|(selector, _)| {
             let tables = [selector[1] >> 4, selector[1] & 15].map(usize::from);
             if tables.iter().any(|t| *t > 3) {
                 return Err(self.broken("a component names a Huffman table above 3"));
             }
             Ok(tables)
         });
-        selected.collect()
+        selected.collect::<Result<_, _>>().map(Some)
     }
 }
 
@@ -330,18 +431,16 @@ pub(crate) fn check_end(file: &[u8], at: usize) -> Result<(), JpegError> {
     loop {
         match parser.marker()? {
             0xD9 => return Ok(()),
-            0xDA | 0xC4 | 0xDB => return Err(JpegError::Unsupported(Unsupported::Scans)),
-            0xDC => return Err(JpegError::Unsupported(Unsupported::LateHeight)),
-            0x01 | 0xD0..=0xD8 => {}
-            _ => {
-                parser.segment()?;
-            }
+            0xDA => return Err(parser.broken("there is a scan after the last one")),
+            0xD8 => return Err(parser.broken("a second image starts before the first one ends")),
+            0x01 | 0xD0..=0xD7 => {}
+            _ => parser.skip()?,
         }
     }
 }
 
 /// Reads the tables of a DQT segment.
-fn quantisations(mut content: &[u8], tables: &mut [Option<[u16; 64]>; 4]) -> Option<()> {
+pub(crate) fn quantisations(mut content: &[u8], tables: &mut [Option<[u16; 64]>; 4]) -> Option<()> {
     while let Some((&kind, rest)) = content.split_first() {
         let table = tables.get_mut(usize::from(kind & 15))?;
         let mut values = [0; 64];
@@ -365,35 +464,14 @@ fn quantisations(mut content: &[u8], tables: &mut [Option<[u16; 64]>; 4]) -> Opt
 
 /// Says how the components become colours, by the rules of libjpeg.
 fn color(declared: &[Declared], jfif: bool, adobe: Option<u8>) -> Color {
-    let [a, b, c] = declared else { return Color::Gray };
-    match adobe {
+    match (declared, adobe) {
+        ([_], _) => Color::Gray,
+        ([_, _, _, _], None | Some(0)) => Color::Cmyk,
+        ([_, _, _, _], _) => Color::Ycck,
         _ if jfif => Color::YCbCr,
-        Some(0) => Color::Rgb,
-        Some(_) => Color::YCbCr,
-        None if [a.id, b.id, c.id] == *b"RGB" => Color::Rgb,
-        None => Color::YCbCr,
+        (_, Some(0)) => Color::Rgb,
+        (_, Some(_)) => Color::YCbCr,
+        ([a, b, c], None) if [a.id, b.id, c.id] == *b"RGB" => Color::Rgb,
+        (_, None) => Color::YCbCr,
     }
-}
-
-/// Finds the orientation in the first directory of a TIFF structure.
-fn exif_orientation(tiff: &[u8]) -> Option<u32> {
-    const ORIENTATION: u16 = 0x0112;
-    const SHORT: u16 = 3;
-    let big = match tiff.get(..4)? {
-        b"II*\0" => false,
-        b"MM\0*" => true,
-        _ => return None,
-    };
-    let short = |at: usize| -> Option<u16> {
-        let bytes = *tiff.get(at..)?.first_chunk()?;
-        Some(if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
-    };
-    let first = *tiff.get(4..)?.first_chunk()?;
-    let first = if big { u32::from_be_bytes(first) } else { u32::from_le_bytes(first) } as usize;
-    let entries = short(first)?;
-    let entry = (0..usize::from(entries))
-        .map(|i| first.saturating_add(2 + 12 * i))
-        .find(|&at| short(at) == Some(ORIENTATION) && short(at.saturating_add(2)) == Some(SHORT))?;
-    let value = u32::from(short(entry.saturating_add(8))?);
-    (1..=8).contains(&value).then_some(value)
 }

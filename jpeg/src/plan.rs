@@ -13,9 +13,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use thalweg::{Device, Error, PinnedBuffer, PinnedPool};
 use thalweg_kernels::jpeg::{IMAGE_WORDS, PIECE_BITS, PIXELS, SEGMENT_WORDS, TABLE_WORDS, ZIGZAG};
 
-use crate::error::JpegError;
-use crate::header::{Color, Header, check_end};
-use crate::progressive;
+use crate::bits::Segment;
+use crate::error::{JpegError, Unsupported};
+use crate::header::{Color, Component, Header, check_end};
+use crate::scans;
 
 /// A file, and the bytes to leave free before its pixels.
 pub(crate) type File<'a> = (usize, &'a [u8]);
@@ -107,14 +108,11 @@ pub(crate) struct Room {
 impl Room {
     /// What a file needs.
     fn of(header: &Header, file: &[u8]) -> Result<Self, JpegError> {
+        header.for_device()?;
+        header.check_length(file)?;
         let bytes = file.len() - header.scan;
-        let [across, down] = header.units();
-        let blocks = across * down * header.blocks_of_unit(); // below 10 * 2^22
-        if header.progressive {
-            // The first scan has a bit at least for the DC coefficient of each block.
-            if u64::from(blocks) > bytes as u64 * 8 {
-                return Err(JpegError::Truncated);
-            }
+        let blocks = header.blocks(); // below 10 * 2^22
+        if header.many {
             return Ok(Self {
                 images: 1,
                 quantisations: header.components.len(),
@@ -124,12 +122,6 @@ impl Room {
             });
         }
         let segments = header.segments() as usize;
-        // A block has a code for its DC coefficient and one for its end, of at least one bit each,
-        // and a restart takes two bytes. So memory is in proportion to the file, whatever size the
-        // file claims.
-        if u64::from(blocks) * 2 > bytes as u64 * 8 || 2 * (segments - 1) > bytes {
-            return Err(JpegError::Truncated);
-        }
         Ok(Self {
             images: 1,
             segments,
@@ -172,7 +164,7 @@ impl Room {
 /// The Huffman tables that the components of an image name, each once: class and number.
 fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
     let mut tables = Vec::with_capacity(6);
-    if header.progressive {
+    if header.many {
         return tables; // the kernels decode nothing
     }
     for component in &header.components {
@@ -251,7 +243,7 @@ impl Plan {
                 places.push(Err(error));
                 continue;
             }
-            if header.progressive {
+            if header.many {
                 let words = 32 * room.blocks as usize;
                 let memory =
                     match from.as_ref().map_or_else(|| device.pinned(step(words)), |pool| pool.take(step(words))) {
@@ -337,7 +329,7 @@ impl Plan {
                 quantisation: split(&mut quantisation, own(3)),
                 pieces: split(&mut pieces, own(4)),
                 data: split(&mut data, own(5)),
-                coefficients: match header.progressive {
+                coefficients: match header.many {
                     true => coefficients.next().map_or(&mut [], |own| &mut own.memory[..own.words]),
                     false => &mut [],
                 },
@@ -412,15 +404,26 @@ impl Job<'_> {
         // No kernel finds anything to do in such a record.
         self.image.fill(0);
         let Ok(place) = *self.place else { return };
-        let read = match self.header.progressive {
-            true => {
-                progressive::decode(self.file, self.header, bytemuck::cast_slice_mut(self.coefficients)).map(|()| 0)
-            }
+        let read = match self.header.many {
+            true => self.decode_scans().map(|()| 0),
             false => self.copy_data(),
         };
         match read {
             Ok(pieces) => self.record(place, pieces),
             Err(error) => *self.place = Err(error),
+        }
+    }
+
+    /// Decodes the scans to coefficients.
+    fn decode_scans(&mut self) -> Result<(), JpegError> {
+        let coefficients = bytemuck::cast_slice_mut(self.coefficients);
+        let mut nonzero = vec![0; coefficients.len() / 64];
+        let (file, header) = (self.file, self.header);
+        let steps = scans::decode(file, header, &ZIGZAG, coefficients, &mut nonzero, &mut Segment::default())?;
+        let same = |(component, steps): (&Component, &[u16; 64])| header.quantisation[component.quantisation] == *steps;
+        match header.components.iter().zip(&steps).all(same) {
+            true => Ok(()),
+            false => Err(JpegError::Unsupported(Unsupported::LateTables)),
         }
     }
 
@@ -452,8 +455,6 @@ impl Job<'_> {
                     return Err(JpegError::Broken { at, what: "a restart marker is missing" });
                 }
                 at += 2;
-            } else if (0xD0..=0xD7).contains(&marker) {
-                return Err(JpegError::Broken { at, what: "there is a restart marker too many" });
             }
             let first_block = number * of_segment;
             let segment = self.start.segments as u32 + number;
@@ -484,7 +485,8 @@ impl Job<'_> {
         let color = match header.color {
             Color::Gray => 0,
             Color::YCbCr => 1,
-            Color::Rgb => 2,
+            // No device gets those of four components.
+            Color::Rgb | Color::Cmyk | Color::Ycck => 2,
         };
         let [across, down] = header.units();
         let kinds = header.components.iter().zip(0u32..);

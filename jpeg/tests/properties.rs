@@ -3,14 +3,14 @@
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
 use thalweg::PinnedPool;
-use thalweg_jpeg::{Decoder, JpegError};
+use thalweg_jpeg::{Decoder, HostDecoder, JpegError};
 
 mod encoder;
 mod reference;
 mod support;
 
 use encoder::{Kind, encode};
-use support::{decode, on_each_device};
+use support::{decode, decode_on_host, on_each_device};
 
 /// Sampling factors of three components whose ratios are whole, with at most 10 blocks in a unit.
 fn factors() -> impl Strategy<Value = Vec<[u8; 2]>> {
@@ -48,6 +48,12 @@ proptest! {
         let files: Vec<_> = kinds.iter().map(encode).collect();
         let expected: Vec<_> = files.iter().map(|file| reference::decode(file)).collect();
         let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        let mut host = HostDecoder::new();
+        for (i, (file, (height, width, rgb))) in files.iter().zip(&expected).enumerate() {
+            let (size, bytes) = decode_on_host(&mut host, file).unwrap();
+            assert_eq!(size.map(|side| side as usize), [*height, *width]);
+            assert!(bytes == *rgb, "image {i} of {height} x {width} on the host");
+        }
         on_each_device(|stream| {
             for (i, (decoded, (height, width, rgb))) in decode(stream, &files).into_iter().zip(&expected).enumerate() {
                 let (image, bytes) = decoded.unwrap();
@@ -137,6 +143,10 @@ proptest! {
         assert!(files.chunks(2).all(|f| !is_progressive(&f[0]) && is_progressive(&f[1])));
         let expected: Vec<_> = files.iter().step_by(2).map(|file| reference::decode(file).2).collect();
         let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        let mut host = HostDecoder::new();
+        for (i, (file, expected)) in files.iter().zip(expected.iter().flat_map(|rgb| [rgb, rgb])).enumerate() {
+            assert!(decode_on_host(&mut host, file).unwrap().1 == *expected, "file {i} on the host");
+        }
         on_each_device(|stream| {
             let decoded: Vec<_> = decode(stream, &files).into_iter().map(|image| image.unwrap().1).collect();
             for (i, (pair, expected)) in decoded.chunks(2).zip(&expected).enumerate() {

@@ -6,17 +6,23 @@ use std::fs::File;
 use thalweg::{Error, PinnedBuffer, Result};
 
 use crate::DecodeError;
+use crate::scratch::Scratch;
 use crate::staging::{self, InFile};
 
 /// Where a decoder puts its image.
 pub struct Canvas<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
+    #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
+    pub(crate) scratch: &'c Scratch,
     /// Nothing is uploaded, so the pixels must be on the host.
     on_host: bool,
     /// The device decodes JPEG files.
     #[cfg(feature = "jpeg-device")]
     pub(crate) takes_jpeg: bool,
+    /// This is a JPEG file that the host has decoded, and why the device did not, if it was to.
+    pub(crate) host_jpeg: bool,
+    pub(crate) left_device: Option<String>,
 }
 
 /// The pixels of an image.
@@ -32,18 +38,12 @@ pub(crate) enum Pixels {
 
 /// Makes zeros in ordinary memory, if there is any: a small file may be a large image.
 pub(crate) fn zeros(bytes: usize) -> Result<Vec<u8>> {
-    let mut room = room(bytes)?;
-    room.resize(bytes, 0);
-    Ok(room)
-}
-
-/// Makes an empty list with room for so many bytes.
-pub(crate) fn room(bytes: usize) -> Result<Vec<u8>> {
-    let mut room = Vec::new();
-    match room.try_reserve_exact(bytes) {
-        Ok(()) => Ok(room),
-        Err(_) => Err(Error::OutOfMemory { device: "the host".into(), wanted: bytes }),
+    let mut zeros = Vec::new();
+    match zeros.try_reserve_exact(bytes) {
+        Ok(()) => zeros.resize(bytes, 0),
+        Err(_) => return Err(Error::OutOfMemory { device: "the host".into(), wanted: bytes }),
     }
+    Ok(zeros)
 }
 
 impl Pixels {
@@ -79,13 +79,16 @@ impl Pixels {
 }
 
 impl<'c> Canvas<'c> {
-    pub(crate) fn new(on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
+    pub(crate) fn new(scratch: &'c Scratch, on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
         Self {
             memory: Box::new(memory),
             image: None,
+            scratch,
             on_host,
             #[cfg(feature = "jpeg-device")]
             takes_jpeg: false,
+            host_jpeg: false,
+            left_device: None,
         }
     }
 

@@ -4,15 +4,15 @@
 //! upload of its batch sends the coded data over the bus, and kernels write the pixels to their
 //! place in the batch. The upload waits until it knows what became of each file. What the device
 //! cannot decode, the decoder of the host does: a kind of file that the header tells on the decode
-//! thread, and a broken file here, after which the batch starts over. So pixels and errors come
-//! where they come without the device.
+//! thread, and a file of which only its data tells here, after which the batch starts over. So pixels and errors are
+//! those, and come where they come, without the device.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use thalweg::{Activity, DeviceSlice, Error, LiveBrand, Result, Stream};
-use thalweg_jpeg::Decoder;
+use thalweg_jpeg::{Decoder, JpegError};
 
 use crate::DecodeError;
 use crate::assembly::Assembly;
@@ -40,15 +40,17 @@ impl Canvas<'_> {
         let mut memory = self.memory(length)?;
         let bytes = memory.bytes_mut();
         staging::fill(file, 0, length, length, bytes).map_err(|e| format!("cannot read it: {e}"))?;
-        match thalweg_jpeg::size(bytes) {
-            Ok([height, width]) => {
-                let pixels = Self::bytes(height, width)?;
-                self.set([height, width], Pixels::Jpeg(Box::new(memory), pixels));
-                Ok(Some(Vec::new()))
-            }
+        let outline = thalweg_jpeg::outline(bytes).map_err(|error| error.to_string())?;
+        let (height, width) = (outline.height, outline.width);
+        self.scratch.allow(height, width)?;
+        if let Some(kind) = outline.host_only {
+            self.left_device = Some(kind.to_string());
             // The page-locked memory goes back first, because the pixels need some.
-            Err(_) => Ok(Some(bytes.to_vec())),
+            return Ok(Some(bytes.to_vec()));
         }
+        let pixels = Self::bytes(height, width)?;
+        self.set([height, width], Pixels::Jpeg(Box::new(memory), pixels));
+        Ok(Some(Vec::new()))
     }
 }
 
@@ -60,13 +62,13 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 
     /// Decodes the JPEG files of a batch to where their pixels belong in `rgb`, and waits. Returns the
-    /// numbers of the images that the device could not decode, in order.
+    /// numbers of the images that the device could not decode, in order, and why.
     pub(crate) fn decode_on_device<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
         front: &Assembly<M>,
         rgb: &mut DeviceSlice<S, u8>,
-    ) -> Result<Vec<usize>> {
+    ) -> Result<Vec<(usize, String)>> {
         let ranges = byte_ranges(&front.images().map(|image| image.size).collect::<Vec<_>>());
         let mut broken = Vec::new();
         let mut rest: Vec<_> = front.images().enumerate().collect();
@@ -104,22 +106,32 @@ impl<M: Clone + Send + 'static> Queue<M> {
             // It takes milliseconds, in which the threads that read have work for the core.
             let report = report.synchronize_asleep()?;
             lock(&self.decoders).push(decoder);
-            let good = |i: usize, number: usize| report.image(i).is_ok_and(|image| image.bytes == ranges[number]);
-            broken.extend(numbers.iter().enumerate().filter(|(i, number)| !good(*i, **number)).map(|(_, n)| *n));
+            let why = |i: usize, number: usize| match report.image(i) {
+                Ok(image) if image.bytes == ranges[number] => None,
+                Ok(_) => Some("its size".to_owned()),
+                Err(JpegError::Unsupported(kind)) => Some(kind.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            broken.extend(numbers.iter().enumerate().filter_map(|(i, number)| Some((*number, why(i, *number)?))));
             let bytes = numbers.iter().map(|number| ranges[*number].len()).sum();
             lock(&self.state).stats.device_decoding.add(bytes, begin.elapsed());
             begin = Instant::now();
         }
         broken.sort_unstable();
+        if broken.is_empty() {
+            // Otherwise the batch starts over.
+            let count = front.images().filter(|image| matches!(image.pixels, Pixels::Jpeg(..))).count();
+            lock(&self.state).stats.jpeg_on_device += count as u64;
+        }
         Ok(broken)
     }
 
-    /// Decodes a file that the device could not decode. If that fails, the image becomes an error.
-    pub(crate) fn decode_on_host(&self, front: &mut Assembly<M>, number: usize) {
+    /// Decodes a file that the device could not decode, and notes why. If that fails, the image becomes an error.
+    pub(crate) fn decode_on_host(&self, front: &mut Assembly<M>, number: usize, why: String) {
         let Some(image) = front.images().nth(number) else { return };
         let Pixels::Jpeg(file, _) = &image.pixels else { return };
         // The file keeps its memory until it is decoded, so more of a spent budget may never come.
-        let mut canvas = Canvas::new(true, |bytes| match (self.pin)(&self.pool, bytes) {
+        let mut canvas = Canvas::new(&self.scratch, true, |bytes| match (self.pin)(&self.pool, bytes) {
             Ok(buffer) => Ok(Pixels::Pinned(buffer)),
             Err(error) => canvas::zeros(bytes).map(Pixels::Pageable).map_err(|_| error),
         });
@@ -132,6 +144,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         };
         match outcome {
             Ok((size, pixels)) => {
+                lock(&self.state).note_jpeg(true, Some(why));
                 if let Some(image) = front.images_mut().nth(number) {
                     (image.size, image.pixels) = (size, pixels);
                 }

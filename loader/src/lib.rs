@@ -68,6 +68,8 @@ mod formats;
 mod jpeg;
 mod load;
 mod loader;
+#[cfg(feature = "image")]
+mod metadata;
 mod monitor;
 mod options;
 #[cfg(feature = "image")]
@@ -76,6 +78,8 @@ mod pieces;
 mod poll;
 mod position;
 mod queue;
+#[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
+mod scratch;
 mod source;
 mod staging;
 mod state;

@@ -1,5 +1,6 @@
 //! The loader itself: an iterator of batches, and the threads behind it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -206,6 +207,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// What the loader has done so far.
     pub fn stats(&self) -> Stats {
         lock(&self.queue.state).stats
+    }
+
+    /// Why JPEG files that the device was to decode were decoded by the host, and how many for each reason, over all epochs.
+    pub fn left_device(&self) -> BTreeMap<String, u64> {
+        lock(&self.queue.state).left_device.clone()
     }
 
     /// Whether the device decodes JPEG files, as [`Options::decode`] says.

@@ -33,7 +33,7 @@ pub enum Upload {
 #[cfg(feature = "jpeg-device")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decode {
-    /// On a GPU, the device decodes them. On the CPU device, the host's decoder does.
+    /// On a GPU, the device decodes them. On the CPU device, the host's decoder does, which is faster there.
     #[default]
     Auto,
     /// The device decodes them, also the CPU device.
@@ -114,9 +114,9 @@ pub struct Options {
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The
-    /// pixels equal those of libjpeg-turbo, from which those of the host's decoder differ by up to 4
-    /// levels. Of progressive files the host decodes the scans, and the device makes the pixels. What it cannot
-    /// decode (CMYK, arithmetic coding, broken files and others), the host's decoder does.
+    /// pixels equal those of libjpeg-turbo, on the host as on the device. Of files with several scans, such as progressive
+    /// ones, the host decodes the scans, and the device makes the pixels. What it cannot decode (CMYK and a few others), the
+    /// host's decoder does: [`Loader::left_device`](crate::Loader::left_device).
     #[cfg(feature = "jpeg-device")]
     pub decode: Decode,
     /// Streams that upload; each batch goes to the next of them in turn, and the order of the
@@ -138,6 +138,12 @@ pub struct Options {
     /// may never end, because the consumer waits for the batch in question, the sample fails with
     /// [`Error::PinnedBudget`]. Default: no limit.
     pub pinned_budget: usize,
+    /// The most memory that decoders use beside that for pixels, in bytes: decoders wait while it is spent, and a
+    /// photograph that needs more fails. Default 1 GiB.
+    pub scratch_budget: usize,
+    /// The most pixels of a photograph (`read_photo`): a small file may claim many. Default 178 956 970, from where on
+    /// Pillow refuses an image, too.
+    pub pixel_limit: u64,
     /// The fraction of device memory in use, by any process, above which the loader logs a warning.
     /// Default 0.9.
     pub device_warning: f64,
@@ -167,6 +173,8 @@ impl Default for Options {
             upload_streams: 0,
             stream_bytes: 1 << 20,
             pinned_budget: usize::MAX,
+            scratch_budget: 1 << 30,
+            pixel_limit: 178_956_970,
             device_warning: 0.9,
             device_warning_bytes: u64::MAX,
             pinned_warning: 4 << 30,

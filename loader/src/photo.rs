@@ -4,24 +4,22 @@
 //! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the colour
 //!   under transparent pixels counts.
 //! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
-//! - CMYK and YCCK become RGB by the JPEG decoder's own formula. ICC profiles, gamma and
+//! - A JPEG has the pixels of libjpeg-turbo, and CMYK and YCCK become RGB as Pillow converts them. ICC profiles, gamma and
 //!   chromaticities are ignored: samples are taken as sRGB.
-//! - The EXIF orientation (of a JPEG, or of the chunk `eXIf` of a PNG or `EXIF` of a WebP) is
-//!   applied.
+//! - The orientation of EXIF, or else that of XMP, is applied, wherever Pillow finds it in a JPEG, a PNG or a WebP.
 //! - Of a WebP that moves, the first frame counts.
-//! - A file that stops before its end marker is an error, even if a viewer would show the part that
-//!   is there.
+//! - A broken file, and one that stops before its end marker, is an error, even if a viewer would show a part of it.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use image::codecs::{jpeg::JpegDecoder, png::PngDecoder, webp::WebPDecoder};
-use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageError, ImageFormat, Limits, RgbImage};
+use image::codecs::{png::PngDecoder, webp::WebPDecoder};
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, Limits};
+use thalweg_jpeg::orientation::place;
 
-use crate::DecodeError;
-use crate::canvas::{Canvas, room, zeros};
+use crate::canvas::{Canvas, zeros};
+use crate::{DecodeError, metadata};
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
@@ -34,17 +32,22 @@ pub(crate) const MAX_FILE: u64 = 4 << 30;
 /// profile.
 const MAX_SCRATCH: u64 = 64 << 20;
 
+/// The bytes of its own that the WebP decoder has for each pixel: a frame of a file that moves has 4, and the planes of a
+/// lossy one have 1.5.
+const WEBP_BYTES: usize = 6;
+
 /// Reads and decodes one photograph to upright 8-bit RGB: a PNG, a JPEG or a WebP, whatever its
 /// extension, of 1 to 16384 pixels a side.
 ///
 /// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
-/// orientation is applied. Colour profiles and gamma are ignored. An image that is upright 8-bit
-/// RGB already is decoded straight into the canvas. With the feature `jpeg-device`, the device may
-/// decode JPEG files: see [`Options::decode`](crate::Options).
+/// orientation is applied. Colour profiles and gamma are ignored. A JPEG, and any image that is upright 8-bit
+/// RGB already, is decoded straight into the canvas. With the feature `jpeg-device`, the device may
+/// decode JPEG files, to the same bits: see [`Options::decode`](crate::Options).
 ///
 /// # Errors
 /// The file cannot be read, is not a PNG, a JPEG or a WebP, is broken, or ends early (even if a viewer
-/// would show the part that is there).
+/// would show the part that is there). Or it has more pixels, or decoding it needs more memory, than
+/// [`Options`](crate::Options) allow.
 pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     if file.metadata().is_ok_and(|data| data.is_dir()) {
@@ -89,71 +92,96 @@ fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
 }
 
 fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
-    let (name, whole) = match format {
-        ImageFormat::Png => ("PNG", png_is_whole(bytes)),
-        ImageFormat::WebP => ("WebP", webp_is_whole(bytes)),
-        _ => ("JPEG", jpeg_is_whole(bytes)),
-    };
-    if !whole {
-        return Err(format!("truncated: the file ends before the {name} image does").into());
-    }
+    let truncated = |name| Err(format!("truncated: the file ends before the {name} image does").into());
     match format {
+        ImageFormat::Png if !png_is_whole(bytes) => truncated("PNG"),
         ImageFormat::Png => {
             let mut limits = Limits::no_limits();
             limits.max_alloc = Some(MAX_SCRATCH);
-            upright(PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?, canvas)
+            let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?;
+            upright(decoder, metadata::of_png(bytes), 0, canvas)
         }
-        ImageFormat::WebP => upright(WebPDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
-        _ => upright(JpegDecoder::new(Cursor::new(bytes)).map_err(broken)?, canvas),
+        ImageFormat::WebP if !webp_is_whole(bytes) => truncated("WebP"),
+        ImageFormat::WebP => {
+            let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(broken)?;
+            upright(decoder, metadata::of_webp(bytes), WEBP_BYTES, canvas)
+        }
+        _ => jpeg(bytes, canvas),
     }
 }
 
 fn broken(error: ImageError) -> String {
-    format!("broken image: {error}")
+    format!("broken image: {}", error.to_string().trim_end())
 }
 
-/// Decodes to RGB and applies the EXIF orientation.
-fn upright(mut decoder: impl ImageDecoder, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+/// Decodes a JPEG into the canvas.
+fn jpeg(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+    let outline = thalweg_jpeg::outline(bytes).map_err(|error| error.to_string())?;
+    let scratch = canvas.scratch;
+    scratch.allow(outline.height, outline.width)?;
+    let pixels = canvas.rgb(outline.height, outline.width)?;
+    let _share = scratch.take(outline.scratch)?;
+    scratch.jpeg(|decoder| decoder.decode(bytes, pixels)).map_err(|error| error.to_string())?;
+    canvas.host_jpeg = true;
+    Ok(())
+}
+
+/// Decodes to RGB and applies the orientation. For each pixel the decoder has so many bytes of its own.
+fn upright(
+    decoder: impl ImageDecoder,
+    orientation: u32,
+    own: usize,
+    canvas: &mut Canvas<'_>,
+) -> Result<(), DecodeError> {
     let (width, height) = decoder.dimensions();
     let allowed = 1..=MAX_SIDE;
     if !allowed.contains(&width) || !allowed.contains(&height) {
         return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side").into());
     }
-    let orientation = decoder.orientation().map_err(broken)?;
+    let scratch = canvas.scratch;
+    scratch.allow(height, width)?;
     let color = decoder.color_type();
-    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
-    let turned = matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
-    let [rows, columns] = if turned { [width, height] } else { [height, width] };
+    let [rows, columns] = if orientation >= 5 { [width, height] } else { [height, width] };
     // First of all: a pinned budget refuses an image before the decoder takes memory for it.
     let pixels = canvas.rgb(rows, columns)?;
-    if color == ColorType::Rgb8 && orientation == Orientation::NoTransforms {
+    let size = [height, width].map(|side| side as usize);
+    let own = own * size[0] * size[1];
+    if color == ColorType::Rgb8 && orientation <= 1 {
+        let _share = scratch.take(own)?;
         decoder.read_image(pixels).map_err(broken)?;
         return Ok(());
     }
     // The cast keeps the value: a side is at most 2^14, and a pixel has at most 8 bytes.
-    let mut samples = zeros(decoder.total_bytes() as usize)?;
+    let bytes = decoder.total_bytes() as usize;
+    let _share = scratch.take(own + bytes)?;
+    let mut samples = zeros(bytes)?;
     decoder.read_image(&mut samples).map_err(broken)?;
-    let narrow = |pair: &[u8]| {
-        let v = u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
+    let narrow = |pair: [u8; 2]| {
+        let v = u32::from(u16::from_ne_bytes(pair));
         ((v * 255 + 32767) / 65535) as u8
     };
-    let mut rgb = room(if color == ColorType::Rgb8 { 0 } else { pixels.len() })?;
-    match color {
-        ColorType::Rgb8 => rgb = samples,
-        ColorType::Rgba8 => rgb.extend(samples.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]])),
-        ColorType::L8 => rgb.extend(samples.iter().flat_map(|&v| [v; 3])),
-        ColorType::La8 => rgb.extend(samples.chunks_exact(2).flat_map(|p| [p[0]; 3])),
-        ColorType::Rgb16 => rgb.extend(samples.chunks_exact(2).map(narrow)),
-        ColorType::Rgba16 => {
-            rgb.extend(samples.chunks_exact(8).flat_map(|p| [narrow(p), narrow(&p[2..]), narrow(&p[4..])]));
-        }
-        ColorType::L16 => rgb.extend(samples.chunks_exact(2).flat_map(|p| [narrow(p); 3])),
-        ColorType::La16 => rgb.extend(samples.chunks_exact(4).flat_map(|p| [narrow(p); 3])),
+    let (gray, step, is_wide) = match color {
+        ColorType::L8 => (true, 1, false),
+        ColorType::La8 => (true, 2, false),
+        ColorType::Rgb8 => (false, 3, false),
+        ColorType::Rgba8 => (false, 4, false),
+        ColorType::L16 => (true, 1, true),
+        ColorType::La16 => (true, 2, true),
+        ColorType::Rgb16 => (false, 3, true),
+        ColorType::Rgba16 => (false, 4, true),
         other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits").into()),
+    };
+    let to = pixels.as_chunks_mut::<3>().0;
+    for y in 0..size[0] {
+        for x in 0..size[1] {
+            let first = step * (y * size[1] + x);
+            let sample = |i: usize| match (if gray { first } else { first + i }, is_wide) {
+                (at, false) => samples[at],
+                (at, true) => narrow([samples[2 * at], samples[2 * at + 1]]),
+            };
+            to[place(orientation, size, y, x)] = [sample(0), sample(1), sample(2)];
+        }
     }
-    let mut image = RgbImage::from_raw(width, height, rgb).map(DynamicImage::ImageRgb8).ok_or("too few pixels")?;
-    image.apply_orientation(orientation);
-    pixels.copy_from_slice(image.into_rgb8().as_raw());
     Ok(())
 }
 
@@ -168,28 +196,6 @@ fn png_is_whole(bytes: &[u8]) -> bool {
             return true;
         }
         rest = next;
-    }
-    false
-}
-
-/// Whether the segments of a JPEG reach the end-of-image marker. The decoder does not check this:
-/// it fills what is missing with gray. Within coded data a byte 0xFF is followed by 0 or a restart
-/// marker, so any other marker ends the data.
-fn jpeg_is_whole(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(found) =
-        bytes.get(at..).and_then(|rest| rest.windows(2).position(|w| w[0] == 0xFF && !matches!(w[1], 0 | 0xFF)))
-    {
-        let marker = bytes[at + found + 1];
-        at += found + 2;
-        match marker {
-            0xD9 => return true,
-            0x01 | 0xD0..=0xD8 => {} // without a segment
-            _ => {
-                let Some(length) = bytes.get(at..at + 2) else { return false };
-                at += usize::from(u16::from_be_bytes([length[0], length[1]]));
-            }
-        }
     }
     false
 }

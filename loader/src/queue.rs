@@ -31,6 +31,7 @@ use crate::canvas::{self, Canvas, Pixels};
 use crate::load::Load;
 use crate::options::{Options, Upload};
 use crate::position::Position;
+use crate::scratch::Scratch;
 use crate::source::{Order, Sample, Samples};
 use crate::staging::Staging;
 use crate::state::{Place, State, Task};
@@ -45,6 +46,7 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
     pub(crate) pool: PinnedPool,
     pub(crate) pin: Pin,
     pub(crate) staging: Staging,
+    pub(crate) scratch: Scratch,
     /// The device decodes JPEG files.
     #[cfg(feature = "jpeg-device")]
     pub(crate) takes_jpeg: bool,
@@ -71,12 +73,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let mut state = State::new(Self::order(&options, len, 0), source);
         state.load = Load::new(options.prefetch);
         let staging = Staging::new(&options);
+        let scratch = Scratch::new(options.scratch_budget, options.pixel_limit);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
         Self {
             options,
             pool,
             pin,
             staging,
+            scratch,
             #[cfg(feature = "jpeg-device")]
             takes_jpeg: false,
             #[cfg(feature = "jpeg-device")]
@@ -278,7 +282,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let begin = Instant::now();
         // How often the decoder asked for memory, the bytes it asked for, and how long it waited.
         let memory = RefCell::new(Stage::default());
-        let mut canvas = Canvas::new(self.options.upload == Upload::Off, |bytes| {
+        let mut canvas = Canvas::new(&self.scratch, self.options.upload == Upload::Off, |bytes| {
             let begin = Instant::now();
             let granted = self.grant(place, bytes);
             memory.borrow_mut().add(bytes, begin.elapsed());
@@ -291,6 +295,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let thread = std::thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
         let run = catch_unwind(AssertUnwindSafe(decode));
+        let (host_jpeg, left_device) = (canvas.host_jpeg, canvas.left_device.take());
         let image = canvas.into_image();
         let outcome: Result<_, DecodeError> = match (run, image) {
             (Ok(Ok(())), Some(image)) => Ok(image),
@@ -318,6 +323,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Ok(image) => {
                 state.stats.images += 1;
                 state.stats.bytes = state.stats.bytes.saturating_add(image.pixels.len() as u64);
+                state.note_jpeg(host_jpeg, left_device);
             }
             Err(error) => self.count_failure(&mut state, error),
         }

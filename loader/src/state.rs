@@ -1,6 +1,6 @@
 //! What the threads of a loader share under its lock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -50,6 +50,8 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     /// Later positions that need no turn any more.
     pub(crate) passed: BTreeSet<u64>,
     pub(crate) stats: Stats,
+    /// Why JPEG files that the device was to decode left it for the host, and how many.
+    pub(crate) left_device: BTreeMap<String, u64>,
     /// Why a thread or the device has failed. Nothing more is uploaded then, in any epoch.
     pub(crate) failure: Option<Error>,
     pub(crate) stop: bool,
@@ -118,8 +120,17 @@ impl<M: Clone + Send + 'static> State<M> {
             turn: 0,
             passed: BTreeSet::new(),
             stats: Stats::default(),
+            left_device: BTreeMap::new(),
             failure: None,
             stop: false,
+        }
+    }
+
+    /// Notes an image, which may be a JPEG file that the host has decoded, and why the device did not.
+    pub(crate) fn note_jpeg(&mut self, on_host: bool, left_device: Option<String>) {
+        self.stats.jpeg_on_host += u64::from(on_host);
+        if let Some(why) = left_device {
+            *self.left_device.entry(why).or_default() += 1;
         }
     }
 

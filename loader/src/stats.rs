@@ -31,6 +31,11 @@ pub struct Stats {
     pub failed: u64,
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
+    /// JPEG files that the device decoded.
+    pub jpeg_on_device: u64,
+    /// JPEG files that the host decoded. [`Loader::left_device`](crate::Loader::left_device) says why, if the device was to
+    /// decode them.
+    pub jpeg_on_host: u64,
     /// Time in decoders and in reads for [`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file),
     /// summed over threads. It includes the time in which decoders wait for memory.
     pub decode: Duration,
@@ -128,7 +133,8 @@ impl fmt::Display for Stats {
                 stage.count
             )?;
         }
-        let Self { images, failed, wait, .. } = self;
+        let Self { images, failed, wait, jpeg_on_device, jpeg_on_host, .. } = self;
+        writeln!(f, "JPEG files: {jpeg_on_device} decoded on the device, {jpeg_on_host} on the host")?;
         write!(f, "{images} images, {failed} failed; the consumer waited {:.3} s", wait.as_secs_f64())
     }
 }

@@ -264,7 +264,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Ok(broken) if broken.is_empty() => {}
             Ok(broken) => {
                 // The last one goes first, because each may change the numbers of those after it.
-                broken.into_iter().rev().for_each(|image| self.decode_on_host(&mut front, image));
+                broken.into_iter().rev().for_each(|(image, why)| self.decode_on_host(&mut front, image, why));
                 return Err(Refused::Unread(front));
             }
             Err(error) if crate::jpeg::lacks_memory(&error) => return Err(Refused::NoMemory(error, front)),

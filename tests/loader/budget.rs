@@ -47,16 +47,19 @@ fn a_photograph_over_the_budget_is_not_decoded() {
             Sample::new("photograph", String::new(), move |canvas| decode_photo(&file, canvas))
         })
     };
-    let failure = |pinned_budget| {
-        let options = Options { pinned_budget, ..options(1, 1, Upload::Off) };
+    let failure = |pinned_budget, pixel_limit| {
+        let options = Options { pinned_budget, pixel_limit, ..options(1, 1, Upload::Off) };
         let item = Loader::new(Device::cpu().unwrap(), source(), options).unwrap().next();
         let Some(Err(Error::Sample { cause, .. })) = item else { panic!("the sample fails") };
         cause
     };
-    let cause = failure(1 << 20);
+    let cause = failure(1 << 20, u64::MAX);
     assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { wanted: 768_000_000, .. })), "{cause}");
-    let cause = failure(usize::MAX).to_string();
+    let cause = failure(usize::MAX, u64::MAX).to_string();
     assert!(cause.contains("broken image"), "{cause}");
+    // By default so many pixels are refused, as Pillow refuses them.
+    let cause = failure(1 << 20, Options::default().pixel_limit).to_string();
+    assert!(cause.contains("256.0 megapixels; the limit (`pixel_limit`) is 179.0"), "{cause}");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use thalweg::{Device, LiveBrand};
-use thalweg_loader::Decode;
 use thalweg_vision::augment::philox;
 use thalweg_vision::{Params, Pipeline, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
+use crate::args::DecodeArg;
 use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos};
 
 /// The numbers of a token.
@@ -233,7 +233,7 @@ pub(super) fn tokenise<C: LiveBrand>(
     team: &mut Team<C>,
     device: Device,
     (listing, labels): (&Listing, &[i32]),
-    decode: Decode,
+    decode: &DecodeArg,
     choose: impl FnOnce(&[[u32; 2]]) -> Result<Params, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),

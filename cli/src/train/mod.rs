@@ -276,9 +276,9 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         bar.suspend(|| say(format_args!("thalweg: {}: {error}; left out", path.display())));
     };
     let choose = |sizes: &[_]| settings.params(sizes);
-    let place = args.decode.place;
+    let decode = &args.decode;
     let (all, params) =
-        tokenise(team, device, (&listing, &labels), place, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
+        tokenise(team, device, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
         all.pack(images, &mut packed);
@@ -289,7 +289,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         Some((listing, labels)) => {
             let chosen = |_: &[_]| Ok(params.clone());
             let fail = |i: usize, e: &str| fail(&listing.paths[i], e);
-            let (test, _) = tokenise(team, device, (listing, labels), place, chosen, &bar, fail)?;
+            let (test, _) = tokenise(team, device, (listing, labels), decode, chosen, &bar, fail)?;
             (all, test)
         }
         None => {

@@ -1,5 +1,5 @@
-//! Writes baseline files of random coefficients: any size, sampling, restart interval and Huffman
-//! tables, which no encoder of photographs gives.
+//! Writes sequential files of random coefficients: any size, sampling, restart interval, Huffman tables and scans, which no
+//! encoder of photographs gives.
 
 /// What a file is like.
 #[derive(Clone, Debug)]
@@ -103,90 +103,159 @@ fn size(value: i32) -> u32 {
     32 - value.unsigned_abs().leading_zeros()
 }
 
+/// How the scans of a file are laid out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layout {
+    /// The components of each scan. None means one scan of all.
+    pub(crate) scans: Vec<Vec<usize>>,
+    /// The transform that a segment of Adobe says.
+    pub(crate) adobe: Option<u8>,
+    /// Segments and other bytes before each scan header.
+    pub(crate) before_scan: Vec<u8>,
+    /// Bytes after the last scan.
+    pub(crate) after: Vec<u8>,
+}
+
 pub(crate) fn encode(kind: &Kind) -> Vec<u8> {
+    encode_as(kind, &Layout::default())
+}
+
+/// The coefficients of a block in zigzag order.
+type Block = [i32; 64];
+
+/// Makes the coefficients of each block of a component, row by row, with those of the padding.
+fn blocks(random: &mut Random, kind: &Kind, count: usize) -> Vec<Block> {
+    let mut block = || {
+        let mut block = [0; 64];
+        // The DC value stays between -60 and 60, so that samples are not all clamped.
+        block[0] = random.below(121) as i32 - 60;
+        let mut next = 1;
+        for _ in 0..random.below(kind.coefficients) {
+            next += (random.below(8) * random.below(8)) as usize;
+            if next > 63 {
+                break;
+            }
+            let most = random.below(6);
+            let magnitude = 1 + random.below(1 << most) as i32;
+            block[next] = if random.below(2) == 0 { magnitude } else { -magnitude };
+            next += 1;
+        }
+        block
+    };
+    (0..count).map(|_| block()).collect()
+}
+
+impl Bits {
+    fn block(&mut self, block: &Block, last: &mut i32, dc: &Table, ac: &Table) {
+        let difference = block[0] - *last;
+        *last = block[0];
+        self.symbol(dc, size(difference));
+        self.value(difference, size(difference));
+        let mut zeros = 0;
+        for &value in &block[1..] {
+            if value == 0 {
+                zeros += 1;
+                continue;
+            }
+            for _ in 0..zeros / 16 {
+                self.symbol(ac, 0xF0);
+            }
+            self.symbol(ac, (zeros % 16) << 4 | size(value));
+            self.value(value, size(value));
+            zeros = 0;
+        }
+        if zeros > 0 {
+            self.symbol(ac, 0);
+        }
+    }
+}
+
+pub(crate) fn encode_as(kind: &Kind, layout: &Layout) -> Vec<u8> {
     let mut random = Random(kind.seed | 1);
     let mut file = vec![0xFF, 0xD8];
-    let mut segment = |marker: u8, body: &[u8]| {
+    let segment = |file: &mut Vec<u8>, marker: u8, body: &[u8]| {
         file.extend([0xFF, marker]);
         file.extend((body.len() as u16 + 2).to_be_bytes());
         file.extend(body);
     };
+    if let Some(transform) = layout.adobe {
+        segment(&mut file, 0xEE, &[&b"Adobe\0\x64\0\0\0\0"[..], &[transform]].concat());
+    }
     let dc: Vec<_> = (0..2).map(|_| Table::new(&mut random, (0..=11).collect())).collect();
     let every = (0..16u8).flat_map(|run| (1..=10u8).map(move |size| run << 4 | size)).chain([0x00, 0xF0]);
     let ac: Vec<_> = (0..2).map(|_| Table::new(&mut random, every.clone().collect())).collect();
     for (class, tables) in [(0, &dc), (0x10, &ac)] {
         for (i, table) in tables.iter().enumerate() {
-            segment(0xC4, &[&[class | i as u8], &table.declared[..]].concat());
+            segment(&mut file, 0xC4, &[&[class | i as u8], &table.declared[..]].concat());
         }
     }
     for i in 0..2 {
         let steps: Vec<u8> = (0..64).map(|_| 1 + random.below(20) as u8).collect();
-        segment(0xDB, &[&[i], &steps[..]].concat());
+        segment(&mut file, 0xDB, &[&[i], &steps[..]].concat());
     }
-    let count = kind.factors.len() as u8;
-    let id = |i: usize| if kind.rgb { b"RGB"[i] } else { i as u8 + 1 };
+    let count = kind.factors.len();
+    let id = |i: usize| if kind.rgb { b"RGBA"[i] } else { i as u8 + 1 };
     let mut frame = vec![8];
     frame.extend(kind.height.to_be_bytes());
     frame.extend(kind.width.to_be_bytes());
-    frame.push(count);
-    let mut scan = vec![count];
+    frame.push(count as u8);
     for (i, [h, v]) in kind.factors.iter().enumerate() {
-        let chroma = u8::from(i > 0);
-        frame.extend([id(i), h << 4 | v, chroma]);
-        scan.extend([id(i), chroma * 0x11]);
+        frame.extend([id(i), h << 4 | v, u8::from(i > 0)]);
     }
-    scan.extend([0, 63, 0]);
-    segment(0xC0, &frame);
+    segment(&mut file, 0xC0, &frame);
     if kind.restart > 0 {
-        segment(0xDD, &kind.restart.to_be_bytes());
+        segment(&mut file, 0xDD, &kind.restart.to_be_bytes());
     }
-    segment(0xDA, &scan);
 
-    let single = count == 1;
-    let most = |axis: usize| if single { 1 } else { kind.factors.iter().map(|f| f[axis]).max().unwrap() };
-    let units = u32::from(kind.width).div_ceil(8 * u32::from(most(0)))
-        * u32::from(kind.height).div_ceil(8 * u32::from(most(1)));
-    let mut bits = Bits::default();
-    let mut last = vec![0; kind.factors.len()];
-    for unit in 0..units {
-        if kind.restart > 0 && unit > 0 && unit % u32::from(kind.restart) == 0 {
-            bits.align();
-            bits.bytes.extend([0xFF, 0xD0 + ((unit / u32::from(kind.restart) - 1) % 8) as u8]);
-            last.fill(0);
-        }
-        for (i, [h, v]) in kind.factors.iter().enumerate() {
-            for _ in 0..if single { 1 } else { h * v } {
-                let table = usize::from(i > 0);
-                // The DC value stays between -60 and 60, so that samples are not all clamped.
-                let value = random.below(121) as i32 - 60;
-                let difference: i32 = value - last[i];
-                last[i] = value;
-                bits.symbol(&dc[table], size(difference));
-                bits.value(difference, size(difference));
-                let mut next = 1;
-                for _ in 0..random.below(kind.coefficients) {
-                    let skip = random.below(8) * random.below(8);
-                    if next + skip > 63 {
-                        break;
-                    }
-                    for _ in 0..skip / 16 {
-                        bits.symbol(&ac[table], 0xF0);
-                    }
-                    let most = random.below(6);
-                    let magnitude = 1 + random.below(1 << most) as i32;
-                    let value = if random.below(2) == 0 { magnitude } else { -magnitude };
-                    bits.symbol(&ac[table], (skip % 16) << 4 | size(value));
-                    bits.value(value, size(value));
-                    next += skip + 1;
-                }
-                if next < 64 {
-                    bits.symbol(&ac[table], 0);
-                }
+    let factors: Vec<[usize; 2]> = match &kind.factors[..] {
+        [_] => vec![[1, 1]],
+        all => all.iter().map(|f| f.map(usize::from)).collect(),
+    };
+    let most = |axis: usize| factors.iter().map(|f| f[axis]).max().unwrap();
+    let [width, height] = [kind.width, kind.height].map(usize::from);
+    let [across, down] = [width.div_ceil(8 * most(0)), height.div_ceil(8 * most(1))];
+    let all: Vec<Vec<Block>> = factors.iter().map(|[h, v]| blocks(&mut random, kind, across * down * h * v)).collect();
+    let whole = vec![(0..count).collect::<Vec<_>>()];
+    for scan in if layout.scans.is_empty() { &whole } else { &layout.scans } {
+        file.extend(&layout.before_scan);
+        let mut header = vec![scan.len() as u8];
+        scan.iter().for_each(|&i| header.extend([id(i), u8::from(i > 0) * 0x11]));
+        header.extend([0, 63, 0]);
+        segment(&mut file, 0xDA, &header);
+        // The units of the scan: component and block of each of their blocks.
+        let mut units: Vec<Vec<(usize, usize)>> = Vec::new();
+        if let [only] = scan[..] {
+            let [h, v] = factors[only];
+            let (columns, rows) = ((width * h).div_ceil(8 * most(0)), (height * v).div_ceil(8 * most(1)));
+            let places = (0..rows).flat_map(|y| (0..columns).map(move |x| (y, x)));
+            units.extend(places.map(|(y, x)| vec![(only, y * across * h + x)]));
+        } else {
+            for (y, x) in (0..down).flat_map(|y| (0..across).map(move |x| (y, x))) {
+                let of = |i: usize| {
+                    let [h, v] = factors[i];
+                    (0..h * v).map(move |b| (i, (y * v + b / h) * across * h + x * h + b % h))
+                };
+                units.push(scan.iter().flat_map(|&i| of(i)).collect());
             }
         }
+        let mut bits = Bits::default();
+        let mut last = vec![0; count];
+        for (number, unit) in units.iter().enumerate() {
+            let restart = usize::from(kind.restart);
+            if restart > 0 && number > 0 && number % restart == 0 {
+                bits.align();
+                bits.bytes.extend([0xFF, 0xD0 + ((number / restart - 1) % 8) as u8]);
+                last.fill(0);
+            }
+            for &(i, block) in unit {
+                let table = usize::from(i > 0);
+                bits.block(&all[i][block], &mut last[i], &dc[table], &ac[table]);
+            }
+        }
+        bits.align();
+        file.extend(bits.bytes);
     }
-    bits.align();
-    file.extend(bits.bytes);
+    file.extend(&layout.after);
     file.extend([0xFF, 0xD9]);
     file
 }

@@ -31,6 +31,8 @@ struct Decoder {
     /// By class and number: the symbol of a length and a code.
     huffman: HashMap<(usize, usize), HashMap<(usize, u32), u8>>,
     data: Vec<u8>,
+    /// The transform that Adobe's segment says.
+    adobe: Option<u8>,
 }
 
 /// The row and the column of each coefficient in the order of the file: along the diagonals, first
@@ -119,6 +121,7 @@ impl Decoder {
                         (only.h, only.v) = (1, 1);
                     }
                 }
+                0xEE if body.starts_with(b"Adobe") => self.adobe = Some(body[11]),
                 0xDD => self.restart = usize::from(body[0]) << 8 | usize::from(body[1]),
                 0xDA => {
                     for (c, s) in self.components.iter_mut().zip(body[1..].chunks(2)) {
@@ -217,20 +220,30 @@ impl Decoder {
             match &full[..] {
                 [gray] => rgb.extend([gray[i] as u8; 3]),
                 [r, g, b] if ids == *b"RGB" => rgb.extend([r[i] as u8, g[i] as u8, b[i] as u8]),
-                [y, cb, cr] => {
-                    let (y, cb, cr) = (y[i], cb[i] - 128, cr[i] - 128);
-                    // The constants of BT.601 times 2^16, rounded.
-                    let fixed = |c: f64| (c * 65536.0 + 0.5).floor() as i32;
-                    let r = y + ((fixed(1.402) * cr + 32768) >> 16);
-                    let g = y + ((-fixed(0.34414) * cb - fixed(0.71414) * cr + 32768) >> 16);
-                    let b = y + ((fixed(1.772) * cb + 32768) >> 16);
-                    rgb.extend([r, g, b].map(|v| v.clamp(0, 255) as u8));
+                [y, cb, cr] => rgb.extend(from_ycbcr(y[i], cb[i], cr[i])),
+                [c, m, y, k] => {
+                    // The values are those of inks, inverted, so they are amounts of light.
+                    let inks = match self.adobe {
+                        None | Some(0) => [c[i], m[i], y[i]],
+                        _ => from_ycbcr(c[i], m[i], y[i]).map(|v| 255 - i32::from(v)),
+                    };
+                    rgb.extend(inks.map(|ink| (f64::from(ink * k[i]) / 255.0).round() as u8));
                 }
                 _ => unreachable!(),
             }
         }
         (self.height, self.width, rgb)
     }
+}
+
+/// Converts with the constants of BT.601 times 2^16, rounded.
+fn from_ycbcr(y: i32, cb: i32, cr: i32) -> [u8; 3] {
+    let (cb, cr) = (cb - 128, cr - 128);
+    let fixed = |c: f64| (c * 65536.0 + 0.5).floor() as i32;
+    let r = y + ((fixed(1.402) * cr + 32768) >> 16);
+    let g = y + ((-fixed(0.34414) * cb - fixed(0.71414) * cr + 32768) >> 16);
+    let b = y + ((fixed(1.772) * cb + 32768) >> 16);
+    [r, g, b].map(|v| v.clamp(0, 255) as u8)
 }
 
 /// Enlarges a plane by `h` across and `v` down, as libjpeg does: rows first where it interpolates

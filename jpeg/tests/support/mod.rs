@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use thalweg::{Device, DeviceBuffer, On, PerThread, Stream};
-use thalweg_jpeg::{Decoder, Image, JpegError};
+use thalweg_jpeg::{Decoder, HostDecoder, Image, JpegError, outline};
 
 /// The folder of the golden files, from the folder of this crate or of a bundle of tests.
 #[allow(dead_code, reason = "some tests read no files")]
@@ -32,4 +32,16 @@ pub(crate) fn on_each_device(mut check: impl for<'l> FnMut(&Stream<PerThread<'l>
         eprintln!("covered: {device} ({})", device.name());
         device.per_thread(&mut check).unwrap();
     }
+}
+
+/// Decodes a file on the host: height and width, and the pixels.
+#[allow(dead_code, reason = "some tests only decode on devices")]
+pub(crate) fn decode_on_host(decoder: &mut HostDecoder, file: &[u8]) -> Result<([u32; 2], Vec<u8>), JpegError> {
+    let outline = outline(file)?;
+    let mut rgb = vec![0; 3 * outline.height as usize * outline.width as usize];
+    let before = decoder.memory();
+    let decoded = decoder.decode(file, &mut rgb);
+    assert!(decoder.memory() <= before + outline.scratch, "{before}, {} and {}", outline.scratch, decoder.memory());
+    decoded?;
+    Ok(([outline.height, outline.width], rgb))
 }

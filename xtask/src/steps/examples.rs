@@ -97,13 +97,14 @@ pub(crate) fn release() -> Result<(), String> {
 }
 
 pub(crate) fn benchmarks() -> Result<(), String> {
-    let benches = "cargo test --locked --no-run --bench roofline --bench decode --bench overlap";
+    let benches = "cargo test --locked --no-run --bench roofline --bench decode --bench host --bench overlap";
     let built = build(benches)?;
     let bench = |folder: &str, name: &str, arguments: &[&str]| {
         run(cpu(program(&built, folder, "bench", name)?.args(arguments)))
     };
     bench("", "roofline", &["--quick", "--device", "cpu", "--no-peers"])?;
     bench("jpeg", "decode", &[])?;
+    bench("jpeg", "host", &[])?;
     bench("train", "overlap", &[])
 }
 

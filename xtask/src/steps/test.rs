@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::built::{Built, build, program};
-use crate::command::{line, root, run, words};
+use crate::command::{command, line, root, run, words};
 
 /// Returns a command that README.md prints, without its comment.
 pub(crate) fn readme(start: &str) -> Result<String, String> {
@@ -70,4 +70,17 @@ pub(crate) fn loom() -> Result<(), String> {
 
 pub(crate) fn builder() -> Result<(), String> {
     line("cargo test --locked -p thalweg-ptx-builder -p xtask")
+}
+
+/// Compares with Pillow, in a Python that has it. `.ci/pillow.py` fetches the images.
+pub(crate) fn photographs() -> Result<(), String> {
+    let venv = root().join("target/pillow-13.0.0");
+    if !venv.join("done").exists() {
+        run(words("python3 -m venv").arg(&venv))?;
+        run(command(venv.join("bin/pip"), ".").args(["install", "--quiet", "pillow==13.0.0", "numpy"]))?;
+        fs::write(venv.join("done"), "").map_err(|error| error.to_string())?;
+    }
+    let built = built()?;
+    let thalweg = program(&built, "cli", "bin", "thalweg")?;
+    run(command(venv.join("bin/python"), ".").arg(".ci/pillow.py").arg(thalweg.get_program()))
 }

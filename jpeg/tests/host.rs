@@ -1,0 +1,220 @@
+//! The host's decoder, and files that people have and encoders do not write: on the host and on every device.
+
+use std::fs;
+
+use thalweg_jpeg::{HostDecoder, JpegError, Unsupported, outline};
+
+mod encoder;
+mod reference;
+mod support;
+
+use encoder::{Kind, Layout, encode, encode_as};
+use support::{decode, decode_on_host, golden_folder, on_each_device};
+
+const YCC_420: [[u8; 2]; 3] = [[2, 2], [1, 1], [1, 1]];
+
+fn kind(height: u16, width: u16, factors: &[[u8; 2]]) -> Kind {
+    Kind { height, width, factors: factors.to_vec(), restart: 0, coefficients: 12, rgb: false, seed: 9 }
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    fs::read(golden_folder().join(name).with_extension("jpg")).unwrap()
+}
+
+/// Decodes a file on the host and on every device, which must agree, and returns its pixels.
+fn pixels(file: &[u8]) -> Result<Vec<u8>, JpegError> {
+    let here = decode_on_host(&mut HostDecoder::new(), file);
+    on_each_device(|stream| {
+        let there = decode(stream, &[file]).remove(0).map(|(image, rgb)| ([image.height, image.width], rgb));
+        match there {
+            Err(JpegError::Unsupported(kind)) if kind.on_host() => {}
+            there => assert!(there == here, "{:?} and {:?}", there.map(|_| ()), here.as_ref().map(|_| ())),
+        }
+    });
+    here.map(|(_, rgb)| rgb)
+}
+
+#[test]
+fn golden_files_equal_libjpeg_turbo() {
+    let mut paths: Vec<_> = fs::read_dir(golden_folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == "jpg"));
+    assert!(paths.len() > 40, "the golden files are missing");
+    let mut decoder = HostDecoder::new();
+    let mut wrong = Vec::new();
+    for path in paths {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let file = fs::read(&path).unwrap();
+        let decoded = decode_on_host(&mut decoder, &file);
+        if name.contains("arithmetic") {
+            assert_eq!(decoded, Err(JpegError::Unsupported(Unsupported::Arithmetic)), "{name}");
+            continue;
+        }
+        let expected = fs::read(path.with_extension("safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&expected).unwrap();
+        let expected = tensors.tensor("rgb").unwrap();
+        match decoded {
+            Err(error) => wrong.push(format!("{name}: {error}")),
+            Ok(([height, width], rgb)) => {
+                assert_eq!(expected.shape(), [height as usize, width as usize, 3], "{name}");
+                let different = expected.data().iter().zip(&rgb).filter(|(a, b)| a != b).count();
+                if different > 0 {
+                    wrong.push(format!("{name}: {different} of {} values", rgb.len()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} files are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// `jpegtran -scans` makes such a file of any photograph.
+#[test]
+fn scans_of_single_components_give_the_pixels_of_one_scan() {
+    for (height, width) in [(64, 64), (61, 75), (7, 3), (130, 9)] {
+        for luma in [[1, 1], [2, 1], [1, 2], [2, 2], [4, 1], [4, 2]] {
+            for restart in [0, 5] {
+                let kind = Kind { restart, ..kind(height, width, &[luma, [1, 1], [1, 1]]) };
+                let expected = reference::decode(&encode(&kind)).2;
+                for scans in [&[&[0][..], &[1], &[2]][..], &[&[0], &[1, 2]], &[&[1], &[0, 2]], &[&[2], &[1], &[0]]] {
+                    let scans: Vec<Vec<usize>> = scans.iter().map(|scan| scan.to_vec()).collect();
+                    let layout = Layout { scans: scans.clone(), ..Layout::default() };
+                    let found = pixels(&encode_as(&kind, &layout)).unwrap();
+                    assert!(found == expected, "{height} x {width}, {luma:?}, {scans:?}, restart {restart}");
+                }
+            }
+        }
+    }
+    // More blocks in a unit than one scan may have.
+    let large = kind(50, 70, &[[2, 2]; 3]);
+    let file = encode_as(&large, &Layout { scans: vec![vec![0], vec![1], vec![2]], ..Layout::default() });
+    assert_eq!(outline(&file).unwrap().host_only, Some(Unsupported::Sampling));
+    assert!(pixels(&file).unwrap() == reference::decode(&encode(&large)).2);
+    assert_eq!(pixels(&encode(&large)), Err(JpegError::Unsupported(Unsupported::Sampling)));
+    let kind = kind(40, 40, &YCC_420);
+    let twice = Layout { scans: vec![vec![0], vec![1], vec![2], vec![0]], ..Layout::default() };
+    assert_eq!(pixels(&encode_as(&kind, &twice)), Err(JpegError::Unsupported(Unsupported::Scans)));
+    let missing = Layout { scans: vec![vec![0], vec![2]], ..Layout::default() };
+    assert!(matches!(pixels(&encode_as(&kind, &missing)), Err(JpegError::Broken { .. })));
+}
+
+#[test]
+fn cmyk_and_ycck_are_as_pillow_has_them() {
+    for factors in [[[1, 1]; 4], [[2, 2], [1, 1], [1, 1], [2, 2]], [[2, 1], [1, 1], [1, 1], [1, 1]]] {
+        for adobe in [None, Some(0), Some(2)] {
+            let kind = kind(37, 50, &factors);
+            let file = encode_as(&kind, &Layout { adobe, ..Layout::default() });
+            assert_eq!(outline(&file).unwrap().host_only, Some(Unsupported::Cmyk));
+            let expected = reference::decode(&file).2;
+            assert!(pixels(&file).unwrap() == expected, "{factors:?}, {adobe:?}");
+            // The last component may have the identifier of the first one.
+            let mut same = file.clone();
+            let frame = same.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
+            let scan = same.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
+            assert_eq!([same[frame + 19], same[scan + 11]], [4, 4]);
+            (same[frame + 19], same[scan + 11]) = (1, 1);
+            assert!(pixels(&same).unwrap() == expected, "{factors:?}, {adobe:?}");
+        }
+    }
+}
+
+/// What libjpeg passes over: other bytes between segments, a comment shorter than its own length, a restart marker after the
+/// last unit, and a number of rows that the header says already.
+#[test]
+fn what_says_nothing_is_passed_over() {
+    for restart in [0, 3] {
+        let kind = Kind { restart, ..kind(45, 70, &YCC_420) };
+        let whole = encode(&kind);
+        let expected = reference::decode(&whole).2;
+        let before: [&[u8]; 6] = [
+            b"junk",
+            &[0, 0xFF, 0, 0xFF, 0xFF, 0],
+            &[0xFF, 0xFE, 0, 1],
+            &[0xFF, 0xD3, 0xFF, 0x01],
+            &[0xFF, 0xDC, 0, 4, 0, 45],
+            &[0xFF, 0xEE, 0, 7, b'A', b'd', b'o', b'b', b'e', 9],
+        ];
+        let after: [&[u8]; 3] = [&[0xFF, 0xD4], &[0xFF, 0xDC, 0, 4, 0, 45], &[0xFF, 0xFE, 0, 0, 7, 7]];
+        for (i, bytes) in before.iter().enumerate() {
+            let file = encode_as(&kind, &Layout { before_scan: bytes.to_vec(), ..Layout::default() });
+            assert!(pixels(&file).is_ok_and(|rgb| rgb == expected), "{i} before the scan");
+        }
+        for (i, bytes) in after.iter().enumerate() {
+            let file = encode_as(&kind, &Layout { after: bytes.to_vec(), ..Layout::default() });
+            assert!(pixels(&file).is_ok_and(|rgb| rgb == expected), "{i} after the scan: {:?}", pixels(&file).err());
+        }
+        // Such a marker means that the rest has another meaning.
+        let file = encode_as(&kind, &Layout { before_scan: vec![0xFF, 0xF3, 0, 2], ..Layout::default() });
+        assert!(matches!(pixels(&file), Err(JpegError::Broken { .. })));
+    }
+}
+
+/// The frames of Motion JPEG have no Huffman tables: they mean those of T.81, annex K.
+#[test]
+fn missing_huffman_tables_are_those_of_the_standard() {
+    for gray in [false, true] {
+        let (mut whole, color) =
+            (Vec::new(), if gray { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb });
+        let noise: Vec<u8> = (0..if gray { 64 * 48 } else { 3 * 64 * 48 }).map(|i| (i * i % 251) as u8).collect();
+        jpeg_encoder::Encoder::new(&mut whole, 90).encode(&noise, 64, 48, color).unwrap();
+        let (mut without, mut at) = (whole[..2].to_vec(), 2);
+        while whole[at + 1] != 0xDA {
+            let end = at + 2 + usize::from(u16::from_be_bytes([whole[at + 2], whole[at + 3]]));
+            if whole[at + 1] != 0xC4 {
+                without.extend(&whole[at..end]);
+            }
+            at = end;
+        }
+        assert!(without.len() + whole.len() - at < whole.len() - 30, "it had tables");
+        without.extend(&whole[at..]);
+        assert!(pixels(&without).unwrap() == reference::decode(&whole).2);
+    }
+}
+
+/// A progressive file whose first scan is lost, because the header of it is damaged, is what the other scans say.
+#[test]
+fn coefficients_may_come_before_their_mean() {
+    let whole = golden("progressive-gray");
+    let first = whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
+    let mut damaged = whole.clone();
+    damaged[first] = b'v';
+    let expected = pixels(&whole).unwrap();
+    let found = pixels(&damaged).unwrap();
+    assert!(found.len() == expected.len() && found != expected);
+}
+
+#[test]
+fn what_is_not_decoded_is_refused_by_its_name() {
+    let whole = encode(&kind(40, 40, &YCC_420));
+    let frame = whole.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
+    let changed = |at: usize, value: u8| {
+        let mut file = whole.clone();
+        file[frame + at] = value;
+        file
+    };
+    let progressive = golden("progressive-420-q75");
+    let last = progressive.windows(2).rposition(|w| w == [0xFF, 0xDA]).unwrap();
+    let mut no_rows = changed(5, 0);
+    no_rows[frame + 6] = 0;
+    let cases = [
+        (changed(1, 0xC9), Unsupported::Arithmetic, "arithmetic coding"),
+        (changed(1, 0xCA), Unsupported::Arithmetic, "arithmetic coding"),
+        (changed(1, 0xC3), Unsupported::Lossless, "lossless"),
+        (changed(1, 0xC5), Unsupported::Hierarchical, "hierarchical"),
+        (changed(4, 12), Unsupported::Bits(12), "samples of 12 bits"),
+        (no_rows, Unsupported::LateHeight, "the number of rows stands after the image"),
+        ([&progressive[..last], &[0xFF, 0xD9]].concat(), Unsupported::MissingScans, "without its last scans"),
+    ];
+    for (file, kind, name) in cases {
+        let error = pixels(&file).unwrap_err();
+        assert_eq!(error, JpegError::Unsupported(kind));
+        assert!(error.to_string().ends_with(name) && !kind.on_host(), "{error}");
+    }
+}
+
+#[test]
+fn the_room_must_be_that_of_the_pixels() {
+    let file = encode(&kind(40, 40, &YCC_420));
+    for len in [0, 4799, 4801] {
+        assert_eq!(HostDecoder::new().decode(&file, &mut vec![0; len]), Err(JpegError::NoRoom));
+    }
+    assert_eq!(HostDecoder::new().decode(&file, &mut [0; 4800]), Ok(()));
+}
