@@ -33,7 +33,7 @@ impl<S: Brand> fmt::Debug for OccupancyQuery<S> {
     }
 }
 
-// SAFETY: It has no maps.
+// SAFETY: It has no maps, and nothing runs.
 unsafe impl<S: Brand> Launch<S> for OccupancyQuery<S> {
     type Error = Error;
 
@@ -45,6 +45,10 @@ unsafe impl<S: Brand> Launch<S> for OccupancyQuery<S> {
         let threads = shape.block.iter().product(); // at most 1024, as every `LaunchShape`
         self.answer.set(Some(Occupancy { blocks, threads, shared: shape.shared }));
         Ok(())
+    }
+
+    fn runs(&self) -> bool {
+        false
     }
 }
 

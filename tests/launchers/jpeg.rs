@@ -237,3 +237,30 @@ fn admit_leaves_out_the_images_that_overlap_and_no_others() {
         }
     }
 }
+
+/// A query about the launch of `admit` launches nothing, so it admits no images.
+#[test]
+fn a_query_admits_no_images() {
+    let device = thalweg::Device::checked_cpu().unwrap();
+    device
+        .per_thread(|s| {
+            // Two images at one place, which `admit` would not let through.
+            let mut record = vec![0; IMAGE_WORDS as usize];
+            record[..16].copy_from_slice(&[8, 8, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
+            record[16..24].copy_from_slice(&[1, 1, 0, 0, 0, 0, 1, 1]);
+            let table = s.upload_blocking(&record.repeat(2)).unwrap();
+            let mut admitted = s.upload_blocking(&record.repeat(2)).unwrap();
+            let (status, planes) = (s.alloc_zeroed::<u32>(2).unwrap(), s.alloc_zeroed::<u8>(64).unwrap());
+            let mut rgb = s.alloc_zeroed::<u8>(192).unwrap();
+            let mut images = None;
+            s.occupancy(|query| {
+                images = Some(admit(query, &table, &mut admitted)?);
+                Ok(())
+            })
+            .unwrap();
+            let launched = jpeg::colors(s, images.unwrap(), &status, 64, &planes, &mut rgb);
+            assert!(matches!(launched, Err(thalweg::Error::Launch(_))), "{launched:?}");
+            s.synchronize().unwrap();
+        })
+        .unwrap();
+}

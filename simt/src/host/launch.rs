@@ -8,8 +8,9 @@ use super::tiles::{TileMap, Tiles};
 /// A place where a kernel can be launched: the host crate's `Stream<S>`.
 ///
 /// # Safety
-/// A map that [`tile_map`](Self::tile_map) returns is one of exactly the tiles that it was given, on the
-/// device of the launches: kernels copy what it says without a check.
+/// - A map that [`tile_map`](Self::tile_map) returns is one of exactly the tiles that it was given, on the
+///   device of the launches: kernels copy what it says without a check.
+/// - If [`runs`](Self::runs) returns true, a launch that returns without an error is enqueued.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot launch on buffers ordered by `{S}`",
     label = "this stream does not order the buffers",
@@ -29,6 +30,12 @@ pub unsafe trait Launch<S> {
     /// - The kernel is sound for these arguments and this shape.
     #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Self::Error>;
+
+    /// Returns whether launches run. They do on a stream, and not in a query about a launch, which has no
+    /// results that another launch could rely on.
+    fn runs(&self) -> bool {
+        true
+    }
 
     /// Returns the number of blocks that the device runs at the same time if each takes all shared
     /// memory of a multiprocessor: the number of multiprocessors of a GPU.

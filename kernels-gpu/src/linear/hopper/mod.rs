@@ -44,7 +44,7 @@ const fn words(blocks: u32) -> usize {
 kernel! {
     /// Sets the counts of split tiles to 0. Launch: 16 blocks of 256 threads, one word each.
     unsafe fn clear_counts(cx: impl Simt, scratch: Out<u32>)
-    require { scratch.len() >= u128::from(COUNTS) }
+    require { scratch.len() >= COUNTS }
     grid(COUNTS / 256) block(256)
     {
         scratch.set(cx, cx.global_x() as usize, 0);
