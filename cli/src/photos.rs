@@ -96,7 +96,7 @@ pub(crate) struct Photos {
     loader: Loader<PathBuf>,
     on_device: bool,
     pixel_limit: u64,
-    /// What loaders before this one did.
+    /// The counts of the loaders before this one.
     earlier: Decoded,
 }
 

@@ -84,7 +84,7 @@ pub(crate) struct Done {
     pub(crate) tokens: usize,
 }
 
-/// How photographs were decoded.
+/// Counts of how photographs were decoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Decoded {
     /// The time that all threads together spent on it.

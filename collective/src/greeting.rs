@@ -40,14 +40,14 @@ use crate::error::StoreError;
 use crate::lock;
 use crate::wire::read;
 
-/// How long the first bytes of a client may take. A client sends its whole greeting as soon as it
+/// The time limit for the first bytes of a client. A client sends its whole greeting as soon as it
 /// has that of the server.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
 
 /// Greetings at once, so that strangers do not take threads without bound.
 pub(crate) const GREETINGS: usize = 64;
 
-/// What both sides send first.
+/// The bytes that both sides send first.
 const MAGIC: [u8; 8] = *b"thalweg1";
 
 const NONCE: usize = 16;
@@ -72,9 +72,9 @@ pub(crate) struct Strangers {
     state: Mutex<State>,
     /// A place is free.
     left: Condvar,
-    /// How long the first bytes may take.
+    /// The time limit for the first bytes.
     first: Duration,
-    /// How long the greeting may take.
+    /// The time limit for the whole greeting.
     whole: Duration,
 }
 
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-/// What one machine cannot choose of an address: all of IPv4, and the first half of IPv6.
+/// The part of an address that one machine cannot choose: all of IPv4, and the first half of IPv6.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) if !ip.is_loopback() => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),

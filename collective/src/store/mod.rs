@@ -189,7 +189,7 @@ struct Remote {
 /// How long an answer may take beyond what the request itself waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a client waits before it calls again.
+/// The pause of a client before it calls again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Store {
