@@ -180,7 +180,9 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
 
     let [da, db] = [&a, &b].map(|x| Fenced::new(s, &x.elements, shift));
     let mut dc = Fenced::new(s, &old.elements, shift);
-    let [dr, dbias] = [&residual.elements, &bias].map(|x| Fenced::new(s, x, shift));
+    let dr = Fenced::new(s, &residual.elements, shift);
+    // The library chooses kernels by the address of the bias too.
+    let dbias = Fenced::new(s, &bias, shift + library.map_or(0, |_| (case.seed / 16 % 8) as usize));
     let epilogue = Epilogue {
         bias: case.bias.then(|| dbias.slice()),
         activation: case.activation,
@@ -507,6 +509,67 @@ fn products_of_cublaslt_are_right_on_a_part_of_the_device() {
                 seed: 2 + 3 * part,
             };
             assert_eq!(check_types_by(s, Some(library), &case), Computed::ByLibrary, "{case:?}");
+        }
+    });
+}
+
+/// cuBLASLt has kernels that read several elements of the bias at once. One of them must not be chosen for a bias whose
+/// address it cannot read: it fails, and with it everything after it on the device.
+#[test]
+fn cublaslt_takes_a_bias_at_any_address() {
+    on_each_device_with_cublaslt(|s, library| {
+        for (types, shift, seed) in (0..5).flat_map(|types| {
+            // Seeds that choose a workspace and each distance of the bias from C's alignment.
+            [0, 1, 2].into_iter().flat_map(move |shift| (0..8).map(move |bias| (types, shift, 2 + 48 * bias)))
+        }) {
+            for extents in [[31, 2, 7], [136, 8, 64], [64, 200, 72]] {
+                for activation in [Activation::None, Activation::GeluTanh] {
+                    let case = Case {
+                        types,
+                        batch: 1,
+                        extents,
+                        transposed: [false; 2],
+                        gaps: [0; 4],
+                        shift,
+                        shared: false,
+                        bias: true,
+                        activation,
+                        residual: false,
+                        accumulate: false,
+                        seed,
+                    };
+                    check_types_by(s, Some(library), &case);
+                }
+            }
+        }
+    });
+}
+
+/// The rows of C may be aligned worse than those of the residual, whose stride the library goes by.
+#[test]
+fn cublaslt_adds_a_residual_whose_rows_are_aligned_better() {
+    on_each_device_with_cublaslt(|s, library| {
+        let shapes = [(2, [64, 2, 31]), (1, [8, 200, 16]), (1, [200, 2, 7]), (1, [136, 136, 7]), (1, [2, 8, 72])];
+        for (types, (batch, extents)) in (0..5).flat_map(|types| shapes.map(|shape| (types, shape))) {
+            for (transposed, bias) in [([true, false], false), ([false, false], true), ([false, true], false)] {
+                for (c, residual) in [1, 3, 6, 7].into_iter().flat_map(|c| [0, 2, 8].map(|residual| (c, residual))) {
+                    let case = Case {
+                        types,
+                        batch,
+                        extents,
+                        transposed,
+                        gaps: [0, 8, c, residual],
+                        shift: 0,
+                        shared: false,
+                        bias,
+                        activation: Activation::None,
+                        residual: true,
+                        accumulate: false,
+                        seed: 2, // with a workspace
+                    };
+                    check_types_by(s, Some(library), &case);
+                }
+            }
         }
     });
 }

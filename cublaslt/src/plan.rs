@@ -58,9 +58,12 @@ pub(crate) struct Key {
     epilogue: c_int,
     /// Whether something of C's shape is added.
     added: bool,
-    /// The bytes of which the addresses of B, A, the residual and C are multiples: 256 at most. That of C
-    /// counts the bias too.
+    /// The bytes of which the addresses of B, A, the residual and C are multiples: 256 at most. That of C is the
+    /// one of its rows, if they are aligned worse than 16 bytes: the library reads the stride of the residual and
+    /// not the one of C, and then writes several elements at once where it cannot.
     alignments: [u32; 4],
+    /// The same of the bias. With an algorithm for a bias that is better aligned, kernels fail.
+    bias_alignment: u32,
     workspace: usize,
     /// How many multiprocessors the algorithm is for. 0 means all.
     multiprocessors: u32,
@@ -90,8 +93,10 @@ impl Key {
             (strides[3], batch_strides[3]) = (strides[2], batch_strides[2]);
         }
         let [a, b, c] = product.addresses;
-        let alignment =
-            |addresses: [u64; 2]| 1 << addresses.map(|at| at.trailing_zeros().min(8)).into_iter().min().unwrap_or(0);
+        let alignment = |address: u64| 1 << address.trailing_zeros().min(8);
+        let between = u64::from(strides[2]) | if batch > 1 { batch_strides[2] } else { 0 };
+        let rows = alignment(between.wrapping_mul(size_of::<C>() as u64));
+        let of_c = if rows < 16 { rows.min(alignment(c)) } else { alignment(c) };
         Some(Self {
             kinds: [kind::<T>()?, kind::<C>()?],
             extents,
@@ -104,7 +109,8 @@ impl Key {
                 both => both,
             },
             added,
-            alignments: [[b; 2], [a; 2], [residual.unwrap_or(c); 2], [c, bias.unwrap_or(c)]].map(alignment),
+            alignments: [alignment(b), alignment(a), alignment(residual.unwrap_or(c)), of_c],
+            bias_alignment: bias.map_or(256, alignment),
             workspace,
             multiprocessors,
         })
@@ -151,8 +157,9 @@ impl Plan {
             plan.describe(MULTIPROCESSORS, &key.multiprocessors.cast_signed())?;
         }
         if key.epilogue & WITH_BIAS != 0 {
-            // The search only asks whether there is one. Each product sets its own.
-            plan.describe(BIAS_POINTER, &256u64)?;
+            // The search reads how the address of the bias is aligned, and no preference says so. Each product sets
+            // its own address.
+            plan.describe(BIAS_POINTER, &(256 + u64::from(key.bias_alignment)))?;
         }
         let [m, n, k] = key.extents.map(u64::from);
         let ([lda, ldb, ldc, ldr], [sa, sb, sc, sr]) = (key.strides, key.batch_strides);
