@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `cargo test --bench products` measures the same with what the tests have built. `-- f32` behind either command
-//! measures only the operands of that type.
+//! measures only the operands of that type. `-- training` measures, on a GPU, the products of a training step of a
+//! vision transformer (ViT-B, 196 tokens, batches of 8, 32 and 128) instead.
 //!
 //! Runs on the first GPU, if there is one, and on the CPU device. Some elements of each product are
 //! compared with sums in f64 too. The table shows the median time of a product and its rate, where
@@ -21,7 +22,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use thalweg::{AnyStream, Device, DeviceKind, Error, LiveBrand, Stream};
-use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{
+    Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul_with_scratch, scratch_len,
+};
 use thalweg_simt::{bf16, f16};
 
 /// M, N and K on the CPU device: squares, and the products of layers with few features.
@@ -29,6 +32,9 @@ const SHAPES: [[usize; 3]; 6] =
     [[512; 3], [1024; 3], [2048, 64, 64], [2048, 64, 256], [2048, 64, 3328], [2048, 3328, 64]];
 /// M, N and K on a GPU: a square, and the products of a vision transformer's layers.
 const LARGE: [[usize; 3]; 4] = [[4096; 3], [8192, 3072, 768], [8192, 768, 3072], [3152, 2304, 768]];
+/// The rows of batches of 8, 32 and 128 images, the width of ViT-B.
+const ROWS: [usize; 3] = [8 * 196, 32 * 196, 128 * 196];
+const WIDTH: usize = 768;
 /// The products between two events, and the rest before them.
 const GROUP: u32 = 10;
 const REST: Duration = Duration::from_millis(4);
@@ -97,6 +103,7 @@ fn measure<S: LiveBrand, T: Number, C: Number + Product<T>>(s: &Stream<S>, kind:
     let bias = s.upload_blocking(&numbers::<C>(n, 3))?;
     let residual = s.upload_blocking(&numbers::<C>(if extra == Extra::Residual { m * n } else { 1 }, 4))?;
     let mut c = s.alloc_zeroed::<C>(m * n)?;
+    let mut scratch = s.alloc(scratch_len(s)?)?;
     let mut run = || {
         let a = if ta { Matrix::new(&a, k, m).transposed() } else { Matrix::new(&a, m, k) };
         let b = if tb { Matrix::new(&b, n, k).transposed() } else { Matrix::new(&b, k, n) };
@@ -106,7 +113,7 @@ fn measure<S: LiveBrand, T: Number, C: Number + Product<T>>(s: &Stream<S>, kind:
             residual: (extra == Extra::Residual).then(|| Matrix::new(&residual, m, n)),
             accumulate: extra == Extra::Accumulate,
         };
-        matmul(s, 1, a, b, &epilogue, MatrixMut::new(&mut c, m, n))
+        matmul_with_scratch(s, &mut scratch, 1, a, b, &epilogue, MatrixMut::new(&mut c, m, n))
     };
     let mut times = Vec::new();
     let start = Instant::now();
@@ -150,7 +157,7 @@ fn table<S: LiveBrand, T: Number, C: Number + Product<T>>(
     forms: &[&'static str],
     extras: &[Extra],
 ) -> Result<(), Error> {
-    let mut only = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    let mut only = std::env::args().skip(1).filter(|argument| ["f32", "f16", "bf16"].contains(&&**argument)).peekable();
     if only.peek().is_some() && !only.any(|name| name == T::NAME) {
         return Ok(());
     }
@@ -177,12 +184,35 @@ fn table<S: LiveBrand, T: Number, C: Number + Product<T>>(
     Ok(())
 }
 
+/// Measures the products of a block, forward and backward. The encoder is not trained, so it has the first four only,
+/// and GELU in the third.
+fn training<S: LiveBrand>(s: &Stream<S>) -> Result<(), Error> {
+    use Extra::{Gelu, None, Residual};
+    let w = WIDTH;
+    let only = |rows: usize| std::env::args().any(|argument| argument == rows.to_string());
+    let all = !ROWS.into_iter().any(only);
+    for rows in ROWS.into_iter().filter(|&rows| all || only(rows)) {
+        table::<_, bf16, bf16>(s, &[[rows, 3 * w, w]], &["nt"], &[None])?;
+        table::<_, bf16, f32>(s, &[[rows, w, w]], &["nt"], &[Residual])?;
+        table::<_, bf16, bf16>(s, &[[rows, 4 * w, w]], &["nt"], &[None, Gelu])?;
+        table::<_, bf16, f32>(s, &[[rows, w, 4 * w]], &["nt"], &[Residual])?;
+        table::<_, bf16, bf16>(s, &[[rows, 4 * w, w], [rows, w, w]], &["nn"], &[None])?;
+        table::<_, bf16, f32>(s, &[[rows, w, 4 * w], [rows, w, 3 * w]], &["nn"], &[None])?;
+        let gradients = [[w, 4 * w, rows], [4 * w, w, rows], [w, w, rows], [3 * w, w, rows]];
+        table::<_, bf16, f32>(s, &gradients, &["tn"], &[None])?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Error> {
     support::on_each_device(|device: Device| {
         println!("{device}: {}", device.name());
         let gpu = device.kind() == DeviceKind::Cuda;
         AnyStream::new(device)?.enter(|s| {
             use Extra::{Accumulate, Gelu, None, Residual};
+            if std::env::args().any(|argument| argument == "training") {
+                return if gpu { training(s) } else { Ok(()) };
+            }
             if gpu {
                 table::<_, bf16, bf16>(s, &LARGE, &["nt", "nn", "tn"], &[None, Gelu, Residual])?;
                 table::<_, bf16, f32>(s, &LARGE, &["nt"], &[None, Gelu, Residual, Accumulate])?;

@@ -14,9 +14,11 @@ use proptest::sample::select;
 use support::cases;
 use support::devices::{on_each_device, report};
 use support::fence::{Fence, Fenced, same};
-use thalweg::{Device, Error, LaunchError, LiveBrand, PerThread, Stream};
+use thalweg::{Device, DeviceKind, Error, LaunchError, LiveBrand, PerThread, Stream};
 use thalweg_cublaslt::{Computed, CublasLt, WORKSPACE_BYTES};
-use thalweg_kernels::linear::{self, Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{
+    self, Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
+};
 use thalweg_simt::{bf16, f16};
 
 /// The type of an element, as the reference sees it.
@@ -194,7 +196,14 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
     let c = MatrixMut::new(dc.slice_mut(), m, n).with_stride(old.stride).with_batch_stride(old.distance);
     let computed = match library {
         None => {
-            matmul(s, batch, x, y, &epilogue, c).unwrap();
+            if case.seed.is_multiple_of(2) {
+                matmul(s, batch, x, y, &epilogue, c).unwrap();
+            } else {
+                // Whatever the scratch memory holds, the product is the same.
+                let left_there = vec![(case.seed / 2 % 5) as u32; scratch_len(s).unwrap()];
+                let mut scratch = s.upload_blocking(&left_there).unwrap();
+                matmul_with_scratch(s, &mut scratch, batch, x, y, &epilogue, c).unwrap();
+            }
             Computed::ByThalweg
         }
         Some(library) => {
@@ -340,6 +349,41 @@ fn there_can_be_more_tiles_than_a_device_computes_at_once() {
     }
 }
 
+/// With scratch memory, the kernels for compute capability 9.0 share the steps of the last tiles between all
+/// multiprocessors, if K is long. A tile has many parts then, and after two of 134 tiles whole ones follow.
+#[test]
+fn sums_can_be_shared_between_multiprocessors() {
+    let case = Case {
+        types: 0,
+        batch: 1,
+        extents: [8; 3],
+        transposed: [false; 2],
+        gaps: [8, 0, 8, 0],
+        shift: 0,
+        shared: false,
+        bias: true,
+        activation: Activation::None,
+        residual: false,
+        accumulate: false,
+        seed: 1, // an odd seed has scratch memory, whose contents it chooses
+    };
+    let forms = [[false, true], [false, false], [true, false]];
+    for (k, (types, transposed)) in (1..5).flat_map(|types| forms.map(|form| (types, form))).enumerate() {
+        let (bias, residual, accumulate) = (k % 2 == 0, k % 3 == 1, k % 3 == 2);
+        let activation = [Activation::None, Activation::GeluTanh, Activation::GeluErf][k / 2 % 3];
+        let more = if k % 4 == 0 { Some((134, [16, 8, 6008])) } else { None };
+        for (batch, extents) in [(1, [136, 8, 6008]), (2, [24, 136, 6008])].into_iter().chain(more) {
+            for seed in [1, 5] {
+                let case =
+                    Case { types, transposed, batch, extents, bias, residual, accumulate, activation, seed, ..case };
+                for device in gpus() {
+                    device.per_thread(|s| check_types(s, &case)).unwrap();
+                }
+            }
+        }
+    }
+}
+
 /// The ordinary CPU device computes a product by a library, and the checked device by the kernels.
 #[test]
 fn the_checked_device_runs_each_kernel() {
@@ -386,6 +430,53 @@ fn the_same_product_has_the_same_bits() {
         let first = square::<_, f32>(s);
         assert!((0..3).all(|_| same_bits(&square(s), &first)));
     });
+}
+
+fn gpus() -> impl Iterator<Item = Device> {
+    Device::all().into_iter().filter(|device| device.kind() == DeviceKind::Cuda)
+}
+
+/// Computes C from the same operands several times, with the same scratch memory of so many elements.
+fn gradients<S: LiveBrand>(
+    s: &Stream<S>,
+    (batch, [m, n, k]): (usize, [usize; 3]),
+    scratch: usize,
+    times: usize,
+) -> Vec<Vec<f32>> {
+    let mut random = SplitMix(11);
+    let mut numbers = |count: usize| (0..count).map(|_| bf16::from_f32(random.unit() as f32 - 0.5)).collect::<Vec<_>>();
+    let [x, y] = [m * k, n * k].map(|count| s.upload_blocking(&numbers(batch * count)).unwrap());
+    let mut scratch = s.upload_blocking(&vec![u32::MAX; scratch]).unwrap();
+    let mut results: Vec<_> = (0..times).map(|_| s.alloc::<f32>(batch * m * n).unwrap()).collect();
+    for c in &mut results {
+        let (a, b) = (Matrix::new(&x, k, m).transposed(), Matrix::new(&y, k, n));
+        matmul_with_scratch(s, &mut scratch, batch, a, b, &Epilogue::default(), MatrixMut::new(c, m, n)).unwrap();
+    }
+    results.iter().map(|c| s.read_blocking(c).unwrap()).collect()
+}
+
+/// The blocks that split a sum finish in any order, and other streams change it. Each stream has scratch memory of its
+/// own, which held other values before, and in which products follow one another.
+#[test]
+fn split_sums_have_the_same_bits_each_time() {
+    for device in gpus() {
+        let len = device.per_thread(|s| scratch_len(s)).unwrap().unwrap();
+        for shape in [(1, [136, 8, 6008]), (1, [384, 392, 8192]), (134, [8, 8, 6008])] {
+            let once = |scratch| device.per_thread(|s| gradients(s, shape, scratch, 1)).unwrap().remove(0);
+            let (first, whole) = (once(len), once(0));
+            // Split sums are added in another order. If no bit differed, this test would see none of them.
+            assert_eq!(same_bits(&first, &whole), len == 0, "{shape:?} on {device}");
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for other in device.per_thread(|s| gradients(s, shape, len, 12)).unwrap() {
+                            assert!(same_bits(&other, &first), "{shape:?} on {device}");
+                        }
+                    });
+                }
+            });
+        }
+    }
 }
 
 #[test]

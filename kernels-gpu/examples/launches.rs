@@ -4,7 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{
+    Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
+};
 use thalweg_kernels::stream::probe;
 use thalweg_kernels::train;
 use thalweg_kernels::vision::{
@@ -30,6 +32,10 @@ unsafe impl Launch<()> for Notes {
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<(), LaunchError> {
         self.shapes.borrow_mut().insert(kernel.name(), shape);
         Ok(())
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        132
     }
 
     fn tile_map(&self, _: &Tiles) -> Result<Option<TileMap>, LaunchError> {
@@ -69,10 +75,16 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
     for (a, b, rows) in
         [(x, x, 128), (x, x.transposed(), 128), (x.transposed(), x, 128), (unaligned, x, 128), (few, x.transposed(), 1)]
     {
-        let c = MatrixMut::new(out(rows * 128), rows, 128);
-        matmul::<(), _, T, T>(on, 1, a, b, &Epilogue::default(), c)?;
+        // Products that add to C have kernels of their own on some devices.
+        for accumulate in [false, true] {
+            let c = MatrixMut::new(out(rows * 128), rows, 128);
+            matmul::<(), _, T, T>(on, 1, a, b, &Epilogue { accumulate, ..Epilogue::default() }, c)?;
+        }
     }
-    Ok(())
+    // A sum of so many steps is split, and a kernel clears the counts of its parts before.
+    let k = 64 * 132;
+    let (a, b, c) = (Matrix::new(of(8 * k), 8, k), Matrix::new(of(8 * k), k, 8), MatrixMut::new(out(64), 8, 8));
+    matmul_with_scratch::<(), _, T, T>(on, out(scratch_len(on)?), 1, a, b, &Epilogue::default(), c)
 }
 
 /// Launches what training needs, with rows of 768 numbers in heads of each size.

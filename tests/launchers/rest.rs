@@ -3,7 +3,9 @@
 use thalweg::Result;
 use thalweg_kernels::augment::{BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, SUM_COLUMNS};
 use thalweg_kernels::collective::{self, Fold};
-use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{
+    Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
+};
 use thalweg_kernels::{augment, stream};
 use thalweg_simt::{bf16, f16};
 
@@ -17,7 +19,10 @@ pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
     Launcher { name: "augment_bf16", cases: 180, run: |t| augmented(t, false) },
 ];
-pub(crate) const LINEAR: &[Launcher] = &[Launcher { name: "matmul", cases: 360, run: product }];
+pub(crate) const LINEAR: &[Launcher] = &[
+    Launcher { name: "matmul", cases: 360, run: |t| product(t, false) },
+    Launcher { name: "matmul_with_scratch", cases: 90, run: |t| product(t, true) },
+];
 
 fn probe(t: &Trial<'_, '_>) -> Result<()> {
     stream::probe(t, t.below(100), &mut t.room(32)?)
@@ -98,16 +103,18 @@ fn augmented(t: &Trial<'_, '_>, wide: bool) -> Result<()> {
     if wide { launch!(augment_f32) } else { launch!(augment_bf16) }
 }
 
-fn product(t: &Trial<'_, '_>) -> Result<()> {
+fn product(t: &Trial<'_, '_>, scratch: bool) -> Result<()> {
     let of = [of::<f32, f32>, of::<f16, f16>, of::<f16, f32>, of::<bf16, bf16>, of::<bf16, f32>];
-    of[t.number as usize % of.len()](t)
+    of[t.number as usize % of.len()](t, scratch)
 }
 
-fn of<T: Operand + Product<T> + Number, C: Product<T> + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn of<T: Operand + Product<T> + Number, C: Product<T> + Number>(t: &Trial<'_, '_>, scratch: bool) -> Result<()> {
     let unit = if t.once_in(3) { 1 } else { 16 / size_of::<T>() as u32 };
     let extent = |most: u32| (t.within(0, most) * unit) as usize;
     let (m, n, k) =
         if t.flip() { (t.within(1, 9) as usize, extent(12), extent(12)) } else { (extent(20), extent(20), extent(12)) };
+    // So many steps that a GPU of compute capability 9.0 splits them, if it has scratch memory.
+    let k = if scratch && t.once_in(4) { 8576 } else { k };
     let batch = t.pick(&[0, 1, 1, 1, 2, 3]);
     let extra = |t: &Trial<'_, '_>| if t.once_in(3) { unit as usize * t.below(3) as usize } else { 0 };
     // Of a matrix: its rows, columns, distances, and the elements that it needs.
@@ -135,5 +142,11 @@ fn of<T: Operand + Product<T> + Number, C: Product<T> + Number>(t: &Trial<'_, '_
         residual: t.flip().then_some(residual),
         accumulate,
     };
-    matmul(t, batch, a, b, &epilogue, MatrixMut::new(&mut c, m, n).with_stride(sc).with_batch_stride(dc))
+    let c = MatrixMut::new(&mut c, m, n).with_stride(sc).with_batch_stride(dc);
+    if !scratch {
+        return matmul(t, batch, a, b, &epilogue, c);
+    }
+    let len = scratch_len(t)?;
+    let mut memory = t.filled(t.pick(&[0, len / 2, len, len]), || t.below(4))?;
+    matmul_with_scratch(t, &mut memory, batch, a, b, &epilogue, c)
 }

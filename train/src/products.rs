@@ -1,7 +1,7 @@
 //! What computes the products of matrices.
 
 use thalweg::{Brand, Device, DeviceBuffer, LiveBrand, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul_with_scratch, scratch_len};
 
 use crate::error::Result;
 
@@ -81,11 +81,14 @@ pub struct Multiplier {
     #[resource(plain)]
     products: Products,
     workspace: DeviceBuffer<u8>,
+    /// Memory for partial sums of thalweg's kernels.
+    scratch: DeviceBuffer<u32>,
 }
 
 impl<S: LiveBrand> MultiplierOn<S> {
     pub(crate) fn new(s: &Stream<S>, products: Products) -> thalweg::Result<Self> {
-        Ok(Self { products, workspace: s.alloc(products.workspace())? })
+        let scratch = if products.workspace() == 0 { scratch_len(s)? } else { 0 };
+        Ok(Self { products, workspace: s.alloc(products.workspace())?, scratch: s.alloc(scratch)? })
     }
 
     /// Makes what multiplies in a backward pass.
@@ -108,6 +111,6 @@ impl<S: Brand> MultiplierOn<S> {
         if let Some(library) = self.products.library {
             return library.matmul(s, &mut self.workspace, 1, a, b, epilogue, c).map(drop);
         }
-        thalweg_kernels::linear::matmul(s, 1, a, b, epilogue, c)
+        matmul_with_scratch(s, &mut self.scratch, 1, a, b, epilogue, c)
     }
 }

@@ -37,6 +37,8 @@ pub struct Arguments<'a, S, T> {
     pub(super) bias: &'a DeviceSlice<S, T>,
     pub(super) residual: &'a DeviceSlice<S, T>,
     pub(super) c: &'a mut DeviceSlice<S, T>,
+    /// Memory for partial sums, or an empty slice: see [`matmul_with_scratch`](super::matmul_with_scratch).
+    pub(super) scratch: &'a mut DeviceSlice<S, u32>,
 }
 
 impl<S, T: Element> Arguments<'_, S, T> {

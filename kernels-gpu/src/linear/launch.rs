@@ -189,7 +189,7 @@ macro_rules! operands {
                     }
                 )?
                 let Arguments {
-                    form, m, n, k, batch, lda, ldb, ldc, ldr, flags, sa, sb, sc, sr, a, b, bias, residual, c,
+                    form, m, n, k, batch, lda, ldb, ldc, ldr, flags, sa, sb, sc, sr, a, b, bias, residual, c, ..
                 } = arguments;
                 let launch = match form {
                     Form::Nt if few => kernels::$few,
@@ -216,6 +216,13 @@ fn none<'a, S, T: Element>() -> &'a DeviceSlice<S, T> {
     unsafe { DeviceSlice::from_raw(64, 0) }
 }
 
+/// Returns a buffer that is written for a parameter that the kernel does not use.
+fn none_mut<'a, S, T: Element>() -> &'a mut DeviceSlice<S, T> {
+    // SAFETY: The slice has no elements, so nobody accesses them. The address is aligned for every
+    // element.
+    unsafe { DeviceSlice::from_raw_mut(64, 0) }
+}
+
 /// Computes `C = A B` for a batch of matrices, with sums in `f32`, and changes the sums as `epilogue`
 /// says.
 ///
@@ -224,7 +231,8 @@ fn none<'a, S, T: Element>() -> &'a DeviceSlice<S, T> {
 /// of 16 bytes, and their strides and the lengths of their rows are multiples of 16 bytes too, and
 /// not both are transposed. For other operands a slower kernel is launched. Operands of 16 bits need
 /// compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of C, of the
-/// residual and the bias also start at multiples of 16 bytes and N is a multiple of 8.
+/// residual and the bias also start at multiples of 16 bytes, N is a multiple of 8, and not both a residual
+/// and the old C are added.
 ///
 /// The order of the additions depends only on the shapes, strides and alignments, so the same
 /// product has the same bits each time on the same device.
@@ -243,6 +251,30 @@ pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
 ) -> Result<(), L::Error> {
     let arguments = arguments(batch, a, b, epilogue, c)?;
     T::launch(on, arguments)
+}
+
+/// Does the same as [`matmul`], with scratch memory of [`scratch_len`](super::scratch_len) elements. The values in it do
+/// not matter, before and after. With fewer elements it is not used.
+///
+/// With scratch memory, GPUs of compute capability 9.0 split a long sum over K between multiprocessors that would be idle
+/// (split-k). They do if C is small and K is large, as for gradients of weights. The order of the additions then depends
+/// on the number of multiprocessors too, and not on which of them finishes first: the same product with scratch has the
+/// same bits each time on the same device.
+///
+/// # Errors
+/// As for [`matmul`].
+#[track_caller]
+pub fn matmul_with_scratch<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
+    on: &L,
+    scratch: &mut DeviceSlice<S, u32>,
+    batch: usize,
+    a: Matrix<'_, S, T>,
+    b: Matrix<'_, S, T>,
+    epilogue: &Epilogue<'_, S, C>,
+    c: MatrixMut<'_, S, C>,
+) -> Result<(), L::Error> {
+    let arguments = arguments(batch, a, b, epilogue, c)?;
+    T::launch(on, Arguments { scratch, ..arguments })
 }
 
 /// A product that was checked as [`matmul`] checks it, in the numbers that a library for products takes.
@@ -387,5 +419,6 @@ fn arguments<'a, S, T: Operand, C: Product<T>>(
         bias: epilogue.bias.map_or_else(none, DeviceSlice::cast),
         residual: epilogue.residual.map_or_else(none, |r| r.data.cast()),
         c: c.data.cast_mut(),
+        scratch: none_mut(),
     })
 }

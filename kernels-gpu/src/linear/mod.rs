@@ -1,13 +1,15 @@
 //! The product of two matrices, `C = A B`, with an epilogue.
 //!
 //! [`matmul`] launches it. It takes operands in `f32`, `f16` or `bf16`, adds in `f32`, and stores
-//! `f32` or the operands' type. It takes transposed operands, any strides and batches.
+//! `f32` or the operands' type. It takes transposed operands, any strides and batches. [`matmul_with_scratch`] also takes
+//! memory for partial sums.
 //!
 //! | kernel | operands | computes with |
 //! |---|---|---|
 //! | `nt_f32`, `nn_f32`, `tn_f32` | `f32` in aligned pieces of 16 bytes; compute capability 9.0 has forms of its own | fused multiply-adds |
 //! | `nt_f16`, ..., `tn_bf16` | 16 bits in aligned pieces of 16 bytes | tensor cores |
 //! | `nt_f16_wgmma`, ..., `tn_bf16_wgmma` | the same, with C in aligned pieces, on compute capability 9.0 | tensor cores, by warpgroups |
+//! | `nt_f16_wgmma_adding`, ..., `tn_bf16_wgmma_adding` | the same, if a residual or the old C is added | likewise |
 //! | `few_f32`, `few_f16`, `few_bf16` | at most 8 rows of A in aligned pieces of 16 bytes, B transposed | fused multiply-adds |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
 //!
@@ -53,4 +55,8 @@ mod whole;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use arguments::Arguments;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{Activation, Checked, Epilogue, Matrix, MatrixMut, Operand, Product, check, matmul};
+pub use hopper::scratch_len;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::{
+    Activation, Checked, Epilogue, Matrix, MatrixMut, Operand, Product, check, matmul, matmul_with_scratch,
+};
