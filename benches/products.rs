@@ -78,7 +78,7 @@ fn numbers<T: Number>(n: usize, seed: u32) -> Vec<T> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-/// What is done to the sums.
+/// The work on the sums.
 #[derive(Clone, Copy, PartialEq)]
 enum Extra {
     None,

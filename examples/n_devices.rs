@@ -31,7 +31,7 @@ stream_tags!(Upload, Compute);
 /// The number of images that are under way on a device.
 const DEPTH: usize = 3;
 
-/// What all devices do.
+/// The work of each device.
 struct Job {
     /// The side of an image.
     side: u32,

@@ -92,7 +92,7 @@ fn submit(pipeline: &Pipeline, batch: &Batch<()>) -> Result<Event<Tokens>, Error
     pipeline.submit(frame)
 }
 
-/// What a client sends, and what it expects: tokens, or an error with these words.
+/// Returns the request of a client, and the expected answer: tokens, or an error with these words.
 fn file(kind: usize) -> (Vec<u8>, Result<(), &'static str>) {
     let encode = |width, height, format| {
         let image = RgbImage::from_fn(width, height, |x, y| [x, y, x * y / 64].map(|v| v as u8).into());

@@ -19,7 +19,7 @@ pub enum Error {
         kernel: &'static str,
         /// The line that launched it.
         launched: &'static std::panic::Location<'static>,
-        /// What the device reported.
+        /// The error that the device reported.
         cause: Box<Error>,
     },
     /// A thread of a kernel panicked on a GPU. Only kernels whose PTX was built with reports of panics
@@ -35,7 +35,7 @@ pub enum Error {
         block: [u32; 3],
         /// The thread's position in the block.
         thread: [u32; 3],
-        /// What the driver reported.
+        /// The error that the driver reported.
         cause: Box<Error>,
     },
     /// A CUDA driver call failed.
@@ -53,7 +53,7 @@ pub enum Error {
     /// The machine has no NVIDIA driver.
     #[error("no CUDA device can be used: {reason}")]
     NoDriver {
-        /// What is not there.
+        /// The missing thing.
         reason: String,
     },
     /// `CUDA_VISIBLE_DEVICES` hides every GPU.
@@ -65,7 +65,7 @@ pub enum Error {
     /// The machine has an NVIDIA driver that does not start, or a GPU that lacks what this crate needs.
     #[error("the NVIDIA driver cannot be used: {reason}")]
     DriverFailed {
-        /// What failed.
+        /// The operation that failed.
         reason: String,
     },
     /// The NVIDIA driver is older than this crate needs.
@@ -167,7 +167,7 @@ pub enum Error {
         entry: &'static str,
         /// The kernel's declaration: package, version and module path.
         origin: &'static str,
-        /// What is wrong with the PTX.
+        /// The defect of the PTX.
         found: NotFound,
         /// The device.
         device: String,
@@ -209,7 +209,7 @@ pub enum Error {
     /// The pieces do not make one range of one allocation.
     #[error("these pieces cannot be joined: {reason}")]
     NotAdjacent {
-        /// Why they do not.
+        /// The reason.
         reason: &'static str,
     },
     /// `unshare` was called while others still hold the resource.
@@ -229,9 +229,9 @@ pub enum Error {
     GraphMismatch {
         /// The index of the first buffer that differs, counted from 0 through the whole bundle.
         index: usize,
-        /// What it was at the capture.
+        /// The description at the capture.
         captured: String,
-        /// What it is now.
+        /// The description now.
         given: String,
     },
     /// A thread could not be started, or has ended by a panic.
@@ -246,9 +246,9 @@ pub enum Error {
     Tensor {
         /// The tensor's name in a file of weights.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What would be accepted.
+        /// A description of accepted values.
         expected: String,
     },
     /// A file cannot be read or written.
@@ -275,14 +275,14 @@ pub enum Error {
     Parameter {
         /// The parameter's name.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What would be accepted.
+        /// A description of accepted values.
         expected: String,
     },
 }
 
-/// Why the PTX of a kernel's crate cannot run the kernel.
+/// The reason why the PTX of a kernel's crate cannot run the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotFound {
@@ -350,7 +350,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// `?` turns it into [`Error`] and drops the value. Take the `value` out to go on with it.
 #[must_use = "it holds the resource that could not be moved on"]
 pub struct Returned<T> {
-    /// Why the transition failed.
+    /// The error of the transition.
     pub error: Error,
     /// The value that was given to the transition.
     pub value: T,

@@ -49,7 +49,7 @@ pub struct Event<R: Resource> {
 
 type OnDrop<R> = Box<dyn FnOnce(Event<R>) + Send + Sync>;
 
-/// What [`Event::query`] found.
+/// The result of [`Event::query`].
 #[derive(Debug)]
 pub enum Query<R: Resource> {
     /// The work is done; the resource is idle.

@@ -10,8 +10,8 @@ use crate::resource::{LeafResource, On, Token};
 use crate::runtime::stream::StreamInner;
 use crate::stream::Stream;
 
-/// What a branch of a capture can be lent: references to buffers of the capture, and tuples and
-/// vectors of those.
+/// The arguments that a branch of a capture can borrow: references to buffers of the capture, and
+/// tuples and vectors of those.
 ///
 /// A `&mut` reference lends a buffer to one branch, which may write it. A `&` reference lends it for
 /// reading, also to both branches.

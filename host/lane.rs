@@ -174,7 +174,7 @@ impl StreamPool {
         self.device
     }
 
-    /// How many streams there are.
+    /// Returns the number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes
     }

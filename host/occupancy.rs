@@ -1,4 +1,4 @@
-//! How many blocks of a kernel run at once.
+//! Occupancy: the number of blocks of a kernel that run at once.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::brand::Brand;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-/// How many blocks of a launch run at once on a multiprocessor.
+/// The number of blocks of a launch that run at once on a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Occupancy {
     /// The blocks. On the CPU device it is 1: each of the threads that run kernels, which are its
@@ -21,7 +21,8 @@ pub struct Occupancy {
     pub shared: u32,
 }
 
-/// What takes the place of the stream in [`Stream::occupancy`]. A launch on it is not made.
+/// A launcher that takes the place of the stream in [`Stream::occupancy`]. A launch on it is not
+/// made.
 pub struct OccupancyQuery<S: Brand> {
     stream: Stream<S>,
     answer: Cell<Option<Occupancy>>,

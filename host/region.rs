@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::memory::Plain;
 use crate::stream::Stream;
 
-/// Which elements of a buffer belong to an image or a volume, or to a part of one: planes of rows
-/// of columns. It is a view that has no buffer, so one region can stand for many buffers.
+/// A region of a buffer, which selects the elements of an image or a volume, or of a part of one:
+/// planes of rows of columns. It is a view that has no buffer, so one region can stand for many
+/// buffers.
 ///
 /// Sizes are in elements and rows, not in bytes. The [copies](Stream::copy_region) check that a
 /// region is inside its buffer.
@@ -117,7 +118,7 @@ impl Region {
         last.checked_mul(self.pitch)?.checked_add(width)?.checked_add(self.start)
     }
 
-    /// Where the rows lie in a buffer of `len` elements of `T` at `addr`.
+    /// Returns the layout of the rows in a buffer of `len` elements of `T` at `addr`.
     fn within<T: Plain>(&self, addr: u64, len: usize) -> Result<Pitch> {
         let [_, height, width] = self.extent;
         if self.pitch < width || self.height < height {

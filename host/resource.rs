@@ -88,7 +88,7 @@ impl LeafKind {
     }
 }
 
-/// Where a leaf lives, and which memory it is.
+/// The place of a leaf and the identity of its memory.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafInfo {
@@ -198,7 +198,7 @@ pub unsafe trait Bundle<S: Brand>: Sized {
 /// # Safety
 /// Only this crate implements it.
 pub unsafe trait LeafResource: Resource {
-    /// What the buffer dereferences to while a stream orders it.
+    /// The type to which the buffer dereferences while a stream orders it.
     #[doc(hidden)]
     type Slice<S: Brand>: ?Sized;
     /// The buffer as a slice of its stream.

@@ -70,7 +70,7 @@ impl<R: Resource> Ring<R> {
         }
     }
 
-    /// How many slots the ring holds when none is lent.
+    /// Returns the number of slots that the ring holds when none is lent.
     pub fn depth(&self) -> usize {
         self.depth
     }

@@ -19,8 +19,8 @@ struct Family {
     llvm_args: &'static [&'static str],
 }
 
-/// What LLVM needs to keep the sums and fragments of a product in registers: all loops around them
-/// are unrolled. Loops of unknown length stay as they are.
+/// The options that LLVM needs to keep the sums and fragments of a product in registers: all loops
+/// around them are unrolled. Loops of unknown length stay as they are.
 const UNROLL: &[&str] = &["-unroll-threshold=20000", "-unroll-full-max-count=256", "-unroll-runtime=0"];
 
 const FAMILIES: [Family; 9] = [

@@ -26,7 +26,7 @@ pub(crate) struct Bencher {
     pub(crate) device: Device,
     pub(crate) stream: Stream<Bench>,
     pub(crate) record: Record,
-    /// How many operations are timed. Some more run before them and are not timed.
+    /// The number of timed operations. Some more run before them and are not timed.
     runs: usize,
     warm: usize,
     /// Bytes that must pass through the cache between two uses of a buffer.

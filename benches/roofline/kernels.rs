@@ -102,7 +102,7 @@ impl Scene {
         &self.rgb[i % self.rgb.len()]
     }
 
-    /// How many buffers of all images take turns.
+    /// Returns the number of buffers of all images that take turns.
     pub(crate) fn turns(&self) -> usize {
         self.rgb.len()
     }

@@ -111,13 +111,13 @@ fn text<'a>(line: &'a Value, name: &str) -> &'a str {
     line[name].as_str().unwrap_or_default()
 }
 
-/// What PyTorch computed, beside what it should have.
+/// The results of PyTorch, beside the expected ones.
 struct Checks<'a> {
     sizes: &'a [Size],
     photo: &'a Photo,
     /// This crate's tokens of the photograph at a size.
     ours: HashMap<String, TokenSet>,
-    /// Who computed the right thing, and for which size.
+    /// The libraries that computed the right result, and the sizes.
     right: Vec<(String, String)>,
     /// The number of patches that have another side than in this crate's run, by function and size.
     sides: serde_json::Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What benchmarks share.
+//! The helpers that benchmarks share.
 
 use thalweg::{Device, Error};
 

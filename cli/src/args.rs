@@ -307,8 +307,8 @@ impl DeviceArg {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct DecodeArg {
-    /// Where JPEG files are decoded; auto is the device if it is a GPU, else the host. The pixels are the same. The host
-    /// decodes what the device cannot, and standard input
+    /// The decoder of JPEG files; auto is the device if it is a GPU, else the host. The pixels are
+    /// the same. The host decodes what the device cannot, and standard input
     #[arg(
         id = "decode",
         long = "decode",
@@ -351,7 +351,7 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "TOKENS", default_value = "4096", allow_hyphen_values = true, value_parser = budget)]
     budget: u64,
 
-    /// How much the tokens concentrate: near 1 on few patches, near 0 over many
+    /// The concentration of the tokens: near 1 on few patches, near 0 over many
     #[arg(long, default_value = "0.8", allow_hyphen_values = true, value_parser = focus)]
     focus: f64,
 
@@ -359,7 +359,7 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "LO..HI", default_value = "8..20", allow_hyphen_values = true, value_parser = sides)]
     sides: RangeInclusive<u32>,
 
-    /// How much salience falls with distance from the fixation point, 0 to 1
+    /// The fall of salience with distance from the fixation point, 0 to 1
     #[arg(long, value_name = "BIAS", default_value = "0", allow_hyphen_values = true, value_parser = unit)]
     foveal_bias: f32,
 
@@ -367,7 +367,7 @@ pub(crate) struct TokensArgs {
     #[arg(long, value_name = "Y,X", default_value = "0.5,0.5", allow_hyphen_values = true, value_parser = fixation)]
     fixation: [f32; 2],
 
-    /// How tokens are stored: 32-bit floats, IEEE halves or bfloat16
+    /// The format of stored tokens: 32-bit floats, IEEE halves or bfloat16
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub(crate) precision: Precision,
 
@@ -426,7 +426,7 @@ impl fmt::Display for Mix {
     }
 }
 
-/// How tokens are stored.
+/// The format of stored tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {
     F32,
@@ -468,7 +468,7 @@ pub(crate) struct AugmentArgs {
     #[arg(required = true, value_name = "image|-")]
     pub(crate) images: Vec<PathBuf>,
 
-    /// Where the result goes: FILE.png for a contact sheet, FILE.safetensors for one result
+    /// The path of the result: FILE.png for a contact sheet, FILE.safetensors for one result
     #[arg(long, value_name = "FILE", default_value = "augment.png", value_parser = augment_out)]
     pub(crate) out: PathBuf,
 
@@ -491,7 +491,7 @@ pub(crate) struct AugmentArgs {
     #[arg(long, value_name = "PIXELS", default_value = "224", allow_hyphen_values = true, value_parser = size)]
     pub(crate) size: u32,
 
-    /// How many results of each photograph a contact sheet shows
+    /// The number of results of each photograph on a contact sheet
     #[arg(long, default_value = "8", allow_hyphen_values = true, value_parser = count)]
     pub(crate) count: u32,
 
@@ -506,7 +506,7 @@ pub(crate) struct TrainArgs {
     #[arg(value_name = "DATA")]
     pub(crate) data: PathBuf,
 
-    /// Where the model goes
+    /// The path of the model
     #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
     pub(crate) out: PathBuf,
 
@@ -520,8 +520,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "DATA")]
     pub(crate) val: Option<PathBuf>,
 
-    /// How many GPUs train together, each with a process of its own; or as many CPU devices. Leave it out
-    /// under a launcher (thalweg launch, torchrun, srun, mpirun)
+    /// The number of GPUs that train together, each with a process of its own; or of CPU devices.
+    /// Leave it out under a launcher (thalweg launch, torchrun, srun, mpirun)
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = gpus)]
     pub(crate) gpus: Option<usize>,
 
@@ -663,7 +663,7 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LaunchArgs {
-    /// How many processes
+    /// The number of processes
     #[arg(short = 'n', long = "ranks", value_name = "N", allow_hyphen_values = true, value_parser = ranks)]
     pub(crate) ranks: usize,
 

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
 
 struct Seen {
     devices: Vec<Device>,
-    /// What `auto` means, and why if that is the CPU.
+    /// The device that `auto` means, with the reason if that is the CPU.
     best: Device,
     note: Option<String>,
     /// The device of a run.

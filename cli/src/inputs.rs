@@ -1,4 +1,4 @@
-//! Which photographs a run reads, and where their results go.
+//! Lists the photographs that a run reads, and the paths of their results.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ pub(crate) struct Input {
     pub(crate) name: PathBuf,
 }
 
-/// What a run reads, what it cannot read, and what it leaves out.
+/// The files that a run reads, those that it cannot read, and those that it leaves out.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pub(crate) inputs: Vec<Input>,

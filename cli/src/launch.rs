@@ -14,14 +14,14 @@ use thalweg_collective::{Limits, StoreServer};
 use crate::args::LaunchArgs;
 use crate::output;
 
-/// How long the other ranks have to end by themselves after one has failed. Ranks that are in an
-/// operation with it end with an error that names it.
+/// The time that the other ranks have to end by themselves after one has failed. Ranks that are in
+/// an operation with it end with an error that names it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long ranks have to end by themselves after a signal.
+/// The time that ranks have to end by themselves after a signal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How often it looks whether a rank has ended.
+/// The pause between two looks whether a rank has ended.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The ranks. Dropping them ends those that still run.
@@ -34,7 +34,7 @@ impl Drop for Ranks {
     }
 }
 
-/// What becomes of the output of ranks.
+/// The destination of the output of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Each line gets the number of its rank.

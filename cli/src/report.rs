@@ -31,7 +31,7 @@ pub(crate) struct Skipped {
     pub(crate) why: Why,
 }
 
-/// Why a run leaves out a file or a folder.
+/// The reason why a run leaves out a file or a folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Its results exist already.
@@ -69,7 +69,7 @@ pub(crate) fn summary(skipped: &[Skipped]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("skipped {}", parts.join(", ")))
 }
 
-/// What the report says about an image that is done.
+/// The report's entry of an image that is done.
 pub(crate) struct Done {
     pub(crate) device: Device,
     pub(crate) source: PathBuf,
@@ -92,7 +92,7 @@ pub(crate) struct Decoded {
     /// JPEG files that the device decoded, and that the host did.
     pub(crate) jpeg_on_device: u64,
     pub(crate) jpeg_on_host: u64,
-    /// Why files that the device was to decode left it for the host, and how many.
+    /// The reasons why files that the device was to decode left it for the host, with their counts.
     pub(crate) left_device: BTreeMap<String, u64>,
 }
 

@@ -127,7 +127,7 @@ struct Runner<'a> {
     args: &'a TokensArgs,
     query: Option<&'a (Head, Query)>,
     device: Device,
-    /// Why `auto` chose the CPU device.
+    /// The reason why `auto` chose the CPU device.
     note: Option<String>,
     engine: Engine,
     spare: Option<(Device, Engine)>,

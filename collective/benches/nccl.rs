@@ -1,4 +1,5 @@
-//! What a call costs the host, and the bandwidth of sums of all sizes, beside NCCL called by hand.
+//! Measures the host's cost of a call and the bandwidth of sums of all sizes, beside NCCL called by
+//! hand.
 //!
 //! ```text
 //! cargo bench -p thalweg-collective --bench nccl --no-run      # says where the binary is

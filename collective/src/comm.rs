@@ -35,9 +35,9 @@ use crate::peer::{self, Peer};
 /// keeps.
 pub struct Comm<S: LiveBrand> {
     member: Member,
-    /// What carries out the operations if it is not the host. It ends before the memory below is freed.
+    /// NCCL, if it carries out the operations. It ends before the memory below is freed.
     pub(crate) nccl: Option<Nccl>,
-    /// What carries them out by copies between the devices of this process.
+    /// The copies between the devices of this process, if they carry out the operations.
     peer: Option<Peer>,
     pub(crate) stream: Stream<S>,
     /// The byte that a barrier of NCCL sums.
@@ -47,7 +47,7 @@ pub struct Comm<S: LiveBrand> {
     seq: u64,
     /// Tells this communicator from the others of the process.
     pub(crate) number: u64,
-    /// How many graphs it has captured.
+    /// The number of graphs that it has captured.
     pub(crate) graphs: u64,
 }
 
@@ -109,7 +109,7 @@ impl<S: LiveBrand> Comm<S> {
         self.keep().size
     }
 
-    /// Who carries out the operations: never [`Backend::Auto`].
+    /// Returns the backend that carries out the operations: never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
         match (&self.nccl, &self.peer) {
             (Some(_), _) => Backend::Nccl,

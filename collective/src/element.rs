@@ -11,7 +11,7 @@ use thalweg::simt::{Element as DeviceElement, bf16, f16};
 )]
 pub trait Element: Plain + DeviceElement + sealed::Element {}
 
-/// How the elements of the ranks become one: [`Sum`], [`Mean`], [`Min`] or [`Max`].
+/// A reduction of the elements of the ranks to one: [`Sum`], [`Mean`], [`Min`] or [`Max`].
 ///
 /// Where the host carries out the operation, the order is always that of the ranks, 0 first, whatever the length and however the ranks are
 /// connected: so the result has the same bits on every rank, in every run, over threads and over

@@ -23,7 +23,7 @@ pub enum Error {
     NoGpu {
         /// This rank.
         rank: usize,
-        /// Why.
+        /// The error of the device.
         cause: Box<thalweg::Error>,
     },
     /// The environment does not say which rank this is.
@@ -31,9 +31,9 @@ pub enum Error {
     Environment {
         /// The variable.
         name: &'static str,
-        /// What it is.
+        /// The value of the variable.
         given: String,
-        /// What would be accepted.
+        /// A description of accepted values.
         expected: &'static str,
     },
     /// The ranks could not meet.
@@ -41,7 +41,7 @@ pub enum Error {
     Join {
         /// This rank.
         rank: usize,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
     /// A request to the store failed.
@@ -52,13 +52,13 @@ pub enum Error {
     SharedDevice {
         /// The device.
         device: String,
-        /// How ranks can try one device, if they can.
+        /// A hint on letting ranks try one device, if they can.
         hint: String,
     },
-    /// What must be the same on every rank differs.
+    /// Ranks differ in something that must be the same on every rank.
     #[error("{} {} from the others in {what}", ranks(differing), if differing.len() == 1 { "differs" } else { "differ" })]
     Drift {
-        /// What was compared.
+        /// The name of the compared thing.
         what: &'static str,
         /// The ranks that differ from most. All of them if no value is that of most ranks.
         differing: Vec<usize>,
@@ -72,10 +72,10 @@ pub enum Error {
     /// The stream is one of other code, which may destroy it while the operations are under way.
     #[error("a communicator needs a stream that thalweg made, not one of other code: hand the buffers over to one")]
     ForeignStream,
-    /// What carries out the operations cannot be captured.
+    /// The backend cannot be captured.
     #[error("{backend} cannot be captured into a graph: only NCCL can")]
     NoCapture {
-        /// What carries them out.
+        /// The backend's name.
         backend: String,
     },
     /// A graph was captured by another communicator.
@@ -96,7 +96,7 @@ pub enum Error {
         from: usize,
         /// Elements in the destination.
         to: usize,
-        /// What would be accepted.
+        /// A description of accepted lengths.
         expected: &'static str,
     },
     /// A root or a peer is no rank, or is this rank where another one is needed.
@@ -104,7 +104,7 @@ pub enum Error {
     Rank {
         /// The rank given.
         rank: usize,
-        /// What it was given as.
+        /// The role for which the rank was given.
         role: &'static str,
         /// This rank.
         this: usize,
@@ -141,7 +141,7 @@ pub enum StoreError {
     /// The store does not answer, or has ended.
     #[error("the store is gone: {reason}")]
     Gone {
-        /// What happened.
+        /// The reason.
         reason: String,
     },
     /// The other side has another secret.
@@ -159,7 +159,7 @@ pub enum StoreError {
     /// The key or the value is too long, or the store is full.
     #[error("the store refuses this: {reason}")]
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The key did not appear in time.
@@ -167,7 +167,7 @@ pub enum StoreError {
     Late {
         /// The key.
         key: String,
-        /// How long the call waited.
+        /// The time that the call waited.
         waited: Duration,
     },
     /// These ranks did not come to a meeting in time.
@@ -177,7 +177,7 @@ pub enum StoreError {
         name: String,
         /// The ranks that did not come.
         missing: Vec<usize>,
-        /// How long the call waited.
+        /// The time that the call waited.
         waited: Duration,
     },
 }
@@ -197,7 +197,7 @@ pub enum Failure {
         op: String,
         /// The ranks that did not come.
         lagging: Vec<usize>,
-        /// How long the others waited.
+        /// The time that the others waited.
         waited: Duration,
     },
     /// The process of a rank has ended, or its machine cannot be reached.
@@ -249,14 +249,14 @@ pub enum Failure {
         seq: u64,
         /// The operation.
         op: String,
-        /// What NCCL says.
+        /// The text of NCCL's error.
         reason: String,
     },
     /// A rank sent what no rank sends.
     Garbled {
         /// The rank.
         rank: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The store was gone when the ranks had to compare an operation.
@@ -265,7 +265,7 @@ pub enum Failure {
         seq: u64,
         /// The operation.
         op: String,
-        /// What happened to the store.
+        /// The reason.
         reason: String,
     },
 }

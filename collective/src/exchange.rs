@@ -1,4 +1,4 @@
-//! Where the ranks of one process post what they send to one another.
+//! The exchange through which the ranks of one process post messages to one another.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::link::Abort;
 use crate::lock;
 
-/// Where the ranks of a process post what they send to one another.
+/// The queues in which the ranks of a process post messages to one another.
 pub(crate) struct Exchange {
     size: usize,
     open: Mutex<Open>,
@@ -17,14 +17,14 @@ pub(crate) struct Exchange {
 }
 
 struct Open {
-    /// What was posted, by sender and receiver: events of buffers of any element.
+    /// The posted messages, by sender and receiver: events of buffers of any element.
     posted: Vec<VecDeque<Box<dyn Any + Send>>>,
     /// Ranks that have dropped their communicator.
     left: Vec<bool>,
     aborted: bool,
 }
 
-/// Why nothing comes from a rank.
+/// The reason why nothing comes from a rank.
 pub(crate) enum Missing {
     Late,
     Left,

@@ -21,7 +21,8 @@ use crate::wire::{Fields, Parse};
 pub(crate) struct Fate {
     first: OnceLock<Failure>,
     held: Mutex<Held>,
-    /// Where other ranks learn of a failure. The connection is its own: nobody else waits on it.
+    /// The store through which other ranks learn of a failure. The connection is its own: nobody
+    /// else waits on it.
     store: Option<Store>,
     /// Tells these ranks from others that meet in the same store.
     tag: String,
@@ -113,7 +114,7 @@ impl Fate {
         shared
     }
 
-    /// What is aborted when the ranks fail: a link, or a communicator.
+    /// Registers a link that is aborted when the ranks fail: a link, or a communicator.
     pub(crate) fn watch(&self, link: &Arc<dyn Abort>) {
         let mut held = lock(&self.held);
         match self.first.get() {

@@ -20,7 +20,7 @@ use crate::element::{Element, HasOp, Op, Reduction};
 use crate::error::{Error, Result};
 use crate::graph::CommGraph;
 
-/// How many bytes a bucket has at most, unless a single gradient has more.
+/// The maximum sizes of buckets in bytes, unless a single gradient is larger.
 ///
 /// Few bytes use the connection badly; many leave much to do after the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl<T: Element> Captured<T> {
     }
 }
 
-/// Where gradients and buckets lie in the flat buffer.
+/// The places of gradients and buckets in the flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
     lens: Vec<usize>,
@@ -185,9 +185,9 @@ pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element, R> {
     plan: Plan,
     pass: u64,
     captured: Vec<Captured<T>>,
-    /// What has been handed in.
+    /// The gradients that have been handed in.
     pieces: Vec<Option<On<S, DeviceBuffer<T>>>>,
-    /// How many gradients of each bucket are out.
+    /// The number of gradients of each bucket that are out.
     out: Vec<usize>,
     /// Each bucket with the event behind its own reduction.
     reducing: VecDeque<Event<DeviceBuffer<T>>>,

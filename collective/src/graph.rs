@@ -14,7 +14,7 @@ use crate::nccl::{Alive, Nccl};
 #[must_use = "a graph runs only where it is replayed"]
 pub struct CommGraph<R: Resource> {
     graph: Graph<R>,
-    /// Which capture of the communicator made it.
+    /// The number of the communicator's capture that made it.
     number: u64,
     /// The communicator that made it.
     comm: u64,
@@ -43,7 +43,8 @@ impl<R: Resource> fmt::Debug for CommGraph<R> {
     }
 }
 
-/// What [`Comm::capture`] records on: a stream for copies and launches, and the operations of the ranks.
+/// The stream and the communicator on which [`Comm::capture`] records: a stream for copies and
+/// launches, and the operations of the ranks.
 pub struct Recorder<'c, 'g> {
     nccl: Option<&'c Nccl>,
     rank: usize,

@@ -1,4 +1,4 @@
-//! What ranks say to one another before the bytes of an operation: which operation it is.
+//! The header that ranks send before the bytes of an operation: which operation it is.
 
 use crate::element::{Kind, Op};
 
@@ -15,7 +15,7 @@ pub(crate) enum Code {
     Message,
     /// The rank has dropped its communicator.
     Bye,
-    /// What a rank has called so far.
+    /// A log of the calls of a rank so far.
     Log,
     /// A graph of captured operations.
     Replay,
@@ -72,7 +72,7 @@ impl Call {
     }
 }
 
-/// What stands before the bytes of a message.
+/// The header before the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) call: Call,

@@ -1,4 +1,4 @@
-//! What ranks of one process call, compared before it is enqueued.
+//! Compares the calls of the ranks of one process before they are enqueued.
 //!
 //! A GPU writes directly to the memory of another one of the same process, as far as its own call says.
 //! So ranks of a process may not differ in a length, not even for a moment. The first rank that comes

@@ -21,8 +21,8 @@ use crate::store::{Store, StoreServer};
 #[derive(Debug)]
 pub(crate) struct Member(pub(crate) Arc<Keep>);
 
-/// What the operations of a rank need. Those under way hold it too, so the end of a rank comes after
-/// its last operation. The fields are dropped in this order.
+/// The state that the operations of a rank need. Those under way hold it too, so the end of a rank
+/// comes after its last operation. The fields are dropped in this order.
 pub(crate) struct Keep {
     /// `None` for a single rank.
     pub(crate) engine: Option<Engine>,
@@ -33,9 +33,9 @@ pub(crate) struct Keep {
     pub(crate) local: (usize, usize),
     pub(crate) options: Options,
     pub(crate) store: Store,
-    /// What the ranks of one process call; `None` in ranks of several.
+    /// The log of the calls of the ranks of one process; `None` in ranks of several.
     pub(crate) ledger: Option<Arc<Ledger>>,
-    /// Where the ranks of one process post what they send by peer copies; `None` in ranks of several.
+    /// The slot in which a rank of one process posts peer copies; `None` in ranks of several.
     pub(crate) seat: Option<Seat>,
     /// Tells these ranks from others that meet in the same store.
     pub(crate) tag: String,

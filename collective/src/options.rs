@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Who carries out the operations.
+/// The backend that carries out the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
     /// NCCL if every rank has a GPU and can load it; otherwise peer copies if all ranks are in one process and have a GPU
@@ -22,21 +22,21 @@ pub enum Backend {
     Nccl,
 }
 
-/// How ranks wait for one another, and who carries out their operations.
+/// The options of a world: timeouts, and the backend that carries out its operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// How long an operation may take from its turn on the stream on; over NCCL, how long the stream may
-    /// take for eight operations and what is between them. After that, and at most a
+    /// The time that an operation may take from its turn on the stream on; over NCCL, the time that
+    /// the stream may take for eight operations and what is between them. After that, and at most a
     /// quarter of it in which the ranks find out who holds them up, every rank gets
     /// [`Failure::Timeout`](crate::Failure::Timeout).
     pub timeout: Duration,
-    /// How long ranks wait for one another at the start.
+    /// The time that ranks wait for one another at the start.
     pub join: Duration,
     /// Whether the ranks compare each collective operation through the store before they enqueue it.
     /// Then the host waits for all ranks at each call. Without this the ranks compare as well, when
     /// the operation has its turn.
     pub compare: bool,
-    /// Who carries out the operations.
+    /// The backend that carries out the operations.
     pub backend: Backend,
     /// The least and the most multiprocessors (CTAs) that an operation of NCCL takes from the kernels beside it. `None`
     /// leaves the choice to NCCL.

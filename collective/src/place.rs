@@ -1,4 +1,4 @@
-//! Where a process stands among the ranks: what launchers say in the environment.
+//! The place of a process among the ranks: what launchers say in the environment.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub struct Place {
     pub master: (String, u16),
     /// The address of a store that is there already.
     pub store: Option<String>,
-    /// What the ranks prove to one another that they know.
+    /// The secret that the ranks prove to one another that they know.
     pub secret: Vec<u8>,
 }
 

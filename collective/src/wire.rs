@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The most bytes of a message of the store.
 pub(crate) const LONGEST: usize = 2 << 20;
 
-/// How long one side waits for the greeting of the other.
+/// The time that one side waits for the greeting of the other.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
 
 /// Reads all bytes by the deadline.

@@ -50,7 +50,7 @@ pub const WORKSPACE_BYTES: usize = 32 << 20;
 /// The most products whose algorithm is remembered.
 const MOST_PLANS: usize = 4096;
 
-/// What a call to the library needs on one device.
+/// The state that a call to the library needs on one device.
 struct Inner {
     device: Device,
     library: &'static Library,
@@ -70,7 +70,7 @@ unsafe impl Sync for Inner {}
 #[derive(Clone, Copy)]
 pub struct CublasLt {
     inner: &'static Inner,
-    /// How many multiprocessors a product may take. 0 means all.
+    /// The number of multiprocessors that a product may take. 0 means all.
     multiprocessors: u32,
 }
 
@@ -89,7 +89,7 @@ impl PartialEq for CublasLt {
 }
 impl Eq for CublasLt {}
 
-/// Who computes a product.
+/// The backend that computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computed {
     /// The library.

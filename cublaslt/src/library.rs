@@ -24,7 +24,7 @@ pub(crate) type Raw = *mut c_void;
 /// A status, as a number: a newer library may have more of them.
 type Status = c_int;
 
-/// What the library found for a product, `cublasLtMatmulHeuristicResult_t`.
+/// The algorithm that the library found for a product, `cublasLtMatmulHeuristicResult_t`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Found {

@@ -1,4 +1,4 @@
-//! How the library computes a product: descriptions of it, and the algorithm that the library chose.
+//! The library's plan for a product: descriptions of it, and the algorithm that the library chose.
 //!
 //! cuBLASLt stores matrices by columns. A matrix by rows is its transpose by columns, so the library
 //! computes `C^T = B^T A^T`: what it calls A is our B, its rows are our columns, and its bias, one number
@@ -65,7 +65,7 @@ pub(crate) struct Key {
     /// The same of the bias. With an algorithm for a bias that is better aligned, kernels fail.
     bias_alignment: u32,
     workspace: usize,
-    /// How many multiprocessors the algorithm is for. 0 means all.
+    /// The number of multiprocessors that the algorithm is for. 0 means all.
     multiprocessors: u32,
 }
 

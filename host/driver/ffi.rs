@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 
 pub(super) mod captures;
 
-/// Why a call of the driver failed.
+/// The reason why a call of the driver failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     /// The driver returned this code.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Error;
 
-/// Why a call is refused.
+/// The reason why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forbidden {
     /// This thread runs a host function of a stream.
@@ -39,7 +39,7 @@ impl From<Forbidden> for Error {
 }
 
 thread_local! {
-    /// What of a stream's work this thread runs.
+    /// The part of a stream's work that this thread runs.
     static RUNNING: Cell<Option<Forbidden>> = const { Cell::new(None) };
 }
 

@@ -25,8 +25,8 @@ pub use ffi::captures::beside_captures;
 use crate::error::Result;
 use guard::{Forbidden, Guarded};
 
-/// Why a call failed, as facts. `runtime::device` makes the [`Error`](crate::error::Error) and puts
-/// the device's name in it.
+/// The reason why a call failed, as facts. `runtime::device` makes the
+/// [`Error`](crate::error::Error) and puts the device's name in it.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// A function of the CUDA driver failed.
@@ -372,8 +372,9 @@ impl Driver {
         })
     }
 
-    /// How many blocks of this shape run at once on a multiprocessor. On a GPU it needs the kernel's
-    /// `function`. A multiprocessor of the CPU device is a thread, which runs one block at a time.
+    /// Returns the number of blocks of this shape that run at once on a multiprocessor. On a GPU it
+    /// needs the kernel's `function`. A multiprocessor of the CPU device is a thread, which runs
+    /// one block at a time.
     pub(crate) fn occupancy(self, function: Option<NonNull<()>>, shape: LaunchShape) -> Result<u32, Fault> {
         Ok(match self {
             Self::Cuda(c) => c.occupancy(function, shape)?,
@@ -451,8 +452,8 @@ impl EventHandle {
         })
     }
 
-    /// When the event completed, by the host's clock; `None` before that. Always `None` on a GPU,
-    /// which has its own clock.
+    /// Returns the time at which the event completed, by the host's clock; `None` before that.
+    /// Always `None` on a GPU, which has its own clock.
     pub(crate) fn reached(&self) -> Option<std::time::Instant> {
         match self {
             Self::Cuda(..) => None,

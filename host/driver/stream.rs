@@ -1,4 +1,4 @@
-//! What streams of either machine do.
+//! The operations of streams of either machine.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -17,8 +17,8 @@ pub(crate) fn pieces(len: usize, n: usize) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-/// How many empty pieces a split may make. They have no use of their own, so a number beyond that is
-/// a mistake, which must not cost the memory for a list of so many.
+/// The most empty pieces that a split may make. They have no use of their own, so a number beyond
+/// that is a mistake, which must not cost the memory for a list of so many.
 const EMPTY_PIECES: usize = 1 << 16;
 
 /// Checks that a buffer of `len` elements may be split into `n` pieces.

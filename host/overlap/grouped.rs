@@ -58,7 +58,7 @@ pub fn grouped<T: Plain, U: Plain>(
     join(device, done, timeline)
 }
 
-/// How long one chunk takes in each step when nothing else runs.
+/// The time that one chunk takes in each step when nothing else runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageTimes {
     /// The copy from the host to the device.

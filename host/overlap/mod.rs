@@ -99,8 +99,8 @@ impl<T: Plain, U: Plain, F> Stage<T, U> for F where
 {
 }
 
-/// How a buffer is cut into chunks of whole items. The chunks are as equal as possible, and the
-/// longer ones come first.
+/// The division of a buffer into chunks of whole items. The chunks are as equal as possible, and
+/// the longer ones come first.
 ///
 /// If there are fewer items than chunks, each item is a chunk. A count of 0 is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::resource::Resource;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
-/// What it cost to hand slots over, there and back.
+/// The cost of handing slots over, there and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handoffs {
     /// The number of recorded events.

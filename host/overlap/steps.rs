@@ -8,8 +8,8 @@ use crate::lane::AnyStream;
 use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
 use crate::timeline::{Activity, Timeline};
 
-/// Which of `streams` streams runs a step of a chunk. Step 0 is the upload, 1 the kernel, 2 the
-/// download.
+/// Returns the number of the stream, of `streams`, that runs a step of a chunk. Step 0 is the
+/// upload, 1 the kernel, 2 the download.
 pub(super) fn stream_of(step: usize, chunk: usize, streams: usize) -> usize {
     let last = streams - 1;
     match step {

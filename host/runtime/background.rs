@@ -11,7 +11,7 @@ use crate::{contain, lock};
 /// Something that may hold now or later.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
-/// What the background thread is to do.
+/// A task of the background thread.
 type Action = Box<dyn FnOnce() + Send>;
 
 /// A job of the background thread.

@@ -17,7 +17,7 @@ struct Reporting {
     kernels: Vec<(&'static str, &'static str)>,
 }
 
-/// Where a kernel panicked.
+/// The report of a kernel that panicked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Panicked {
     pub(crate) kernel: String,

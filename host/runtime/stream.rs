@@ -37,12 +37,13 @@ pub(crate) struct StreamInner {
     kind: Kind,
     /// The streams of the branches of the capture in progress.
     branches: Mutex<Vec<&'static StreamInner>>,
-    /// How many frees of device memory it was given, and how many of them are known to have run.
+    /// The number of frees of device memory that it was given, and of those that are known to have
+    /// run.
     freed: AtomicU64,
     settled: AtomicU64,
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Work,

@@ -44,7 +44,7 @@ pub(super) struct Base {
     enqueued: Instant,
 }
 
-/// When a span ran, in nanoseconds after the origin.
+/// The times at which a span began and ended, in nanoseconds after the origin.
 pub(super) struct Times {
     /// Whether a device clock that differs from the host's clock measured the times.
     pub(super) device_clock: bool,
@@ -53,7 +53,7 @@ pub(super) struct Times {
 }
 
 impl Base {
-    /// How long ago the base was enqueued.
+    /// Returns the time since the base was enqueued.
     pub(super) fn age(&self) -> Duration {
         self.enqueued.elapsed()
     }
@@ -79,7 +79,7 @@ impl Clock {
         self.device
     }
 
-    /// How far the clocks of host and device may be apart.
+    /// Returns the largest difference of the clocks of host and device.
     pub(super) fn alignment(&self) -> Duration {
         self.alignment
     }
@@ -135,8 +135,8 @@ impl Clock {
         }
     }
 
-    /// When both events were reached, by way of base number `base`. `None` if the device has not
-    /// finished.
+    /// Returns the times at which both events were reached, by way of base number `base`. `None` if
+    /// the device has not finished.
     pub(super) fn times(
         &self,
         start: &EventCell,

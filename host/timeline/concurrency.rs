@@ -15,7 +15,7 @@ use crate::resource::On;
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
 
-/// What [`concurrency_check`] measured.
+/// The result of [`concurrency_check`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Concurrency {
@@ -23,7 +23,8 @@ pub struct Concurrency {
     pub in_turn: Duration,
     /// Device time of the same work on both streams together.
     pub together: Duration,
-    /// How much of the shorter work is hidden: 0 if the streams take turns, 1 if they run at once.
+    /// The fraction of the shorter work that is hidden: 0 if the streams take turns, 1 if they run
+    /// at once.
     pub overlap: f64,
 }
 

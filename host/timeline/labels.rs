@@ -9,7 +9,7 @@ use super::activity::Activity;
 use super::metrics::ratio;
 use super::trace::{Span, Trace};
 
-/// What the spans of one activity and label took together.
+/// The totals of the spans of one activity and label.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LabelMetrics {

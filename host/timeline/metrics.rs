@@ -1,4 +1,4 @@
-//! What the times of a trace say.
+//! Metrics of the times of a trace.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::activity::Activity;
 use super::trace::{Span, Trace};
 
-/// How full one lane is.
+/// The utilization of one lane.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LaneMetrics {
@@ -19,7 +19,7 @@ pub struct LaneMetrics {
     pub utilisation: f64,
 }
 
-/// What the times of a trace say: how busy each lane is, what overlaps, and how long the host
+/// Metrics of the times of a trace: how busy each lane is, what overlaps, and how long the host
 /// waits.
 ///
 /// Where spans of a lane overlap, their time counts once, so nested spans change nothing. The
@@ -39,12 +39,12 @@ pub struct Metrics {
     pub gpu_idle: Duration,
     /// Time during which the host waited, added up over all lanes.
     pub host_wait: Duration,
-    /// How many lanes are busy on average, without waits: the sum of their busy times, divided by
-    /// the wall time. It is 1 if exactly one lane is always busy, and n if n lanes are always full.
-    /// It is not a speed-up, because the same work may take longer when more of it runs at once.
+    /// The average number of busy lanes, without waits: the sum of their busy times, divided by the
+    /// wall time. It is 1 if exactly one lane is always busy, and n if n lanes are always full. It
+    /// is not a speed-up, because the same work may take longer when more of it runs at once.
     /// [`speedup_over`](Metrics::speedup_over) compares with a serial run.
     pub concurrency: f64,
-    /// What limits the speed, in one sentence.
+    /// One sentence about the limit of the speed.
     pub advice: String,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn union<'t>(spans: impl Iterator<Item = &'t Span>) -> Vec<Interval> 
     all
 }
 
-/// How long intervals of both lists run together.
+/// Returns the time in which intervals of both lists run together.
 pub(super) fn common(mut a: &[Interval], mut b: &[Interval]) -> Duration {
     let mut both = Duration::ZERO;
     while let (Some(x), Some(y)) = (a.first(), b.first()) {

@@ -21,21 +21,22 @@ use crate::runtime::event::EventCell;
 /// Timed events that are made in advance. A span takes two, until the first ones are free again.
 const EVENTS: usize = 1024;
 
-/// How many spans are resolved at once. Each time so many more are pending, the thread is woken.
+/// The number of spans that are resolved at once. Each time so many more are pending, the thread is
+/// woken.
 const BATCH: usize = 64;
 
 /// From this number of pending spans on, a new span that finds no free events resolves old spans
 /// itself. So a thread that falls behind costs time and not memory.
 const BEHIND: usize = 8192;
 
-/// How long device times are measured from one base. Up to 4096 ms, a 32-bit float resolves 0.25
-/// us.
+/// The time for which device times are measured from one base. Up to 4096 ms, a 32-bit float
+/// resolves 0.25 us.
 const REBASE: Duration = Duration::from_secs(4);
 
 /// Records spans on streams of one device and on the host.
 pub(super) struct Recorder {
     clock: Clock,
-    /// How old a base may be when a span begins. Beyond that, the span brings a new one.
+    /// The greatest age of a base when a span begins. Beyond that, the span brings a new one.
     rebase: Duration,
     state: Mutex<State>,
     /// Held while spans are neither pending nor done.

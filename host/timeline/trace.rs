@@ -1,4 +1,4 @@
-//! What a timeline recorded.
+//! The record of a timeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use super::activity::Activity;
 pub struct Span {
     /// The lane of a stream or of the host.
     pub lane: Arc<str>,
-    /// What the work was.
+    /// A description of the work.
     pub label: Arc<str>,
     /// The kind of work.
     pub activity: Activity,
-    /// When it began, from the timeline's origin.
+    /// The time at which it began, from the timeline's origin.
     pub start: Duration,
-    /// When it ended, from the timeline's origin.
+    /// The time at which it ended, from the timeline's origin.
     pub end: Duration,
 }
 
 impl Span {
-    /// How long it took.
+    /// Returns the duration of the span.
     pub fn length(&self) -> Duration {
         self.end.saturating_sub(self.start)
     }
@@ -88,7 +88,7 @@ impl Trace {
         &self.spans
     }
 
-    /// How far the clocks of host and device may be apart. Zero if both use one clock.
+    /// Returns the largest difference of the clocks of host and device. Zero if both use one clock.
     pub fn alignment(&self) -> Duration {
         self.alignment
     }

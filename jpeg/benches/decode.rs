@@ -1,5 +1,5 @@
-//! How fast batches of JPEG files are decoded:
-//! `cargo bench -p thalweg-jpeg --bench decode -- BATCH FILE...`
+//! Measures the decoding of batches of JPEG files: `cargo bench -p thalweg-jpeg --bench decode --
+//! BATCH FILE...`
 //!
 //! The batch has the given files in turn. Each time is the median of 15 runs by the host's clock:
 //! reading the headers and copying the coded data into page-locked memory, then everything on the

@@ -1,5 +1,5 @@
-//! How fast the host decodes JPEG files, one at a time on one thread, beside zune-jpeg and libjpeg-turbo:
-//! `cargo bench -p thalweg-jpeg --bench host -- --full [--python PYTHON]`
+//! Measures the host's decoding of JPEG files, one at a time on one thread, beside zune-jpeg and
+//! libjpeg-turbo: `cargo bench -p thalweg-jpeg --bench host -- --full [--python PYTHON]`
 //!
 //! The files are a photograph, enlarged to 1080p and 4K with some noise, at three qualities, baseline and
 //! progressive, with chroma halved in both directions, or not at the highest quality. Other files may be named

@@ -14,7 +14,7 @@ pub(crate) struct Table {
     fast: [u32; 1 << LOOK],
     /// One past the last code of each length, with the bits that follow it up to 16.
     limits: [u32; 17],
-    /// What to add to a code of each length for the place of its symbol.
+    /// The number to add to a code of each length for the place of its symbol.
     offsets: [u32; 17],
     symbols: [u8; 256],
 }
@@ -70,7 +70,8 @@ fn extend(raw: u32, size: u32) -> i32 {
     if size > 0 && raw >> (size - 1) == 0 { raw as i32 - (1 << size) + 1 } else { raw as i32 }
 }
 
-/// What a code says: the upper and the lower half of its symbol, and a value of as many bits as the lower half says.
+/// The meaning of a code: the upper and the lower half of its symbol, and a value of as many bits
+/// as the lower half says.
 #[derive(Clone, Copy)]
 pub(crate) struct Code {
     pub(crate) run: u32,

@@ -16,12 +16,12 @@ const SPARE: usize = 4;
 /// The shapes of batches of which a decoder keeps graphs.
 const SHAPES: usize = 4;
 
-/// What became of each file of a batch.
+/// The status of each file of a batch.
 ///
 /// On a stream it has the form [`ReportOn<S>`](ReportOn).
 #[derive(Debug, Resource)]
 pub struct Report {
-    /// What the kernels found wrong, for each image.
+    /// The errors that the kernels found, for each image.
     status: PinnedBuffer<u32>,
     #[resource(plain)]
     files: Vec<Result<Place, JpegError>>,
@@ -38,7 +38,7 @@ pub struct Images {
     /// of 16 bytes, where [`Images::image`] says. The bytes between two images and after the last one
     /// are arbitrary.
     pub rgb: DeviceBuffer<u8>,
-    /// What became of each file.
+    /// The status of each file.
     pub report: Report,
 }
 
@@ -49,7 +49,7 @@ pub struct Image {
     pub height: u32,
     /// The number of columns.
     pub width: u32,
-    /// Where its bytes lie in [`Images::rgb`].
+    /// The range of its bytes in [`Images::rgb`].
     pub bytes: Range<usize>,
 }
 
@@ -376,7 +376,7 @@ fn replayed<S: LiveBrand>(
     Ok(work)
 }
 
-/// What the launches of a batch depend on, beside its contents.
+/// The facts on which the launches of a batch depend, beside its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
     lengths: Lengths,
@@ -478,7 +478,7 @@ fn upload<S: LiveBrand>(
     Ok(())
 }
 
-/// What the kernels that make pixels need.
+/// The buffers that the kernels that make pixels need.
 struct Made<'a, S> {
     images: Admitted<'a, S>,
     planes: &'a mut DeviceSlice<S, u32>,

@@ -1,4 +1,5 @@
-//! What scans say of a block, for the host: sequential ones (ITU-T T.81, F.2.2) and progressive ones (annex G).
+//! The entropy decoder of scans, for the host: sequential ones (ITU-T T.81, F.2.2) and progressive
+//! ones (annex G).
 //!
 //! `order` gives the place in the block of each coefficient, which come in zigzag order. Data with a code that its table
 //! lacks, or with too many coefficients for a block or band, does not fit.

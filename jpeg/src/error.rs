@@ -1,8 +1,8 @@
-//! Why a file is not decoded.
+//! The reasons why a file is not decoded.
 
 use std::fmt;
 
-/// Why a file is not decoded.
+/// The reason why a file is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JpegError {
@@ -14,7 +14,7 @@ pub enum JpegError {
     Broken {
         /// The place in the file, in bytes.
         at: usize,
-        /// What is wrong there.
+        /// A description of the defect.
         what: &'static str,
     },
     /// The coded data of the image is broken: it contains a code that its tables do not have, or too

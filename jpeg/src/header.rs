@@ -10,7 +10,7 @@ pub(crate) const MAX_SIDE: u16 = 16384;
 /// The most blocks of one unit of a scan with several components (ITU-T T.81, B.2.3).
 pub(crate) const MAX_BLOCKS: u32 = 10;
 
-/// How samples become colours.
+/// The conversion of samples to colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Color {
     /// One component, which is replicated.
@@ -36,7 +36,7 @@ pub(crate) struct Component {
     pub(crate) tables: [usize; 2],
 }
 
-/// What a file says before its coded data, and where that starts.
+/// The contents of a file before its coded data, and the start of that data.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) height: u32,
@@ -48,13 +48,14 @@ pub(crate) struct Header {
     pub(crate) components: Vec<Component>,
     /// In the order of the file, which is zigzag.
     pub(crate) quantisation: [[u16; 64]; 4],
-    /// Which of these tables the file gives before its first scan.
+    /// The tables that the file gives before its first scan.
     pub(crate) defined: [bool; 4],
     /// DC tables, then AC tables.
     pub(crate) huffman: [[Option<Huffman>; 4]; 2],
     /// The number of units of the scan between two restarts. 0 means that there are no restarts.
     pub(crate) restart: u32,
-    /// Where the coded data of the scan starts in the file. With many scans it is the length of the first one's header.
+    /// The start of the scan's coded data in the file. With many scans it is the length of the
+    /// first one's header.
     pub(crate) scan: usize,
     /// The scans may be many, so that only all of them together give a block. The host decodes them to coefficients.
     pub(crate) many: bool,
@@ -174,7 +175,7 @@ impl Header {
     }
 }
 
-/// What the frame header says of a component.
+/// A component as the frame header declares it.
 #[derive(Clone, Copy)]
 struct Declared {
     id: u8,

@@ -17,7 +17,7 @@ use crate::wide::wide;
 use planes::Plane;
 use transform::transform;
 
-/// What the header of a file says of its image.
+/// The facts in the header of a file about its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outline {
@@ -25,7 +25,7 @@ pub struct Outline {
     pub height: u32,
     /// The number of columns.
     pub width: u32,
-    /// Why the device does not decode the file, if only the [host](HostDecoder) does.
+    /// The reason why the device does not decode the file, if only the [host](HostDecoder) does.
     pub host_only: Option<Unsupported>,
     /// The most bytes of memory that the host needs to decode the file, beside the pixels.
     pub scratch: usize,

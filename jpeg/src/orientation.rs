@@ -1,4 +1,4 @@
-//! How an image is turned. A JPEG, a PNG and a WebP say it in the same ways.
+//! The orientation of an image. A JPEG, a PNG and a WebP say it in the same ways.
 
 /// Returns the orientation that EXIF and XMP give an image, 1 to 8, as Pillow reads it: that of EXIF counts, and that of
 /// XMP if EXIF has none. `exif` is a TIFF structure, before which `Exif\\0\\0` may stand.

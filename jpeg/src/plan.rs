@@ -1,4 +1,5 @@
-//! What the kernels need to know of a batch: its files' data without stuffing, and their tables.
+//! The tables that the kernels need for a batch: its files' data without stuffing, and their
+//! tables.
 //!
 //! Everything lies in one block of page-locked memory, which goes to the device in one copy. The
 //! headers say how much of it each file takes at most, so the files get disjoint parts of it, and
@@ -48,7 +49,7 @@ pub(crate) struct Decoded {
     pub(crate) first_block: usize,
 }
 
-/// Where the parts of a plan lie in its words.
+/// The places of the parts of a plan in its words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// A record for each image.
@@ -79,11 +80,11 @@ const MAX_WORDS: usize = 1 << 30;
 /// (`benches/decode.rs`), which leaves little to gain below that.
 const PARALLEL: usize = 1 << 20;
 
-/// How many times as long it takes to decode the scans of a progressive file as to copy as many bytes: 10 GB/s are
-/// copied (as above), and 70 to 150 MB/s of scans are decoded.
+/// The ratio of the time to decode the scans of a progressive file to the time to copy as many
+/// bytes: 10 GB/s are copied (as above), and 70 to 150 MB/s of scans are decoded.
 const SCANS: usize = 64;
 
-/// Where an image lies in the pixels of its batch.
+/// The place of an image in the pixels of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) number: usize,
@@ -92,7 +93,7 @@ pub(crate) struct Place {
     pub(crate) start: usize,
 }
 
-/// How much of each part a file takes at most, or where its part begins.
+/// The most of each part that a file takes, or the start of its part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     pub(crate) images: usize,
@@ -106,7 +107,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// What a file needs.
+    /// Returns the memory that a file needs.
     fn of(header: &Header, file: &[u8]) -> Result<Self, JpegError> {
         header.for_device()?;
         header.check_length(file)?;
@@ -177,11 +178,11 @@ fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
     tables
 }
 
-/// What reading a batch keeps for the next one, so that its memory serves again.
+/// Memory that reading a batch keeps for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     headers: Vec<Parsed>,
-    /// Where page-locked memory for coefficients comes from. `None` is the device's own pool.
+    /// The pool of page-locked memory for coefficients. `None` is the device's own pool.
     pub(crate) coefficients: Option<PinnedPool>,
     /// Whether the numbers of pieces and words are rounded up, so that batches of the same images share a shape.
     pub(crate) rounds: bool,

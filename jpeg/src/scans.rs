@@ -11,7 +11,7 @@ use crate::header::{Header, MAX_BLOCKS, Parser, quantisations};
 use crate::huffman::Huffman;
 use crate::wide::wide;
 
-/// How often scans look at a block, on average. Encoders of photographs need 5 to 12.
+/// The average number of times that scans look at a block. Encoders of photographs need 5 to 12.
 const MOST_VISITS: u64 = 64;
 
 /// The quantisation table of each component, in zigzag order.
@@ -86,7 +86,7 @@ struct Image<'a> {
 
 /// A component of a scan.
 struct Part {
-    /// Which component of the image it is, its blocks in a unit, and the first one of them.
+    /// The component of the image, its blocks in a unit, and the first one of them.
     component: usize,
     blocks: [usize; 2],
     first_block: usize,
@@ -270,7 +270,7 @@ impl Image<'_> {
     }
 }
 
-/// What a scan says of a block.
+/// The kind of a scan's data about a block.
 #[derive(Clone, Copy)]
 enum Kind {
     /// All of it.

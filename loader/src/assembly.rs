@@ -18,23 +18,23 @@ pub(crate) struct Decoded<M> {
 
 /// A batch in the making.
 pub(crate) struct Assembly<M> {
-    /// How often the loader had started when it was begun.
+    /// The number of times that the loader had started when it was begun.
     pub(crate) round: u64,
     /// Its number in the round.
     pub(crate) number: u64,
     /// The position in the epoch of the first sample after it.
     pub(crate) through: u64,
-    /// When its last sample came.
+    /// The time at which its last sample came.
     pub(crate) complete: Option<Instant>,
     pub(crate) slots: Vec<Option<Result<Decoded<M>>>>,
-    /// How many slots are still empty.
+    /// The number of slots that are still empty.
     pub(crate) missing: usize,
     /// It has as many samples as a full batch, whatever becomes of them.
     pub(crate) whole: bool,
     /// The indices of the samples that failed: those whose errors were taken out, and those that
     /// were given up.
     pub(crate) failed: Vec<u64>,
-    /// How often the consumer was told that there is no device memory for it.
+    /// The number of times that the consumer was told that there is no device memory for it.
     pub(crate) refused: u32,
 }
 

@@ -64,8 +64,8 @@ impl<M: Clone + Send + 'static> Batch<M> {
     }
 }
 
-/// Where images of these sizes (height, width) lie in [`Batch::rgb`]: one after another, each from
-/// a multiple of 16 bytes on.
+/// Returns the ranges of images of these sizes (height, width) in [`Batch::rgb`]: one after
+/// another, each from a multiple of 16 bytes on.
 ///
 /// # Panics
 /// The images together have more bytes than a `usize` can count, which no batch has.

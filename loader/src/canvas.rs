@@ -1,4 +1,4 @@
-//! Where a decoder puts its image.
+//! The memory into which a decoder writes its image.
 
 use std::fmt;
 use std::fs::File;
@@ -9,7 +9,7 @@ use crate::DecodeError;
 use crate::scratch::Scratch;
 use crate::staging::{self, InFile};
 
-/// Where a decoder puts its image.
+/// The memory into which a decoder writes its image.
 pub struct Canvas<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
@@ -57,7 +57,7 @@ impl Pixels {
         }
     }
 
-    /// What is in memory.
+    /// Returns the bytes that are in memory.
     #[cfg(feature = "jpeg-device")]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
@@ -67,7 +67,7 @@ impl Pixels {
         }
     }
 
-    /// What is in memory, to write it.
+    /// Returns the bytes that are in memory, to write them.
     #[cfg(feature = "jpeg-device")]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {

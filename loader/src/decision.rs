@@ -1,11 +1,12 @@
-//! How a loader uploads.
+//! The plan of a loader's uploads.
 
 use log::info;
 use thalweg::{Device, DeviceKind, Error};
 
 use crate::options::Upload;
 
-/// How a loader uploads, and why. It decides with the first batch that has images.
+/// The plan of a loader's uploads, with the reason. It decides with the first batch that has
+/// images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`

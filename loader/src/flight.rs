@@ -16,12 +16,12 @@ pub(crate) struct Flight<M: Clone + Send + 'static> {
     pub(crate) bytes: usize,
     /// It has its device memory.
     pub(crate) has_memory: bool,
-    /// What the consumer should hear before it gets the batch.
+    /// The errors that the consumer should hear before it gets the batch.
     pub(crate) errors: Vec<Error>,
     pub(crate) held: Held<M>,
 }
 
-/// Who has the batch of a flight.
+/// The holder of the batch.
 pub(crate) enum Held<M: Clone + Send + 'static> {
     /// The thread that uploads it.
     Thread,
@@ -46,7 +46,7 @@ impl<M: Clone + Send + 'static> Flight<M> {
     }
 }
 
-/// Why a batch is not on the device.
+/// The reason why a batch is not on the device.
 pub(crate) enum Refused<M> {
     /// There is no device memory. The images are unchanged.
     NoMemory(Error, Assembly<M>),
@@ -63,7 +63,7 @@ impl<M> From<Error> for Refused<M> {
     }
 }
 
-/// What became of the images of a batch.
+/// The result of the upload of a batch.
 pub(crate) enum Outcome<M: Clone + Send + 'static> {
     /// There are none.
     Nothing,

@@ -22,7 +22,7 @@ pub struct Labelled {
     pub path: PathBuf,
 }
 
-/// What [`Source::class_folders`] finds.
+/// The images and the classes that [`Source::class_folders`] finds.
 #[derive(Debug)]
 pub struct ClassFolders {
     /// The files of all classes: those of class 0 first, and those of a class in order of path.

@@ -103,7 +103,7 @@ pub use position::Position;
 pub use source::{Sample, Source};
 pub use stats::{Stage, Stats};
 
-/// What a decoder returns if it fails: an error of any kind, or a text (`Err("no image".into())`).
+/// The error of a decoder: an error of any kind, or a text (`Err("no image".into())`).
 pub type DecodeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Locks a mutex. The data of a mutex that a panic poisoned is still usable: the only code of a user

@@ -1,4 +1,4 @@
-//! How busy the upload streams are, and how many there should be.
+//! Measures the load of the upload streams, and chooses their number.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ const GAIN: f64 = 1.05;
 /// said that it made them faster.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// How many batches come before the measurement. They fill the room ahead of the consumer, so
+    /// The number of batches before the measurement. They fill the room ahead of the consumer, so
     /// they wait for the stream however slow the consumer is.
     skip: usize,
     begin: Option<Instant>,
@@ -45,13 +45,13 @@ pub(crate) struct Load {
     /// The measurement is over.
     done: bool,
     verdict: Option<Verdict>,
-    /// How long an upload takes with so many streams, and how long a complete batch waits for it,
-    /// in place of what was measured. So a test has the same measurements each time.
+    /// The time of an upload with so many streams, and the time that a complete batch waits for it,
+    /// in place of measurements. So a test has the same measurements each time.
     #[cfg(test)]
     pub(crate) script: Option<fn(usize) -> [Duration; 2]>,
 }
 
-/// What a measurement says.
+/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Another stream may help, so try it. Why.

@@ -41,13 +41,13 @@ pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) monitor: Arc<Mutex<Monitor>>,
     /// Threads upload, so `next` need not.
     ahead: bool,
-    /// When a task began to wait for a batch.
+    /// The time at which a task began to wait for a batch.
     pub(crate) pending: Option<Instant>,
     /// `next` has told that this process is a forked child.
     pub(crate) told_fork: bool,
 }
 
-/// How a loader makes its stream. Tests pass a function that fails.
+/// A function that makes the stream of a loader. Tests pass a function that fails.
 pub(crate) type NewStream = fn(Device) -> Result<AnyStream>;
 
 impl<M: Clone + Send + 'static> Loader<M> {
@@ -145,7 +145,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
         self.queue.restart(self.len, Position { epoch, samples: 0 });
     }
 
-    /// How far the consumer has got. A loader with the same source and options that
+    /// Returns the consumer's position. A loader with the same source and options that
     /// [`resume`](Self::resume)s there yields exactly the batches that this one has not yet
     /// returned.
     pub fn position(&self) -> Position {
@@ -198,18 +198,19 @@ impl<M: Clone + Send + 'static> Loader<M> {
         Ok(())
     }
 
-    /// How the loader uploads, and why. `None` before the first batch with images, with which it
-    /// decides.
+    /// Returns the plan of the loader's uploads, with the reason. `None` before the first batch
+    /// with images, with which it decides.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
-    /// What the loader has done so far.
+    /// Returns the statistics of the loader so far.
     pub fn stats(&self) -> Stats {
         lock(&self.queue.state).stats
     }
 
-    /// Why JPEG files that the device was to decode were decoded by the host, and how many for each reason, over all epochs.
+    /// Returns the reasons why JPEG files that the device was to decode were decoded by the host,
+    /// with the number of files for each, over all epochs.
     pub fn left_device(&self) -> BTreeMap<String, u64> {
         lock(&self.queue.state).left_device.clone()
     }
@@ -288,7 +289,7 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
 
 impl<M: Clone + Send + 'static> FusedIterator for Loader<M> {}
 
-/// What the consumer does next.
+/// The next step of the consumer.
 #[allow(clippy::large_enum_variant)] // it is taken apart at once, so a box would cost more
 pub(crate) enum Step<M: Clone + Send + 'static> {
     /// Return this.

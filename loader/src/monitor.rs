@@ -45,8 +45,8 @@ impl Monitor {
         ((self.device_warning * total as f64) as u64).min(self.device_warning_bytes)
     }
 
-    /// What to log. A line comes once when use passes its threshold, and again only after use was
-    /// below the threshold.
+    /// Returns the lines to log. A line comes once when use passes its threshold, and again only
+    /// after use was below the threshold.
     fn judge(&mut self, device: Device, used: u64, total: u64, pinned: usize) -> [Option<String>; 2] {
         let limit = self.limit(total);
         let now = [used > limit, pinned > self.pinned_warning];
@@ -65,7 +65,7 @@ impl Monitor {
     }
 }
 
-/// Which batch a warning is about, and who uploads it.
+/// The batch of a warning, and its uploader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) epoch: u64,

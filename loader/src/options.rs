@@ -1,11 +1,11 @@
-//! How a loader works, and how batches come to the device.
+//! The options of a loader.
 
 use std::ffi::OsString;
 use std::thread;
 
 use thalweg::{Error, Result, Timeline};
 
-/// How batches come to the device.
+/// The way in which batches come to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Upload {
     /// Uploads on a stream of the loader's own where that pays: on a CUDA device, for batches of at
@@ -22,7 +22,7 @@ pub enum Upload {
     Off,
 }
 
-/// Where JPEG files are decoded.
+/// The place where JPEG files are decoded.
 ///
 /// ```
 /// use thalweg_loader::Decode;
@@ -68,7 +68,7 @@ impl std::str::FromStr for Decode {
     }
 }
 
-/// How a loader works.
+/// The options of a loader.
 ///
 /// ```
 /// use thalweg_loader::Options;
@@ -107,10 +107,10 @@ pub struct Options {
     /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count
     /// them in both cases.
     pub skip_errors: bool,
-    /// How batches come to the device.
+    /// The way in which batches come to the device.
     pub upload: Upload,
-    /// Where JPEG files are decoded that [`read_photo`](crate::read_photo) reads. With
-    /// [`Upload::Off`] that is the host. `THALWEG_DECODE` decides where this says [`Decode::Auto`].
+    /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With [`Upload::Off`]
+    /// that is the host. `THALWEG_DECODE` decides where this says [`Decode::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The

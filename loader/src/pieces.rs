@@ -24,7 +24,7 @@ pub(crate) struct Piece<'p, S> {
     to: &'p mut DeviceSlice<S, u8>,
 }
 
-/// Why a piece is not on its way.
+/// The reason why a piece is not on its way.
 pub(crate) enum Trouble {
     Read(io::Error),
     Device(Error),

@@ -1,12 +1,12 @@
-//! How far a consumer has got.
+//! The position of a consumer.
 
-/// How far a consumer has got: what [`Loader::position`](crate::Loader::position) returns and
+/// The position of a consumer: what [`Loader::position`](crate::Loader::position) returns and
 /// [`Loader::resume`](crate::Loader::resume) takes. Store its two numbers in a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// The number of the epoch.
     pub epoch: u64,
-    /// How many samples of this rank the consumer has got in this epoch: those of all batches that
-    /// `next` has returned, including those that failed.
+    /// The number of samples of this rank that the consumer has got in this epoch: those of all
+    /// batches that `next` has returned, including those that failed.
     pub samples: u64,
 }

@@ -1,5 +1,5 @@
-//! What the threads share: samples to decode, batches in the making, and what is ready for the
-//! consumer.
+//! The state that the threads share: samples to decode, batches in the making, and what is ready
+//! for the consumer.
 //!
 //! ```text
 //! source --pull--> tasks --decode threads--> batches --upload--> ready --next--> consumer
@@ -38,7 +38,7 @@ use crate::state::{Place, State, Task};
 use crate::stats::Stage;
 use crate::{DecodeError, lock};
 
-/// How a loader takes page-locked memory. Tests pass a function that fails.
+/// A function that takes page-locked memory for a loader. Tests pass a function that fails.
 pub(crate) type Pin = fn(&PinnedPool, usize) -> Result<PinnedBuffer<u8>>;
 
 pub(crate) struct Queue<M: Clone + Send + 'static> {

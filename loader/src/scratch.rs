@@ -1,4 +1,5 @@
-//! What the decoders of a loader share: memory of their own, and the limit of an image's pixels.
+//! The memory that the decoders of a loader share: memory of their own, and the limit of an image's
+//! pixels.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Where samples come from, and in which order.
+//! Sources of samples, and their order.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl<M: fmt::Debug> fmt::Debug for Sample<M> {
 /// The function of a source. It gets the index of a sample.
 pub(crate) type Samples<M> = Box<dyn FnMut(u64) -> Option<Sample<M>> + Send>;
 
-/// Where samples come from: files, a folder, or a function of your own.
+/// A source of samples: files, a folder, or a function of your own.
 pub struct Source<M> {
     pub(crate) len: Option<u64>,
     pub(crate) sample: Samples<M>,

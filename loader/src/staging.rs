@@ -57,7 +57,7 @@ pub(crate) struct InFile {
 #[derive(Debug)]
 pub(crate) struct Staging {
     slots: Mutex<Slots>,
-    /// How many slots there may be.
+    /// The most slots.
     most: usize,
     threads: usize,
     readers: OnceLock<Option<ThreadPool>>,
@@ -67,7 +67,7 @@ pub(crate) struct Staging {
 struct Slots {
     /// Slots that a copy has used. The one whose copy was enqueued first comes first.
     used: VecDeque<Event<PinnedBuffer<u8>>>,
-    /// How many slots there are, in use or not.
+    /// The number of slots, in use or not.
     made: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the threads of a loader share under its lock.
+//! The state that the threads of a loader share under its lock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::source::{Decode, Order, Samples};
 use crate::stats::Stats;
 
 pub(crate) struct State<M: Clone + Send + 'static> {
-    /// How often the loader has started. What belongs to an earlier round is dropped.
+    /// The number of times that the loader has started. What belongs to an earlier round is
+    /// dropped.
     pub(crate) round: u64,
     pub(crate) epoch: u64,
     pub(crate) order: Arc<Order>,
@@ -28,18 +29,18 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     pub(crate) batches: VecDeque<Assembly<M>>,
     /// The number of the first of `batches` in its epoch.
     pub(crate) first: u64,
-    /// What is out of `batches` and not yet `ready`, in order.
+    /// The batches that are out of `batches` and not yet `ready`, in order.
     pub(crate) flights: VecDeque<Flight<M>>,
     pub(crate) ready: VecDeque<Ready<M>>,
-    /// How many of `ready` are batches.
+    /// The number of `ready` that are batches.
     pub(crate) ready_batches: usize,
-    /// How many samples of this epoch the consumer has got.
+    /// The number of samples of this epoch that the consumer has got.
     pub(crate) delivered: u64,
     /// The number of upload streams.
     pub(crate) streams: usize,
     /// The upload stream whose turn it is.
     pub(crate) next_stream: usize,
-    /// How busy the upload streams are.
+    /// The load of the upload streams.
     pub(crate) load: Load,
     /// The consumer is in `next`.
     pub(crate) waiting: bool,
@@ -50,9 +51,10 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     /// Later positions that need no turn any more.
     pub(crate) passed: BTreeSet<u64>,
     pub(crate) stats: Stats,
-    /// Why JPEG files that the device was to decode left it for the host, and how many.
+    /// The reasons why JPEG files that the device was to decode left it for the host, with their
+    /// counts.
     pub(crate) left_device: BTreeMap<String, u64>,
-    /// Why a thread or the device has failed. Nothing more is uploaded then, in any epoch.
+    /// The error of a thread or of the device. Nothing more is uploaded then, in any epoch.
     pub(crate) failure: Option<Error>,
     pub(crate) stop: bool,
 }

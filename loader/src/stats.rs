@@ -1,10 +1,9 @@
-//! What a loader has done so far.
+//! Statistics of a loader.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a loader has done so far, over all epochs. Its [`Display`](fmt::Display) is a table of the
-/// stages.
+/// Statistics of a loader over all epochs. Its [`Display`](fmt::Display) is a table of the stages.
 ///
 /// ```
 /// use thalweg_loader::{Loader, Options, Sample, Source};
@@ -60,10 +59,10 @@ pub struct Stats {
     pub ready: Stage,
 }
 
-/// How often a stage of a loader ran, and how long it took.
+/// The count and the times of a stage of a loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// How often.
+    /// The number of runs.
     pub count: u64,
     /// Bytes of pixels that went through it. A sum that does not fit stays at the largest number.
     pub bytes: u64,
@@ -93,8 +92,8 @@ impl Stage {
         if self.count == 0 { Duration::ZERO } else { self.total.div_f64(self.count as f64) }
     }
 
-    /// How often the stage runs in a second of its own time: in a second of one thread, for a stage
-    /// that runs on several. Zero if it took no time.
+    /// Returns the number of runs in a second of the stage's own time: in a second of one thread,
+    /// for a stage that runs on several. Zero if it took no time.
     pub fn rate(&self) -> f64 {
         self.each_second(self.count)
     }

@@ -20,7 +20,7 @@ use crate::pieces::ReadPieces;
 use crate::queue::{Queue, message};
 use crate::state::State;
 
-/// How often a batch for which there is no device memory is tried again after the consumer was
+/// The number of times that a batch without device memory is tried again after the consumer was
 /// told.
 const RETRIES: u32 = 1;
 

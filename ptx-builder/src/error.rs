@@ -1,4 +1,4 @@
-//! Why there is no PTX.
+//! The reasons why there is no PTX.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::MINIMUM;
 
-/// Why there is no PTX.
+/// The reason why there is no PTX.
 ///
 /// `Debug` gives the same text as `Display`, because a build script that returns this error from
 /// `main` shows its user the text of `Debug`.
@@ -21,7 +21,7 @@ pub enum Error {
     Compile {
         /// The command that failed.
         command: String,
-        /// What it wrote to standard error.
+        /// The text that it wrote to standard error.
         stderr: String,
     },
     /// The compiler does not know the target and made PTX for another one.

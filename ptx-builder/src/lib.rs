@@ -78,7 +78,7 @@ const TRIPLE: &str = "nvptx64-nvidia-cuda";
 /// The flag of rustc that passes an option to LLVM.
 const LLVM_ARGS: &str = "-Cllvm-args=";
 
-/// What the line of the flags has if panics are reported.
+/// The flag in the line of the flags if panics are reported.
 const REPORTS: &str = "panics=reported";
 
 /// The environment variable by which [`build_to_out_dir`] lets kernels report panics.

@@ -184,8 +184,8 @@ impl Ptx {
     }
 }
 
-/// What `kernel!` says of its entries in the PTX: where each is declared, and the bounds of those that
-/// have some, threads and blocks.
+/// The marks that `kernel!` leaves in its entries in the PTX: where each is declared, and the
+/// bounds of those that have some, threads and blocks.
 struct Marks {
     origins: Vec<(String, String)>,
     bounds: Vec<(String, [u32; 2])>,

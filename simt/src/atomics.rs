@@ -12,10 +12,11 @@ pub mod order {
     /// The operation is atomic and orders nothing else.
     #[derive(Clone, Copy, Debug)]
     pub struct Relaxed;
-    /// What follows happens after the operation that stored the value.
+    /// Everything after the operation happens after the operation that stored the value.
     #[derive(Clone, Copy, Debug)]
     pub struct Acquire;
-    /// What precedes happens before an [`Acquire`] operation that reads the value.
+    /// Everything before the operation happens before an [`Acquire`] operation that reads the
+    /// value.
     #[derive(Clone, Copy, Debug)]
     pub struct Release;
     /// Both [`Acquire`] and [`Release`].
@@ -131,7 +132,7 @@ impl AtomicBits for u64 {
     }
 }
 
-/// What an atomic operation does with the old bits and the operand's.
+/// The change that an atomic operation makes with the old bits and the operand's.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
@@ -147,7 +148,7 @@ pub enum Operation {
     Exchange,
 }
 
-/// Where an atomic is.
+/// The place of an atomic.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Location<T> {

@@ -1,4 +1,4 @@
-//! What a kernel takes by value: numbers, truth values, arrays of them and structs of them.
+//! Values that a kernel takes by value: numbers, truth values, arrays of them and structs of them.
 
 use crate::{Element, bf16, f16};
 

@@ -1,5 +1,5 @@
-//! What Hopper GPUs have beyond [`Cooperative`](crate::Cooperative): the copy engine for tiles (TMA),
-//! barriers that count bytes (`mbarrier`), and products of a warpgroup (`wgmma`).
+//! The instructions of Hopper GPUs beyond [`Cooperative`](crate::Cooperative): the copy engine for
+//! tiles (TMA), barriers that count bytes (`mbarrier`), and products of a warpgroup (`wgmma`).
 //!
 //! The module exists only on `nvptx64`, and code that uses it is built for `sm_90a`: such PTX runs on
 //! compute capability 9.0 and on nothing else. There is no body for the CPU device, so a kernel

@@ -1,4 +1,4 @@
-//! What the compiler says if a body over [`Simt`] uses an operation of [`Cooperative`].
+//! The compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`].
 
 use crate::{Cooperative, Element, Shared, Simt, Word};
 

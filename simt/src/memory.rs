@@ -2,7 +2,7 @@
 
 use crate::Element;
 
-/// How a load uses the caches of a GPU. The CPU device ignores it.
+/// Hints that tell a load or a store how to use the caches of a GPU. The CPU device ignores it.
 ///
 /// Each is a hint: it changes how fast a kernel is, not what it computes. Only
 /// [`ReadOnly`](hint::ReadOnly) requires something.

@@ -1,4 +1,4 @@
-//! Where the PTX of a crate is.
+//! The PTX of a crate.
 
 /// Says where the PTX of a crate's kernels is. Each crate that declares kernels has it once, in its
 /// root.

@@ -1,4 +1,4 @@
-//! How the CPU device ends a thread that makes an access which it must not make.
+//! The end of a thread on the CPU device after an access which it must not make.
 
 use std::panic::{self, Location};
 
@@ -9,7 +9,7 @@ pub(crate) struct Violation {
     pub(crate) what: Wrong,
 }
 
-/// What is wrong with an access.
+/// The defect of an access.
 pub(crate) enum Wrong {
     /// It leaves shared memory or is misaligned there.
     Shared(String),

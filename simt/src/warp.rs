@@ -69,7 +69,7 @@ exchange! {
     f64 (.to_bits()) (f64::from_bits) core::ops::Add::add, f64::min, f64::max;
 }
 
-/// Which lane's value a shuffle returns.
+/// The lane whose value a shuffle returns.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shuffle {

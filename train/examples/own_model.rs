@@ -159,7 +159,7 @@ impl Model {
     }
 }
 
-/// Where a parameter is in the flat buffer.
+/// Returns the range of a parameter in the flat buffer.
 fn place(k: usize) -> Range<usize> {
     let start = LENS[..k].iter().sum();
     start..start + LENS[k]

@@ -28,7 +28,7 @@ use thalweg_train::{Error, Gelu, Result, Tensors, TextDecoder, VisionEncoder, Vi
 
 stream_tags!(Upload, Prepare, Encode, Decode);
 
-/// What all runs have in common.
+/// The state that all runs share.
 struct Work {
     weights: Tensors,
     size: usize,

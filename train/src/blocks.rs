@@ -64,8 +64,8 @@ pub(crate) struct Blocks {
     norm: Norm,
 }
 
-/// What the blocks compute on the way and their gradient needs, for one batch. Every buffer has room
-/// for as many rows as the largest batch so far. If no gradient is needed, all blocks use the same few
+/// The activations of one batch that the gradient of the blocks needs. Every buffer has room for as
+/// many rows as the largest batch so far. If no gradient is needed, all blocks use the same few
 /// buffers in turn.
 #[derive(Debug, Resource)]
 pub(crate) struct Activations<E: Precision> {
@@ -79,7 +79,7 @@ pub(crate) struct Activations<E: Precision> {
     qkv: Vec<DeviceBuffer<E>>,
     attended: Vec<DeviceBuffer<E>>,
     normed2: Vec<DeviceBuffer<E>>,
-    /// What GELU is applied to. It is there only if a gradient is needed.
+    /// The inputs of GELU. It is there only if a gradient is needed.
     hidden: Vec<DeviceBuffer<E>>,
     activated: Vec<DeviceBuffer<E>>,
     /// The norm of the last residual stream.
@@ -211,7 +211,7 @@ impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
 /// The sequences of a batch.
 pub(crate) struct Sequences<'a, S> {
     pub(crate) rows: usize,
-    /// How many rows of its sequence each row sees (see [`Attention::prefix`]).
+    /// The number of rows of its sequence that each row sees (see [`Attention::prefix`]).
     pub(crate) prefix: u32,
     pub(crate) cu_seqlens: &'a DeviceSlice<S, i32>,
 }

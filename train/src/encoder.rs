@@ -32,11 +32,11 @@ pub struct EncoderConfig {
     pub depth: usize,
     /// The number of classes, or 0 if the encoder has no head.
     pub classes: usize,
-    /// What is added to the variance in a norm.
+    /// The number that is added to the variance in a norm.
     pub eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
-    /// Which rows the head sees.
+    /// The rows that the head sees.
     pub pool: Pool,
 }
 
@@ -147,7 +147,7 @@ impl Model {
     }
 }
 
-/// What one batch of images in flight needs.
+/// The buffers that one batch of images in flight needs.
 #[derive(Debug, Resource)]
 struct Pass<E: Precision> {
     patches: DeviceBuffer<E>,
@@ -181,7 +181,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     }
 }
 
-/// What an encoder says about images.
+/// The outputs of an encoder for images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoding {
     /// All rows behind the last norm, [images, rows, width].

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file is no safetensors file, or its tensors are not those of the model.
@@ -24,7 +24,7 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A description of the defect.
         what: String,
     },
     /// A batch does not fit the model, or its parts do not fit together.

@@ -58,7 +58,8 @@ impl<S, E> Clone for Weights<'_, S, E> {
 }
 impl<S, E> Copy for Weights<'_, S, E> {}
 
-/// Where a backward pass stores the gradients of weights, by their places in the flat buffer.
+/// The place in which a backward pass stores the gradients of weights, by their places in the flat
+/// buffer.
 pub(crate) trait Target<S> {
     /// Returns the gradients of a place.
     fn at(&mut self, place: &Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, f32>>;

@@ -1,4 +1,4 @@
-//! Where the weights of a model lie in one flat buffer.
+//! The places of the weights of a model in one flat buffer.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use crate::tensors::{Tensors, elements};
 /// The most elements of a flat buffer, because kernels count them in 32 bits.
 const MOST: usize = (u32::MAX - 7) as usize;
 
-/// Where a tensor lies in the flat buffers of a model. Its name and its shape are those of its file.
+/// The place of a tensor in the flat buffers of a model. Its name and its shape are those of its
+/// file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The name.

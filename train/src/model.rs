@@ -11,7 +11,7 @@ use crate::precision::Precision;
 use crate::products::Products;
 use crate::tensors::Tensors;
 
-/// How the rows of a sequence become one.
+/// The reduction of the rows of a sequence to one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pool {
     /// Their mean.
@@ -34,11 +34,11 @@ pub struct Config {
     pub depth: usize,
     /// The number of classes.
     pub classes: usize,
-    /// What is added to the variance in a norm.
+    /// The number that is added to the variance in a norm.
     pub eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
-    /// How the rows of a sequence become one.
+    /// The reduction of the rows of a sequence to one.
     pub pool: Pool,
 }
 
@@ -152,9 +152,10 @@ impl Shape {
 pub struct Batch<'a> {
     /// The tokens, [T, inputs].
     pub tokens: &'a [f32],
-    /// Where each token lies, [T, 2].
+    /// The position of each token, [T, 2].
     pub position: &'a [f32],
-    /// Where the sequences begin and end, [B + 1]: sequence `b` has the tokens `cu[b] .. cu[b + 1]`.
+    /// The starts and the end of the sequences, [B + 1]: sequence `b` has the tokens `cu[b] .. cu[b
+    /// + 1]`.
     pub cu_seqlens: &'a [i32],
     /// The class of each sequence. It may be empty if nothing is learned from the batch.
     pub labels: &'a [i32],
@@ -234,7 +235,7 @@ pub(crate) struct Pass<E: Precision> {
     pub(crate) extent: Extent,
 }
 
-/// How large the batch in a pass is.
+/// The size of the batch in a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) rows: usize,
@@ -270,9 +271,9 @@ impl Extent {
 pub struct DeviceBatch<'a, S> {
     /// The tokens, [R, inputs], one sequence after another.
     pub tokens: &'a DeviceSlice<S, f32>,
-    /// Where each token lies, [R, 2].
+    /// The position of each token, [R, 2].
     pub position: &'a DeviceSlice<S, f32>,
-    /// Where the sequences begin and end, [B + 1], from 0 on and rising.
+    /// The starts and the end of the sequences, [B + 1], from 0 on and rising.
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
     /// The class of each sequence, B numbers.
     pub labels: &'a DeviceSlice<S, i32>,

@@ -15,13 +15,13 @@ use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 pub struct AdamW {
     /// The learning rate, which the schedule multiplies.
     pub rate: f64,
-    /// How the learning rate changes.
+    /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The weight decay, of all weights.
     pub weight_decay: f64,
     /// The decay rates of the two moments, as `f32`.
     pub betas: [f32; 2],
-    /// What is added to the root of the second moment.
+    /// The number that is added to the root of the second moment.
     pub eps: f32,
     /// The largest norm of the gradient. A larger gradient is scaled down to it.
     pub clip: Option<f32>,
@@ -34,7 +34,7 @@ impl Default for AdamW {
     }
 }
 
-/// How the learning rate changes from step to step.
+/// A schedule of the learning rate over the steps.
 ///
 /// ```
 /// use thalweg_train::Schedule;
@@ -77,7 +77,7 @@ impl Schedule {
     }
 }
 
-/// What the optimiser keeps on the device.
+/// The state that the optimizer keeps on the device.
 #[derive(Debug, Resource)]
 pub(crate) struct Moments {
     pub(crate) first: DeviceBuffer<f32>,

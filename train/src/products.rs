@@ -1,11 +1,12 @@
-//! What computes the products of matrices.
+//! The backends that multiply matrices.
 
 use thalweg::{Brand, Device, DeviceBuffer, LiveBrand, Resource, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul_with_scratch, scratch_len};
 
 use crate::error::Result;
 
-/// What computes the products of a model: thalweg's kernels, which is the default, or cuBLASLt.
+/// The backend that multiplies the matrices of a model: thalweg's kernels, which is the default, or
+/// cuBLASLt.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -24,7 +25,7 @@ use crate::error::Result;
 pub struct Products {
     #[cfg(feature = "cublaslt")]
     library: Option<thalweg_cublaslt::CublasLt>,
-    /// How many multiprocessors the products of backward passes leave to others.
+    /// The number of multiprocessors that the products of backward passes leave to others.
     left: u32,
 }
 
@@ -56,7 +57,7 @@ impl Products {
         self
     }
 
-    /// What multiplies in a backward pass.
+    /// Returns the backend of a backward pass.
     fn backward(self) -> Self {
         #[cfg(feature = "cublaslt")]
         if let Self { library: Some(all), left } = self {
@@ -75,7 +76,7 @@ impl Products {
     }
 }
 
-/// What computes products one after another on a stream, with the workspace that it needs.
+/// Multiplies matrices one after another on a stream, with the workspace that it needs.
 #[derive(Debug, Resource)]
 pub struct Multiplier {
     #[resource(plain)]

@@ -68,11 +68,11 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
 /// The most steps of a checkpoint: up to here each number of steps is an `f64`, in which the optimiser counts.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// What a step changes.
+/// The state that a step changes.
 type State<S, E> = (ParametersOn<S, E>, MomentsOn<S>);
 /// All memory of a step.
 type Whole<E> = (Parameters<E>, Moments, Pass<E>, Scratch<E>);
-/// What a step reads on the host.
+/// The shape that a step reads on the host.
 type Shape = (Extent, Option<u32>);
 
 /// A step: forward, backward and update.
@@ -116,7 +116,8 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
 #[derive(Debug)]
 pub struct Loss {
     numbers: Event<PinnedBuffer<f32>>,
-    /// How many sequences all ranks should have had together. Then the second number says how many they had.
+    /// The number of sequences that all ranks should have had together. Then the second number says
+    /// how many they had.
     sequences: Option<usize>,
 }
 
@@ -147,7 +148,7 @@ impl Loss {
     }
 }
 
-/// What a model says about a batch.
+/// The outputs of a model for a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// The mean cross-entropy, if the batch has labels.

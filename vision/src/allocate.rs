@@ -40,7 +40,7 @@ impl Capacity {
     }
 }
 
-/// How many tokens each patch gets.
+/// The number of tokens of each patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The side `n` of the `n` x `n` tokens of each patch, in raster order, or 0.

@@ -45,7 +45,7 @@ const EDGE: u32 = 7;
 const IMAGES: usize = 1024;
 const BYTES: usize = 256 << 20;
 
-/// What the profile computes of one image.
+/// The maps that the profile computes of one image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Maps {
     /// `[13, 32, 32]`: the planes R, G, B, L, a, Gx, Gy, edge magnitude, y, x, eccentricity, edge

@@ -1,10 +1,10 @@
-//! How a pipeline works, whatever it computes.
+//! The options of a pipeline, whatever it computes.
 
 use thalweg::{Error, Result};
 
 use crate::workspace::Precision;
 
-/// How a [`Pipeline`](crate::Pipeline) works.
+/// The options of a [`Pipeline`](crate::Pipeline).
 ///
 /// ```
 /// use thalweg::Device;
@@ -20,13 +20,13 @@ use crate::workspace::Precision;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Options {
-    /// How many batches may be under way or in use at once; at least 1. Default 4, which is enough
-    /// to keep both copy engines and the kernels busy beside the work of the host.
+    /// The most batches that may be under way or in use at once; at least 1. Default 4, which is
+    /// enough to keep both copy engines and the kernels busy beside the work of the host.
     ///
     /// A batch whose event, or a future of it, is dropped under way counts until its work is done.
     /// One that `wait` or `unzip` took over gives its place back as soon as it is dropped.
     pub depth: usize,
-    /// How tokens are stored. Default [`Precision::F32`].
+    /// The format of stored tokens. Default [`Precision::F32`].
     pub precision: Precision,
     /// Whether the texture array comes back too (52 bytes for each pixel). Default no.
     pub textures: bool,

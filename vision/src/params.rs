@@ -1,4 +1,4 @@
-//! What goes in: an image and the parameters.
+//! The inputs: an image and the parameters.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ pub const PLANES: usize = thalweg_kernels::vision::PLANES as usize;
 /// The largest height and width of an image, in pixels.
 pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 
-/// How an image becomes tokens.
+/// The parameters that turn an image into tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Params {
@@ -29,7 +29,7 @@ pub struct Params {
     pub focus: f64,
     /// The point where the eye rests: y, x, from 0 to 1. Default the centre.
     pub fixation: [f32; 2],
-    /// How much salience falls off towards the periphery, 0 to 1. Default 0.
+    /// The fall of salience towards the periphery, 0 to 1. Default 0.
     pub foveal_bias: f32,
     /// Weights of entropy, salience and participatory score. If there are none, the balancer of the
     /// pipeline decides ([`Pipeline::with_query`](crate::Pipeline::with_query)); without a

@@ -187,7 +187,7 @@ impl Pipeline {
         &self.options
     }
 
-    /// How many batches may be under way or in use at once.
+    /// Returns the most batches that may be under way or in use at once.
     pub fn depth(&self) -> usize {
         self.options.depth
     }

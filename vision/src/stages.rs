@@ -1,4 +1,4 @@
-//! How long the stages of a batch take.
+//! The times of the stages of a batch.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Stages {
     pub analysis: Duration,
     /// Scores, and their balance.
     pub relevance: Duration,
-    /// How many tokens each patch gets.
+    /// The allocation of tokens to patches.
     pub allocation: Duration,
     /// The tokens.
     pub compression: Duration,

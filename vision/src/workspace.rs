@@ -14,7 +14,7 @@ use crate::kernels::{
 };
 use crate::{Head, PLANES, Params, Query};
 
-/// How the numbers of a token are stored.
+/// The format of the numbers of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Precision {
@@ -120,7 +120,7 @@ impl<S> std::fmt::Debug for DeviceTokenValues<'_, S> {
     }
 }
 
-/// What follows from the sizes of a batch and the parameters, before there is an image.
+/// The sizes that follow from the sizes of a batch and the parameters, before there is an image.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) params: Params,
@@ -129,14 +129,15 @@ pub(crate) struct Plan {
     capacity: Capacity,
     coupled: bool,
     balanced: bool,
-    /// Where the table, the gains, the coupling and the predictor lie in the constants, in words.
+    /// The places of the table, the gains, the coupling and the predictor in the constants, in
+    /// words.
     constants: [Range<usize>; 4],
     results: [Range<usize>; PARTS],
     words: usize,
 }
 
 impl Plan {
-    /// Where a part of the results lies, in words.
+    /// Returns the place of a part of the results, in words.
     pub(crate) fn part(&self, part: Part) -> Range<usize> {
         self.results[part as usize].clone()
     }
@@ -409,8 +410,8 @@ impl<S: Brand> WorkspaceOn<S> {
         self.view(Part::Position)
     }
 
-    /// Where the tokens of each selected patch start. All numbers from the one at K on are T.
-    /// Variable-length attention takes its offsets in this form.
+    /// Returns the starts of the tokens of each selected patch. All numbers from the one at K on
+    /// are T. Variable-length attention takes its offsets in this form.
     pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::CuSeqlens)
     }

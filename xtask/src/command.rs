@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The tests that passed in all commands so far.
 static PASSED: AtomicU32 = AtomicU32::new(0);
 
-/// What the commands so far took.
+/// The resources that the commands so far took.
 pub(crate) struct Usage {
     /// Seconds of user and system time. Only Linux tells them.
     pub(crate) cpu: Option<f64>,

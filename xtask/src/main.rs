@@ -71,7 +71,7 @@ fn named(names: &[&str]) -> Result<(), String> {
     run(found.collect::<Result<Vec<_>, _>>()?.into_iter())
 }
 
-/// What a step took.
+/// The resources that a step took.
 struct Row {
     name: &'static str,
     budget: f64,
@@ -124,7 +124,7 @@ fn list() {
     }
 }
 
-/// Which of the slow steps are due.
+/// The slow steps that are due.
 enum Share {
     All,
     One(u64),

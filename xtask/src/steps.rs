@@ -8,7 +8,7 @@ mod test;
 
 pub(crate) use ptx::update_ptx;
 
-/// How many shares the slow steps are in. One of them is run each day.
+/// The number of shares of the slow steps. One of them is run each day.
 pub(crate) const SHARES: u64 = 4;
 
 /// One step of CI.

@@ -4,7 +4,7 @@
 //! [`safe`] forbids `unsafe`.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
-/// What the kernels of `thalweg_kernels` consist of.
+/// The parts of the kernels of `thalweg_kernels`.
 #[allow(dead_code)]
 #[path = "../../../kernels-gpu/src/parts"]
 mod parts {

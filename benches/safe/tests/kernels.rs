@@ -26,8 +26,8 @@ fn unwritten<S: LiveBrand, T: Plain>(on: &Stream<S>, n: usize, v: T) -> On<S, De
     on.upload_blocking(&vec![v; n]).unwrap()
 }
 
-/// What a launch fails with on a CPU device of its own. After it the device is not usable. On a GPU a
-/// report takes the context with all its memory, so it is made on the CPU device only.
+/// Returns the error of a launch on a CPU device of its own. After it the device is not usable. On
+/// a GPU a report takes the context with all its memory, so it is made on the CPU device only.
 fn reported(launch: impl FnOnce(&Stream<Alone>) -> Result<(), Error>) -> String {
     let device = Device::seeded_cpu(0).unwrap();
     let on = device.stream::<Alone>().unwrap();

@@ -1,4 +1,4 @@
-//! What is left of the checks in the PTX. `trap` ends a kernel whose access is reported.
+//! Counts the checks that are left in the PTX. `trap` ends a kernel whose access is reported.
 
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 

@@ -126,7 +126,7 @@ fn images_below(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(
 pub(crate) struct Tokens {
     pub(crate) tokens: Vec<f32>,
     pub(crate) position: Vec<f32>,
-    /// Where the tokens of each image start, and the end.
+    /// The starts of the tokens of each image, and the end.
     starts: Vec<usize>,
     pub(crate) labels: Vec<i32>,
 }

@@ -52,7 +52,7 @@ const TESTED: usize = 64;
 /// The steps whose loss is not read yet.
 const UNREAD: usize = 4;
 
-/// What an epoch gave.
+/// The results of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Epoch {
     epoch: u32,
@@ -80,7 +80,7 @@ struct Set {
     fingerprint: u64,
 }
 
-/// What a run begins with: that of rank 0 counts for all ranks.
+/// The initial state of a run: that of rank 0 counts for all ranks.
 #[derive(Serialize, Deserialize)]
 struct Begin {
     settings: Settings,

@@ -15,7 +15,7 @@ use crate::args::TrainArgs;
 /// Elements that travel at once, so that the device needs little memory for what the ranks exchange.
 const CHUNK: usize = 1 << 22;
 
-/// Why a rank ends without a model.
+/// The reason why a rank ends without a model.
 #[derive(Debug)]
 pub(crate) struct Problem(pub(crate) String);
 

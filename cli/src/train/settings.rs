@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thalweg_vision::Params;
 
-/// How a model is trained. The names are those of the flags, with `_` for `-`.
+/// The settings of a training run. The names are those of the flags, with `_` for `-`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {

@@ -15,7 +15,7 @@ type Message = (Head, Arc<[u8]>);
 /// the other one receives waits, as it does over TCP.
 const WAITING: usize = 64 << 20;
 
-/// What is on its way to one rank.
+/// The messages on their way to one rank.
 #[derive(Debug)]
 struct Inbox {
     /// A queue for each rank that sends.

@@ -1,4 +1,4 @@
-//! How a rank sends bytes to the others and gets theirs.
+//! Links, through which a rank sends bytes to the others and gets theirs.
 
 pub(crate) mod local;
 pub(crate) mod tcp;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::element::Kind;
 use crate::head::{Call, Code, Head};
 
-/// Why nothing came from a rank.
+/// The reason why nothing came from a rank.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Trouble {
     /// Not by the deadline.
@@ -23,13 +23,13 @@ pub(crate) enum Trouble {
     Aborted,
 }
 
-/// What a failure of the ranks ends.
+/// Something that a failure of the ranks aborts.
 pub(crate) trait Abort: Send + Sync + Debug {
     /// Ends every wait. The failure is kept already.
     fn abort(&self);
 }
 
-/// What a rank says last.
+/// The last message of a rank.
 pub(crate) fn bye() -> Head {
     let call = Call { code: Code::Bye, kind: Kind::U8, op: None, root: None, count: 0 };
     Head { call, seq: 0, step: 0, len: 0 }

@@ -22,7 +22,7 @@ use crate::wire::{self, GREETING};
 /// Messages up to this many bytes are copied behind their head, to leave in one packet.
 const TOGETHER: usize = 32 << 10;
 
-/// How long a rank that ends waits until its last words have left.
+/// The time that a rank that ends waits until its last messages have left.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub(super) type Code = c_int;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const IN_PROGRESS: Code = 7;
 
-/// What names a communicator that ranks are about to make.
+/// The id of a communicator that ranks are about to make.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct UniqueId(pub(super) [u8; 128]);
@@ -47,7 +47,7 @@ pub(super) struct Config {
     most_ctas: c_int,
     network: *const c_char,
     split_share: c_int,
-    /// What fills the size of version 2.18. Version 2.25 has another field here.
+    /// Padding to the size of version 2.18. Version 2.25 has another field here.
     traffic_class: c_int,
 }
 
@@ -153,7 +153,7 @@ impl Library {
         found.as_ref().map_err(|why| &why[..])
     }
 
-    /// What a result means, with what the library says of its last error.
+    /// Returns the meaning of a result, with the library's text about its last error.
     pub(super) fn meaning(&self, code: Code) -> String {
         // SAFETY: The call gives a static text for every number. The last error is kept for the process;
         // NCCL ignores the communicator, which may be null.

@@ -1,4 +1,4 @@
-//! What a rank has called so far, as it tells the others.
+//! The log of a rank's calls, as it tells the others.
 //!
 //! NCCL does not compare what ranks call: a difference hangs, or gives wrong numbers. So the ranks
 //! tell one another many times a second how far they are, with a hash of all their calls and the last
@@ -23,7 +23,7 @@ pub(super) struct Log {
     recent: VecDeque<(Call, u64)>,
 }
 
-/// What another rank told.
+/// A log that another rank told.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Said {
     pub(super) count: u64,
@@ -80,7 +80,7 @@ impl Log {
 }
 
 impl Said {
-    /// What [`Log::encode`] wrote.
+    /// Reads the bytes that [`Log::encode`] wrote.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut p = Parse(bytes);
         let (count, hash) = (p.number()?, p.number()?);

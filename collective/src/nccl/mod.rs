@@ -54,10 +54,11 @@ use peers::{Known, Peers, silence, tick};
 const MARKED: u64 = 8;
 /// Events under way at once. The driver lets a host go on by about as many launches.
 const MARKS: usize = 1024;
-/// How long a rank that ends waits for the others, and how long an abort waits for a thread inside NCCL.
+/// The time that a rank that ends waits for the others, and that an abort waits for a thread inside
+/// NCCL.
 const END: Duration = Duration::from_secs(10);
-/// How long the drop of a communicator waits for its operations and for the other ranks. Then they go on
-/// without it.
+/// The time that the drop of a communicator waits for its operations and for the other ranks. Then
+/// they go on without it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A rank's communicator. Dropping it ends the communicator after its operations.
@@ -91,9 +92,9 @@ unsafe impl Sync for Raw {}
 #[derive(Default)]
 struct State {
     log: Log,
-    /// What is not done yet, as far as the watchdog knows.
+    /// The operations that are not done yet, as far as the watchdog knows.
     pending: VecDeque<Entry>,
-    /// How many entries there were, and how many of them are on the stream.
+    /// The number of entries, and of those that are on the stream.
     entered: u64,
     enqueued: u64,
     /// Events on the stream, each behind so many entries, and the number of the last one.
@@ -426,12 +427,12 @@ impl Shared {
         Ok(())
     }
 
-    /// What NCCL says of the communicator; `None` if it is aborted.
+    /// Returns NCCL's error of the communicator; `None` if it is aborted.
     fn asynchronous(&self) -> Option<Code> {
         self.error_of(*lock(&self.comm))
     }
 
-    /// What NCCL says of a communicator whose lock the caller holds.
+    /// Returns NCCL's error of a communicator whose lock the caller holds.
     fn error_of(&self, comm: Option<Raw>) -> Option<Code> {
         let Raw(raw) = comm?;
         let mut state = SUCCESS;
@@ -645,7 +646,8 @@ impl Shared {
     }
 }
 
-/// What the calls say once the communicator is aborted. The failure of the ranks is there before it.
+/// The text of the error of calls after the communicator is aborted. The failure of the ranks is
+/// there before it.
 const ABORTED: &str = "the communicator is aborted";
 
 impl Abort for Shared {

@@ -1,4 +1,4 @@
-//! What a rank that can use NCCL tells the others, and whether the ranks may share a GPU.
+//! The facts that a rank that can use NCCL tells the others, and whether the ranks may share a GPU.
 
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ pub(super) const VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 /// The oldest version that knows it.
 const NEEDED: c_int = 23_000;
 
-/// What a rank tells.
+/// The facts that a rank tells.
 #[derive(Clone)]
 pub(super) struct Offer {
     pub(super) version: c_int,
@@ -42,7 +42,7 @@ impl Offer {
         fields.bytes(&self.gpu).number(self.process).byte(u8::from(self.shares)).0
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Reads the bytes that [`encode`](Self::encode) wrote.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut p = Parse(bytes);
         let offer = Self {
@@ -83,7 +83,7 @@ pub(super) fn share(offers: &[Offer]) -> Result<bool> {
     }
 }
 
-/// Why ranks that are threads of one process cannot share a GPU.
+/// The reason why ranks that are threads of one process cannot share a GPU.
 pub(crate) const THREADS: &str = ". Only ranks that are processes can try one GPU together, with NCCL 2.30 and \
     NCCL_MULTI_RANK_GPU_ENABLE=1: a host call of a thread may wait for the other rank's operation on the same GPU";
 

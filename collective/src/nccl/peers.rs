@@ -1,4 +1,4 @@
-//! What a rank knows of the others from what they tell.
+//! The facts that a rank knows of the others from what they tell.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use crate::link::{Link, Trouble};
 /// keep it from looking at the time.
 const AT_ONCE: usize = 64;
 
-/// How often the watchdog looks. Ranks of many say less.
+/// The period of the watchdog. Ranks of many say less.
 pub(super) fn tick(size: usize) -> Duration {
     Duration::from_millis(20) * (1 + size as u32 / 16)
 }
 
-/// How long a rank may say nothing before it counts as one that has stopped. Each says something four times
-/// in that time.
+/// The silence after which a rank counts as one that has stopped. Each says something four times in
+/// that time.
 pub(super) fn silence(size: usize) -> Duration {
     (8 * tick(size)).max(Duration::from_secs(1))
 }
 
 pub(super) struct Peers {
     pub(super) known: Vec<Known>,
-    /// How many of its calls this rank told last, and when.
+    /// The number of its calls that this rank told last, and the time.
     pub(super) told: Option<u64>,
     pub(super) spoken: Instant,
 }

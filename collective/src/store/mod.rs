@@ -20,7 +20,7 @@ use crate::lock;
 use crate::wire::{self, Fields, GREETING, Parse};
 use table::Table;
 
-/// How much a store takes.
+/// The limits of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a key.
@@ -186,7 +186,7 @@ struct Remote {
     local: std::net::IpAddr,
 }
 
-/// How long an answer may take beyond what the request itself waits.
+/// The time that an answer may take beyond the time that the request itself waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The pause of a client before it calls again.

@@ -1,4 +1,4 @@
-//! What a store holds, and who waits for it.
+//! The values of a store, and the requests that wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

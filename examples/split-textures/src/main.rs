@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// When the stream `Colours` waits for the other two.
+/// The time at which the stream `Colours` waits for the other two.
 #[derive(Clone, Copy, PartialEq)]
 enum Join {
     EachImage,

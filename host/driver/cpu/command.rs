@@ -30,7 +30,7 @@ impl Pattern {
     }
 }
 
-/// Where rows of bytes lie.
+/// The layout of rows of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pitch {
     /// The address of the first row.
@@ -307,8 +307,8 @@ impl Work {
     }
 }
 
-/// How much a step does: all of it without a generator; with one, half of the time only a part, but
-/// never nothing.
+/// Returns the size of a step: all of it without a generator; with one, half of the time only a
+/// part, but never nothing.
 fn portion(all: usize, rng: Option<&mut Rng>) -> usize {
     let Some(rng) = rng else { return all };
     if all > 1 && rng.coin() { 1 + rng.below(all - 1) } else { all }

@@ -76,7 +76,7 @@ impl Event {
         self.0.cpu.check()
     }
 
-    /// When the latest record was reached; `None` before that.
+    /// Returns the time at which the latest record was reached; `None` before that.
     pub(crate) fn completed_at(&self) -> Option<Instant> {
         let state = lock(&self.0.state);
         state.completed_at.filter(|_| state.is_done(state.recorded))

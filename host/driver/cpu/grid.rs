@@ -14,7 +14,7 @@ use crate::lock;
 /// The work, in threads of a kernel, up to which waking the pool costs more than it gains.
 const INLINE: usize = 8192;
 
-/// How much longer a thread of a cooperative kernel takes than another, roughly.
+/// The rough factor by which a thread of a cooperative kernel takes longer than another.
 const COOPERATIVE: usize = 16;
 
 /// Workspaces that nobody uses. They are not kept for each OS thread: each stream has a thread,

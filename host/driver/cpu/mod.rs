@@ -92,7 +92,7 @@ const THREADS: &str = "THALWEG_CPU_THREADS";
 /// the largest cooperative block it ran, and Linux allows a process 65530 mappings.
 const MOST_THREADS: usize = 64;
 
-/// Who runs the commands of the queues, and when.
+/// The schedule of the commands of the queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Schedule {
     /// A thread for each queue.

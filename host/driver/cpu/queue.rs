@@ -242,7 +242,7 @@ impl Queue {
         result != Step::Blocked
     }
 
-    /// How many commands have ever been enqueued.
+    /// Returns the number of commands that have ever been enqueued.
     #[cfg(all(test, loom))]
     pub(super) fn enqueued(&self) -> u64 {
         lock(&self.state).enqueued

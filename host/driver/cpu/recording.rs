@@ -30,7 +30,7 @@ struct Fork {
     /// The forks of one list run one after another, so they share a helper. Those in a branch have
     /// another.
     helper: Arc<Helper>,
-    /// What comes before the branches is done.
+    /// An event that completes when the work before the branches is done.
     begun: Event,
     /// The branch on the helper is done.
     ended: Event,

@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError, Queue};
 
-/// How long a host waits, while no command can run, for another thread to change that.
+/// The time that a host waits, while no command can run, for another thread to change that.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) struct Scheduler(Mutex<State>);
@@ -28,7 +28,7 @@ struct State {
     trace: Vec<(usize, String)>,
 }
 
-/// What happens when a command is enqueued.
+/// The behavior when a command is enqueued.
 #[derive(Clone, Copy)]
 enum Mood {
     /// Nothing runs at this time; commands run when the host asks or waits.

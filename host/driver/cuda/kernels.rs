@@ -19,8 +19,8 @@ unsafe impl Send for Module {}
 // SAFETY: CUDA allows several threads to use one module at once.
 unsafe impl Sync for Module {}
 
-/// Where the kernels of a module report the first panic: page-locked host memory, which outlives a
-/// failed context. thalweg-ptx-builder says what a kernel writes there.
+/// The memory in which the kernels of a module report the first panic: page-locked host memory,
+/// which outlives a failed context. thalweg-ptx-builder says what a kernel writes there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PanicRecord(NonNull<u32>);
 // SAFETY: The memory is never freed, and every access is a volatile load of one word.
@@ -164,8 +164,8 @@ impl Cuda {
         }
     }
 
-    /// How many blocks of this shape run at once on a multiprocessor. The driver refuses the
-    /// question without a function.
+    /// Returns the number of blocks of this shape that run at once on a multiprocessor. The driver
+    /// refuses the question without a function.
     pub(crate) fn occupancy(&self, function: Option<NonNull<()>>, shape: LaunchShape) -> Result<u32, Failure> {
         let _current = self.enter()?;
         let function = function.map_or(null_mut(), |f| f.as_ptr().cast());

@@ -130,7 +130,7 @@ fn hidden() -> Option<String> {
     (first.is_empty() || first.starts_with('-') || first == "NoDevFiles").then_some(value)
 }
 
-/// How many CUDA devices the driver shows.
+/// Returns the number of CUDA devices that the driver shows.
 pub(crate) fn count() -> Result<usize> {
     initialise()?;
     let mut n: c_int = 0;

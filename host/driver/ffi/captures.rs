@@ -15,7 +15,7 @@ use cudarc::driver::sys::{CUcontext, CUctx_st, CUstreamCaptureMode};
 
 use super::{Failure, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuThreadExchangeStreamCaptureMode};
 
-/// What this thread has done about its mode.
+/// The changes that this thread has made to its mode.
 #[derive(Clone, Copy)]
 struct Mode {
     /// The thread changes its mode at its next call of the driver.

@@ -49,7 +49,7 @@ pub(crate) struct PinnedBlock {
     home: Home,
 }
 
-/// Where a block goes when it is given back.
+/// The place to which a block returns.
 #[derive(Debug)]
 enum Home {
     Pool(Arc<Pool>),
@@ -119,7 +119,7 @@ struct State {
     budget: usize,
     /// Free blocks, by capacity and then by the time at which they became free.
     free: BTreeMap<(usize, u64), Free>,
-    /// How many times a block has become free; this is the time in `free`.
+    /// The number of times that a block has become free; this is the time in `free`.
     clock: u64,
     /// Blocks that were given back while work on them was pending.
     retired: Vec<Retired>,

@@ -12,7 +12,7 @@ use crate::runtime::stream::StreamInner;
 
 use super::{Memory, Owned};
 
-/// When memory may be given back.
+/// The time at which memory may be given back.
 #[derive(Debug)]
 pub(crate) enum When {
     /// After these events, or at once if there are none.

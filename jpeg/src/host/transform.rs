@@ -24,7 +24,8 @@ const MATRIX: [[i32; 8]; 8] = {
     matrix
 };
 
-/// What is added before results are descaled by 2^18: a half, which rounds, and 128, which is the middle of the samples.
+/// The number that is added before results are descaled by 2^18: a half, which rounds, and 128,
+/// which is the middle of the samples.
 const MIDDLE: i32 = (1 << 17) + (128 << 18);
 
 /// For each number of coefficients in zigzag order, the number of columns that have any.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use thalweg_simt::cpu::{CheckedLaunch, Workspace, checker::memory, run_block};
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 
-/// How often a launch runs on either device, in turn. The median time counts.
+/// The number of runs of a launch on either device, in turn. The median time counts.
 const TURNS: usize = 7;
 
 /// A device that runs each launch several times on this thread.

@@ -1,4 +1,4 @@
-//! What happens to the colour of a pixel. All of it is clamped to 0..1.
+//! The changes to the color of a pixel. All of it is clamped to 0..1.
 
 use thalweg_simt::Simt;
 

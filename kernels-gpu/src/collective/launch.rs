@@ -5,7 +5,7 @@ use thalweg_simt::{Element, bf16, f16};
 
 use super::reduce as kernels;
 
-/// How several elements become one.
+/// The operation that reduces several elements to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// Their sum. That of integers wraps.

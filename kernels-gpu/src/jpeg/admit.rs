@@ -1,4 +1,4 @@
-//! Which images take part: those whose parts of the buffers overlap no other image's.
+//! Selects the images that take part: those whose parts of the buffers overlap no other image's.
 //!
 //! ```text
 //! for every image, for its pieces, its planes and its pixels:
@@ -23,7 +23,7 @@ const THREADS: u32 = 256;
 /// The parts of an image that kernels write: pieces, planes in units of 8 bytes, and bytes of pixels.
 const PARTS: u32 = 3;
 
-/// What an image claims.
+/// The memory that an image claims.
 #[derive(Clone, Copy)]
 struct Claim {
     starts: [u64; PARTS as usize],

@@ -5,9 +5,9 @@ use thalweg_simt::{Cooperative, In, Shared, Simt};
 use super::record::{COMPONENT_WORDS, Record};
 use super::{FAST_BITS, PIECE_BITS, TABLE_WORDS, TABLES};
 
-/// Where a decoder is in its data: the bits after the start of a piece, the block within its unit,
-/// and the next coefficient in zigzag order. It is one word, so that two states are compared at
-/// once.
+/// The state of a decoder in its data: the bits after the start of a piece, the block within its
+/// unit, and the next coefficient in zigzag order. It is one word, so that two states are compared
+/// at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub(super) u32);
 
@@ -36,8 +36,8 @@ impl State {
     }
 }
 
-/// What decoding a piece gives: the state after it, the coefficients that it passes, and the sum of
-/// the DC differences of each component, modulo 2^32.
+/// The result of decoding a piece: the state after it, the coefficients that it passes, and the sum
+/// of the DC differences of each component, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) end: State,
@@ -120,7 +120,7 @@ impl Decoder {
     }
 }
 
-/// Where a decoder is, and what it has found.
+/// The position of a decoder, with the coefficients that it has found.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The bits after the start of the piece.
@@ -139,7 +139,7 @@ pub(super) struct Cursor {
     red: u32,
 }
 
-/// What a code gives.
+/// The result of a code.
 #[derive(Clone, Copy)]
 pub(super) enum Found {
     /// A coefficient: its place in the block in zigzag order, and its value. That of a DC coefficient is the sum so far.

@@ -131,7 +131,7 @@ pub fn offsets<S, L: Launch<S> + ?Sized>(
     huffman::offsets(on, coded.images.count(), items(coded.pieces, 1), coded.images.table, counts, places)
 }
 
-/// What [`synchronize`], [`settle`] and [`offsets`] know of each piece.
+/// The state of each piece that [`synchronize`], [`settle`] and [`offsets`] share.
 #[derive(Debug)]
 pub struct Pieces<'a, S> {
     /// The states at which it starts and ends [P, 2].

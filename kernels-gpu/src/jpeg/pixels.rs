@@ -54,7 +54,7 @@ fn interleaved(cx: impl Simt, r: u32, g: u32, b: u32) -> [u32; 3] {
     [cx.byte_perm(first, b, 0x2410), cx.byte_perm(middle, last, 0x5410), cx.byte_perm(last, b, 0x7326)]
 }
 
-/// Where the pixels of a warp lie in an upright image: a run of bytes.
+/// The pixels of a warp in an upright image: a run of bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     /// The shared memory of the warp, [`WARP_BYTES`] from a multiple of 16 on.
@@ -172,7 +172,7 @@ pub(super) unsafe fn scatter(cx: impl Simt, to: *mut u8, step: isize, words: [u3
     });
 }
 
-/// Where the pixels of the threads of a warp lie in an upright image.
+/// The pixels of the threads of a warp in an upright image.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) window: u32,

@@ -1,4 +1,4 @@
-//! What a product is launched with.
+//! The arguments with which a product is launched.
 
 use thalweg_simt::Element;
 use thalweg_simt::host::DeviceSlice;
@@ -6,7 +6,7 @@ use thalweg_simt::host::DeviceSlice;
 use super::epilogue::RESIDUAL;
 use super::kernels::{distinct, holds, width};
 
-/// Which operands are transposed. The letters are those of BLAS.
+/// The form of a product: which operands are transposed. The letters are those of BLAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Nt,

@@ -1,4 +1,4 @@
-//! What happens to a sum before it is stored.
+//! The epilogue: the changes to a sum before it is stored.
 //!
 //! ```text
 //! v = sum + bias[column]                   if there is a bias

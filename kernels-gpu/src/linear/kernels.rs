@@ -117,8 +117,8 @@ macro_rules! products {
     )*};
 }
 
-/// How the f32 kernels go through k: `STEP`, `AHEAD`, `SPREAD` and `TURN` of [`fma::product`]. Those of the PTX file
-/// `linear_f32_sm_90a` were measured on an H200. On sm_80 that of NT spills.
+/// The way of the f32 kernels through k: `STEP`, `AHEAD`, `SPREAD` and `TURN` of [`fma::product`].
+/// Those of the PTX file `linear_f32_sm_90a` were measured on an H200. On sm_80 that of NT spills.
 const HOPPER: bool = cfg!(feature = "linear_f32_sm_90a");
 const NT: (u32, u32, bool, bool) = if HOPPER { (16, 2, true, false) } else { (16, 0, false, false) };
 const NN: (u32, u32, bool, bool) = if HOPPER { (16, 0, true, true) } else { (16, 4, false, false) };

@@ -117,7 +117,7 @@ pub enum Activation {
     GeluErf,
 }
 
-/// What happens to the sums of a product before they are rounded and stored, in the order of the
+/// The changes to the sums of a product before they are rounded and stored, in the order of the
 /// fields.
 pub struct Epilogue<'a, S, C> {
     /// Numbers to add, one for each column.

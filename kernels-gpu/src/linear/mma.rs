@@ -49,9 +49,9 @@ fn place<const INNER: bool>(line: u32, k: u32) -> u32 {
     }
 }
 
-/// Where this lane's rows of the small matrices are: for each 16 lines if those are neighbours in
-/// memory, else for each 16 values of k. `line` and `k` are those of the lane's row in the first
-/// fragment.
+/// Returns the places of this lane's rows of the small matrices: for each 16 lines if those are
+/// neighbours in memory, else for each 16 values of k. `line` and `k` are those of the lane's row
+/// in the first fragment.
 #[inline(always)]
 fn rows<const INNER: bool>(line: u32, k: u32) -> [u32; 4] {
     let mut at = [0; 4];

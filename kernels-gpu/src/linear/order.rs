@@ -1,4 +1,4 @@
-//! Which tile of C a block computes.
+//! The order of the tiles of C that blocks compute.
 
 /// Tiles of a group, downwards.
 const GROUP: u32 = 8;

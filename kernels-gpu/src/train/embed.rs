@@ -1,5 +1,5 @@
-//! What an image encoder and a text decoder need beside products: patches, the class token,
-//! positions, and the rows of text.
+//! The kernels that an image encoder and a text decoder need beside products: patches, the class
+//! token, positions, and the rows of text.
 //!
 //! Launch: a block of one warp for each row, and of eight warps for a row of text, because a text is written a row at a time.
 

@@ -19,12 +19,12 @@ pub struct Attention<'a, S, E> {
     pub rows: [u32; 2],
     /// The number of heads, and the elements of one: 1 to 32, or 64.
     pub heads: [u32; 2],
-    /// How many keys of its sequence each query sees whatever its place is. A query also sees the
-    /// keys up to its own place. `u32::MAX` lets all see all, and 0 is causal.
+    /// The number of keys of its sequence that each query sees whatever its place is. A query also
+    /// sees the keys up to its own place. `u32::MAX` lets all see all, and 0 is causal.
     pub prefix: u32,
-    /// Where the sequences of queries begin and end, [B + 1].
+    /// The starts and the end of the sequences of queries, [B + 1].
     pub cu_q: &'a DeviceSlice<S, i32>,
-    /// Where the sequences of keys begin and end, [B + 1].
+    /// The starts and the end of the sequences of keys, [B + 1].
     pub cu_k: &'a DeviceSlice<S, i32>,
     /// The queries: rows of all heads side by side.
     pub q: &'a DeviceSlice<S, E>,
@@ -42,8 +42,8 @@ pub struct Attention<'a, S, E> {
     pub logs: &'a mut DeviceSlice<S, f32>,
 }
 
-/// What [`attention_backward`] takes: queries, keys and values side by side in each row, as one
-/// product makes them.
+/// The arguments of [`attention_backward`]: queries, keys and values side by side in each row, as
+/// one product makes them.
 pub struct AttentionBackward<'a, S, E> {
     /// The rows, which are queries, keys and values.
     pub rows: u32,
@@ -51,7 +51,7 @@ pub struct AttentionBackward<'a, S, E> {
     pub heads: [u32; 2],
     /// As in [`Attention`].
     pub prefix: u32,
-    /// Where the sequences begin and end, [B + 1].
+    /// The starts and the end of the sequences, [B + 1].
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
     /// Queries, keys and values, [rows, 3, heads, size].
     pub qkv: &'a DeviceSlice<S, E>,
@@ -59,7 +59,7 @@ pub struct AttentionBackward<'a, S, E> {
     pub out: &'a DeviceSlice<S, E>,
     /// Its gradient.
     pub dout: &'a DeviceSlice<S, E>,
-    /// What [`Attention::logs`] became.
+    /// The contents of [`Attention::logs`] after the forward pass.
     pub logs: &'a DeviceSlice<S, f32>,
     /// Room for [heads, rows] numbers.
     pub deltas: &'a mut DeviceSlice<S, f32>,

@@ -1,4 +1,4 @@
-//! What training needs beside products of matrices.
+//! The kernels that training needs beside matrix multiplication.
 //!
 //! | launcher | what it computes |
 //! |---|---|

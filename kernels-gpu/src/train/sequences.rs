@@ -1,4 +1,4 @@
-//! Which rows belong to which sequence.
+//! Finds the rows that belong to a sequence.
 
 /// Returns the sequence of a row: the last one that begins at or before it. `begins` gives where a
 /// sequence begins; there is at least one sequence. Whatever `begins` gives, the result is below

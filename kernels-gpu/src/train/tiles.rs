@@ -105,7 +105,7 @@ impl Copies {
     }
 }
 
-/// Where this lane's rows of the small matrices of the first 16 columns of a tile are.
+/// The places of this lane's rows of the small matrices of the first 16 columns of a tile.
 ///
 /// Those of the next 16 columns differ in the bit of 16 elements only, and so on: `(at + place) ^ 16 i` is the
 /// place for columns from `16 i` on, if `at` is that of a row that is a multiple of 8. One number instead of four

@@ -39,18 +39,19 @@ pub struct Pixels<'a, S> {
     pub fixation: [f32; 2],
 }
 
-/// How [`participatory`](crate::vision::participatory) makes salience from features.
+/// The parameters with which [`participatory`](crate::vision::participatory) makes salience from
+/// features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Salience {
     /// The feature that is salient; [`EDGE`](crate::vision::EDGE) is the edge magnitude.
     pub edge: u32,
     /// The least number by which salience is later divided, if no patch has a larger one.
     pub least_peak: f32,
-    /// How much salience falls with eccentricity, from 0 to 1.
+    /// The fall of salience with eccentricity, from 0 to 1.
     pub foveal_bias: f32,
 }
 
-/// What [`participatory`](crate::vision::participatory) writes.
+/// The outputs of [`participatory`](crate::vision::participatory).
 #[derive(Debug)]
 pub struct ParticipatoryMut<'a, S> {
     /// The participatory score of each patch \[N\].
@@ -76,8 +77,8 @@ pub struct Scores<'a, S> {
     pub mix: &'a DeviceSlice<S, f32>,
 }
 
-/// What [`relevance`](crate::vision::relevance) and
-/// [`relevance_with_query`](crate::vision::relevance_with_query) write.
+/// The outputs of [`relevance`](crate::vision::relevance) and
+/// [`relevance_with_query`](crate::vision::relevance_with_query).
 #[derive(Debug)]
 pub struct RelevanceMut<'a, S> {
     /// The salience of each patch \[N\].
@@ -86,7 +87,7 @@ pub struct RelevanceMut<'a, S> {
     pub relevance: &'a mut DeviceSlice<S, f32>,
 }
 
-/// How many tokens there are for an image, and how few or many a patch can have.
+/// The number of tokens for an image, and the fewest and the most of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The least side of a selected patch: it has at least `lo` x `lo` tokens.
@@ -97,7 +98,7 @@ pub struct Budget {
     pub tokens: u64,
 }
 
-/// What [`allocate`](crate::vision::allocate) writes.
+/// The outputs of [`allocate`](crate::vision::allocate).
 ///
 /// With K patches selected, T tokens, and C = min(N, B * (tokens of the budget / lo^2)) the most
 /// patches that could be selected:
@@ -105,7 +106,7 @@ pub struct Budget {
 pub struct SelectionMut<'a, S> {
     /// The side of each patch \[N\], or 0.
     pub sides: &'a mut DeviceSlice<S, i32>,
-    /// Where the tokens of each selected patch start [C + 1 or more]: K + 1 offsets, then T up to
+    /// The starts of the tokens of each selected patch [C + 1 or more]: K + 1 offsets, then T up to
     /// element C.
     pub cu_seqlens: &'a mut DeviceSlice<S, i32>,
     /// The selected patches [C or more]: K indices among the N patches, ascending, then -1 up to
@@ -124,7 +125,7 @@ pub struct SelectionMut<'a, S> {
 pub struct Selection<'a, S> {
     /// The side of each patch \[N\], or 0.
     pub sides: &'a DeviceSlice<S, i32>,
-    /// Where the tokens of each selected patch start, and their end [`most` + 1 or more].
+    /// The starts of the tokens of each selected patch, and their end [`most` + 1 or more].
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
     /// The selected patches [`most` or more].
     pub patch_id: &'a DeviceSlice<S, i32>,
@@ -134,7 +135,7 @@ pub struct Selection<'a, S> {
     pub most: u32,
 }
 
-/// What [`compress`](crate::vision::compress) and its relatives write. Rows from T on are left
+/// The outputs of [`compress`](crate::vision::compress) and its relatives. Rows from T on are left
 /// alone.
 #[derive(Debug)]
 pub struct TokensMut<'a, S, T> {

@@ -32,15 +32,15 @@ const INPUTS: u32 = 9;
 /// Threads of a block, and how many of them share a unit of the second layer.
 const THREADS: u32 = 512;
 const PARTS: u32 = THREADS / UNITS;
-/// Where each part of shared memory starts, in words: the statistics and the peak, the first layer,
-/// the parts of the second layer, the second layer, the third layer; and the end.
+/// The starts of the parts of shared memory, in words: the statistics and the peak, the first
+/// layer, the parts of the second layer, the second layer, the third layer; and the end.
 const FIRST: u32 = 12;
 const PARTIAL: u32 = FIRST + UNITS;
 const SUMS: u32 = PARTIAL + THREADS;
 const LOGITS: u32 = SUMS + UNITS;
 #[cfg(not(target_arch = "nvptx64"))]
 const END: u32 = LOGITS + 4;
-/// Where the second layer starts in `predictor`, its bias, the third layer, and its bias.
+/// The starts of the second layer in `predictor`, its bias, the third layer, and its bias.
 const SECOND: u32 = (INPUTS + 1) * UNITS;
 const SECOND_BIAS: u32 = SECOND + UNITS * UNITS;
 const THIRD: u32 = SECOND_BIAS + UNITS;

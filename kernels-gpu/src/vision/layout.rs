@@ -173,7 +173,7 @@ mod host {
     /// words.
     const ALIGN: usize = 16;
 
-    /// Where the images of a batch are: one after another in one buffer of bytes, with their
+    /// The layout of the images of a batch: one after another in one buffer of bytes, with their
     /// patches one after another in every map.
     ///
     /// Kernels take it as a [`Batch`], with its [`table`](Layout::table) on the device, and as
@@ -243,8 +243,8 @@ mod host {
             self.patch
         }
 
-        /// What the kernels read, `[B + 1, 4]`: for each image its height, width, first byte and
-        /// first patch; at the end 0, 0 and the numbers of bytes and patches.
+        /// Returns the table that the kernels read, `[B + 1, 4]`: for each image its height, width,
+        /// first byte and first patch; at the end 0, 0 and the numbers of bytes and patches.
         pub fn table(&self) -> &[u32] {
             &self.table
         }
@@ -317,7 +317,7 @@ mod host {
         }
     }
 
-    /// Why a batch cannot hold some images.
+    /// The reason why a batch cannot hold some images.
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub enum LayoutError {

@@ -68,7 +68,7 @@ pub use host::*;
 pub use profile::{profile_sample, profile_scale, top};
 pub use textures::{textures, textures_f16};
 
-/// What only the host names.
+/// The names that only the host has.
 #[cfg(not(target_arch = "nvptx64"))]
 mod host {
     pub use super::allocate::gains;

@@ -51,7 +51,7 @@ const COUPLING: u32 = UNITS * ROW + TRIANGLE;
 // The requirement of the declaration shows this number.
 const _: () = assert!(COUPLING == 3400);
 
-/// Where each part of shared memory starts, in words: the weights, the hidden units and a row of
+/// The starts of the parts of shared memory, in words: the weights, the hidden units and a row of
 /// ones, the partial sums of each warp, the features; and the end.
 const HIDDEN: u32 = COUPLING;
 const PARTIAL: u32 = HIDDEN + (UNITS + 1) * BLOCK;
@@ -59,7 +59,7 @@ const FEATURES: u32 = PARTIAL + 2 * WARPS * BLOCK;
 #[cfg(not(target_arch = "nvptx64"))]
 const END: u32 = FEATURES + PLANES * BLOCK;
 
-/// Where group `g` of R starts.
+/// Returns the start of group `g` of R.
 const fn group(g: u32) -> u32 {
     8 * ((UNITS + 1) * g + 4 * g - 4 * g * g)
 }

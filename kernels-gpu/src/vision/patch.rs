@@ -1,4 +1,4 @@
-//! What the kernels that work patch by patch share.
+//! The functions that the kernels that work patch by patch share.
 
 use thalweg_simt::{In, Simt};
 

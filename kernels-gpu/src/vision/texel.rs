@@ -132,8 +132,8 @@ pub(crate) fn luma(cx: impl Simt, pixel: u32) -> f32 {
     f32::from_bits(biased) - 8_388_608.0
 }
 
-/// What a window needs of three lumas a, b and c, one above the other. All numbers but `spread` are
-/// exact integers.
+/// The sums that a window needs of three lumas a, b and c, one above the other. All numbers but
+/// `spread` are exact integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     /// a + b + c
@@ -208,7 +208,7 @@ pub(crate) fn contrast(cx: impl Simt, [left, middle, right]: [Column; 3]) -> f32
     cx.sqrt_approx(cx.fma(1.0 / 3.0, between, left.spread + middle.spread + right.spread))
 }
 
-/// Where the line of L*a*b* ends and the cube root begins.
+/// The end of the line of L*a*b* and the beginning of the cube root.
 const T0: f64 = 0.008856;
 /// The cube root of [`T0`].
 const ROOT0: f64 = 0.206_893_034_422_963_83;

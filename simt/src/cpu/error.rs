@@ -1,4 +1,4 @@
-//! What can go wrong in a block.
+//! The errors of a block.
 
 use std::any::Any;
 use std::fmt;
@@ -20,13 +20,13 @@ pub struct BlockError {
     pub kernel: &'static str,
     /// The block's position in the grid.
     pub block: [u32; 3],
-    /// What happened.
+    /// The fault.
     pub fault: Fault,
     /// The seed of the order in which the checked device ran the blocks and the threads.
     pub seed: Option<u64>,
 }
 
-/// What ended a block.
+/// The reason why a block ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -40,7 +40,7 @@ pub enum Fault {
     /// Threads wait for others that returned or that wait somewhere else, so they would wait for
     /// ever.
     Diverged {
-        /// Where each thread is, by rank in the block. `x` varies fastest.
+        /// The place of each thread, by rank in the block. `x` varies fastest.
         threads: String,
     },
     /// A thread used an element that a buffer does not have.
@@ -62,7 +62,7 @@ pub enum Fault {
         thread: [u32; 3],
         /// The line of the kernel.
         location: &'static Location<'static>,
-        /// What is wrong with the access.
+        /// The defect of the access.
         finding: Finding,
     },
     /// A thread used shared memory outside the bytes of the declaration, or misaligned.
@@ -71,7 +71,7 @@ pub enum Fault {
         thread: [u32; 3],
         /// The line of the kernel.
         location: &'static Location<'static>,
-        /// What it accessed.
+        /// The accessed memory.
         access: String,
         /// The number of bytes of shared memory that the declaration asks for.
         shared: u32,

@@ -1,4 +1,4 @@
-//! Who watches the accesses of a thread: nobody, or the checked device.
+//! The monitor of the accesses of a thread: nobody, or the checked device.
 
 use std::fmt::Debug;
 
@@ -31,7 +31,7 @@ impl Monitor for Checked {
     const CHECKED: bool = true;
 }
 
-/// How an operation uses the memory that it accesses.
+/// The kind of an operation's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// An ordinary load.
@@ -40,16 +40,16 @@ pub(crate) enum Access {
     Write,
     /// An atomic operation.
     Atomic {
-        /// What it does to the memory.
+        /// The effect on the memory.
         kind: Kind,
-        /// What it orders.
+        /// The ordering of the operation.
         order: Order,
         /// Between which threads it is atomic.
         scope: Scope,
     },
 }
 
-/// What an atomic operation does to the memory.
+/// The effect of an atomic operation on the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Load,
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
     Update,
 }
 
-/// What an atomic operation orders.
+/// The ordering of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Relaxed,

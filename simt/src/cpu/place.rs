@@ -1,4 +1,4 @@
-//! What the threads of a block have in common: the block's position and its shared memory.
+//! The state that the threads of a block share: the block's position and its shared memory.
 
 use super::checker::Checker;
 use crate::host::Parameter;
@@ -9,7 +9,7 @@ use crate::{Dim3, Element, Shared};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) parameters: &'static [Parameter],
-    /// What the launch carries for the parameters.
+    /// The slots of the launch for the parameters.
     pub(super) slots: &'a [u64],
     pub(super) idx: Dim3,
     pub(super) grid: Dim3,

@@ -11,7 +11,7 @@ use crate::warp::Shuffle;
 /// The number of threads in a warp.
 pub(super) const WARP: usize = 32;
 
-/// Where a thread of a cooperative block is.
+/// The place of a thread of a cooperative block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum At {
     /// The thread has not started, or may run on.
@@ -119,7 +119,7 @@ impl At {
     }
 }
 
-/// What a thread and the scheduler tell each other.
+/// The state that a thread and the scheduler exchange.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) at: Cell<At>,

@@ -1,4 +1,4 @@
-//! What blocks need while they run, kept from one block to the next.
+//! The memory that blocks need while they run, kept from one block to the next.
 
 use std::fmt;
 

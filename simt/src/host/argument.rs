@@ -29,7 +29,7 @@ pub struct Parameter {
     buffer: Option<BufferKind>,
 }
 
-/// What a declaration says of a buffer.
+/// A buffer parameter as declared: access and element type.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct BufferKind {
@@ -127,7 +127,7 @@ impl<const N: usize> Slots<N> {
     }
 }
 
-/// What the caller of a launcher gave for a parameter.
+/// The argument that the caller of a launcher gave for a parameter.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Given<A>(pub A);

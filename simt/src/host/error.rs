@@ -1,4 +1,4 @@
-//! Why a launch is refused.
+//! The reasons why a launch is refused.
 
 use std::fmt::{self, Debug};
 

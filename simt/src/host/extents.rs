@@ -1,4 +1,4 @@
-//! What a launcher of a kernel without `unsafe` checks besides the clauses of its declaration.
+//! The checks of a launcher of a kernel without `unsafe` besides the clauses of its declaration.
 
 use super::argument::Extent;
 use super::error::LaunchError;

@@ -6,7 +6,7 @@ use super::argument::Parameter;
 use crate::__Bounds as Bounds;
 use crate::cpu::{Checked, CpuBlock, Unchecked};
 
-/// What the CPU device has of a kernel. [`kernel!`](crate::kernel) makes it.
+/// The entry of a kernel for the CPU device. [`kernel!`](crate::kernel) makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuEntry {
     /// The function that runs one block on the ordinary CPU device.
@@ -57,7 +57,7 @@ impl Ptx {
     }
 }
 
-/// What a declaration says of its kernel.
+/// A kernel as declared.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {

@@ -1,4 +1,4 @@
-//! Where kernels are launched.
+//! The places where kernels are launched.
 
 use super::error::LaunchError;
 use super::kernel::Kernel;

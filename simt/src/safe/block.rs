@@ -71,8 +71,8 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// What a thread step takes along besides what its closure captures: `()`, references to handles of
-/// the block, and tuples of them.
+/// A value that a thread step takes along besides what its closure captures: `()`, references to
+/// handles of the block, and tuples of them.
 #[diagnostic::on_unimplemented(
     message = "a thread step cannot take `{Self}`",
     label = "a step takes handles of its block",

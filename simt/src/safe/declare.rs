@@ -1,4 +1,4 @@
-//! What [`kernel!`](crate::kernel) makes of a declaration without `unsafe`.
+//! The expansion of a declaration without `unsafe` by [`kernel!`](crate::kernel).
 //!
 //! The body, the extents and the clauses stand outside every `unsafe` block of the expansion, so the
 //! macro lends them none. What the device believes comes from the launcher: numbers, addresses, and
@@ -12,8 +12,8 @@ use super::{Block, Thread};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::cpu::{CpuBlock, CpuThread, Monitor};
 
-/// What an entry of a kernel without `unsafe` must have in common with its launcher: the origin, the
-/// declaration, and the extents of the block that are numbers.
+/// The parts of an entry of a kernel without `unsafe` that must be those of its launcher: the
+/// origin, the declaration, and the extents of the block that are numbers.
 #[doc(hidden)]
 pub type __Declared = (&'static str, &'static str, &'static [u32]);
 

@@ -1,4 +1,4 @@
-//! Who owns which element of an output.
+//! The owners of the elements of an output.
 //!
 //! An output has an axis for each of its dimensions. An axis **names** coordinates of the launch:
 //! the block's position or the thread's position in its block, each along x, y or z. Writes are
@@ -23,7 +23,7 @@ const BLOCK: u8 = 1;
 const THREAD: u8 = 1 << 3;
 const RANK: u8 = THREAD | THREAD << 1 | THREAD << 2;
 
-/// What of one dimension a thread owns.
+/// The part of one dimension that a thread owns.
 pub trait Axis: Debug + 'static {
     /// The coordinates that the axis names.
     const NAMED: u8;
@@ -188,8 +188,9 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// What of an output with `D` dimensions each thread owns. [`By`] is the only one: no other crate
-/// can implement it, because the writes to an output are disjoint only if its owner is right.
+/// The part of an output with `D` dimensions that each thread owns. [`By`] is the only one: no
+/// other crate can implement it, because the writes to an output are disjoint only if its owner is
+/// right.
 #[diagnostic::on_unimplemented(
     message = "`by` names another number of owners than the output has extents",
     label = "this output has {D} extents",

@@ -1,4 +1,4 @@
-//! What a body reports when it is run. Each report is a panic, so the CPU device turns it into the
+//! The reports of a body that runs. Each report is a panic, so the CPU device turns it into the
 //! error of the launch, and a GPU ends the kernel.
 
 #[cold]

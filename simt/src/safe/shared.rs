@@ -144,7 +144,7 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// What a barrier turns into the next phase.
+/// A window that a barrier turns into its next phase.
 #[diagnostic::on_unimplemented(
     message = "a barrier does not turn `{Self}`",
     label = "`sync` takes what `.read()`, `.write()`, `.add()` and `.renew()` return",

@@ -1,5 +1,5 @@
-//! What runs the steps of a block: a GPU, where the code runs in each thread, or the CPU device,
-//! where the code of the block runs once and a step is a loop over the threads.
+//! The runner of the steps of a block: a GPU, where the code runs in each thread, or the CPU
+//! device, where the code of the block runs once and a step is a loop over the threads.
 
 use core::cell::Cell;
 

@@ -84,8 +84,8 @@ mod sealed {
 }
 pub(super) use sealed::Sealed;
 
-/// Who may read what the launch does not write: a [`Thread`], or the [`Block`](super::Block), whose
-/// threads all read the same.
+/// A reader that may read what the launch does not write: a [`Thread`], or the
+/// [`Block`](super::Block), whose threads all read the same.
 pub trait Witness<'k>: Sealed {
     #[doc(hidden)]
     type Cx: Simt;

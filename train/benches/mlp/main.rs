@@ -49,10 +49,10 @@ const RATE: f64 = 1e-4;
 const DECAY: f64 = 1e-2; // PyTorch's default
 const BETAS: [f64; 2] = [0.9, 0.999];
 
-/// Who multiplies matrices.
+/// The backend that multiplies matrices.
 struct Products<S: LiveBrand> {
     cublaslt: Option<(CublasLt, On<S, DeviceBuffer<u8>>)>,
-    /// How many multiprocessors the products leave to others.
+    /// The number of multiprocessors that the products leave to others.
     left: u32,
 }
 
@@ -84,7 +84,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// Where a layer's weights lie: vectors (weight and bias of the norm, both biases), then the two matrices.
+    /// Returns the lengths of the parts of a layer's weights: vectors (weight and bias of the norm,
+    /// both biases), then the two matrices.
     fn lens(self) -> [usize; 3] {
         let d = self.width;
         [7 * d, 4 * d * d, 4 * d * d]
@@ -127,7 +128,7 @@ struct Model<S: LiveBrand> {
     gradients: Option<Gradients<S, bf16>>,
     buckets: Vec<Range<usize>>,
     products: Products<S>,
-    /// How many multiprocessors the products of the backward pass leave to others.
+    /// The number of multiprocessors that the products of the backward pass leave to others.
     leave: u32,
     steps: i32,
 }
@@ -344,7 +345,7 @@ fn drawn(shape: Shape) -> Vec<f32> {
     weights
 }
 
-/// What the script wrote: weights, inputs, and the losses of the first steps.
+/// The file that the script wrote: weights, inputs, and the losses of the first steps.
 struct Reference(PathBuf);
 
 impl Reference {
@@ -358,7 +359,7 @@ impl Reference {
     }
 }
 
-/// How steps beside a stand-in are timed.
+/// The timing of steps beside a stand-in.
 struct Setting {
     leave: u32,
     stand_in: Option<stand_in::Shape>,

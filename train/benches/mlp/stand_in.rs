@@ -176,11 +176,11 @@ impl Kernel {
     }
 }
 
-/// How a stand-in behaves.
+/// The load of a stand-in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) ctas: u32,
-    /// How often each byte is read and written.
+    /// The number of times that each byte is read and written.
     pub(crate) passes: u32,
     /// The most blocks of a cluster, 4 with NCCL. If this does not divide the CTAs, there are no clusters, as there.
     pub(crate) cluster: u32,

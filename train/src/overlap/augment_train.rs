@@ -24,7 +24,8 @@ pub struct Augmented<T: Output + Plain> {
     pub rgb: DeviceBuffer<u8>,
     /// The class of each image.
     pub labels: DeviceBuffer<i32>,
-    /// What happens to each image: [`prepare`](thalweg_vision::augment::AugmenterOn::prepare) sets it.
+    /// The augmentation of each image: [`prepare`](thalweg_vision::augment::AugmenterOn::prepare)
+    /// sets it.
     pub augmenter: Augmenter,
     images: DeviceBuffer<T>,
 }

@@ -64,7 +64,7 @@ pub struct DataParallel<C: LiveBrand, S: LiveBrand, E: Precision> {
     model: TokenTransformer<S, E>,
     /// It is empty after a failure that lost the memory.
     gradients: Option<Gradients<S, f32>>,
-    /// Where each gradient begins in the flat buffer.
+    /// The start of each gradient in the flat buffer.
     starts: Vec<usize>,
 }
 
@@ -268,7 +268,7 @@ fn hash(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Where each gradient begins in the flat buffer, and where they end.
+/// Returns the start of each gradient in the flat buffer, and the end of the last one.
 fn starts(layout: &Layout) -> impl Iterator<Item = usize> {
     layout.places().iter().map(|place| place.range.start).chain([layout.len()])
 }

@@ -1,4 +1,4 @@
-//! What the patterns train: a model on one device, or on several ranks.
+//! The models that the patterns train: a model on one device, or on several ranks.
 
 use thalweg::{LiveBrand, Stream};
 

@@ -31,7 +31,8 @@ pub struct Photographs {
     pub rgb: DeviceBuffer<u8>,
     /// The class of each image.
     pub labels: DeviceBuffer<i32>,
-    /// What makes the tokens. [`ask`](thalweg_vision::WorkspaceOn::ask) gives it the query of the batch.
+    /// The workspace that makes the tokens. [`ask`](thalweg_vision::WorkspaceOn::ask) gives it the
+    /// query of the batch.
     pub workspace: Workspace,
 }
 

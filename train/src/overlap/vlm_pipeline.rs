@@ -20,11 +20,11 @@ use crate::vision_language::{TextDecoder, VisionEncoder};
 /// [`RequestOn<S>`](RequestOn).
 #[derive(Debug, Resource)]
 pub struct Request {
-    /// What the tokens are made from, in the form that the caller chooses.
+    /// The values from which the tokens are made, in the form that the caller chooses.
     pub pixels: DeviceBuffer<f32>,
     /// The tokens of the image, [`rows`](Self::rows) x inputs, and room for more.
     pub tokens: DeviceBuffer<f32>,
-    /// Where each token lies, [`rows`](Self::rows) x 2, and room for more.
+    /// The position of each token, [`rows`](Self::rows) x 2, and room for more.
     pub position: DeviceBuffer<f32>,
     image: DeviceBuffer<f32>,
     ids: DeviceBuffer<i32>,
@@ -34,7 +34,7 @@ pub struct Request {
     /// The ids of the prompt.
     #[resource(plain)]
     pub prompt: Vec<i32>,
-    /// How many tokens of text to write.
+    /// The number of tokens of text to write.
     #[resource(plain)]
     pub count: usize,
 }

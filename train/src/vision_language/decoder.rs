@@ -36,8 +36,8 @@ impl Decoder {
     }
 }
 
-/// What the decoder needs for one text. The queries, keys and values of each block have room for all
-/// rows of image and text: they are the cache.
+/// The buffers that the decoder needs for one text. The queries, keys and values of each block have
+/// room for all rows of image and text: they are the cache.
 #[derive(Debug, Resource)]
 struct Decoding<E: Precision> {
     activations: Activations<E>,
@@ -82,7 +82,8 @@ struct Part {
     /// The rows of the image, and the tokens of the prompt.
     rows: usize,
     prompt: usize,
-    /// Which tokens are written. With the first one, the image and the prompt go through the blocks before it.
+    /// The range of tokens that are written. With the first one, the image and the prompt go
+    /// through the blocks before it.
     which: Range<usize>,
 }
 

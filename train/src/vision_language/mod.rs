@@ -16,7 +16,8 @@ use crate::tensors::Tensors;
 use decoder::Decoder;
 pub use decoder::TextDecoder;
 
-/// How many tokens [`VisionLanguage::generate`] enqueues before it looks for the end of the text.
+/// The number of tokens that [`VisionLanguage::generate`] enqueues before it looks for the end of
+/// the text.
 const PORTION: usize = 8;
 
 /// The shape of a vision-language model.
@@ -40,7 +41,7 @@ pub struct VisionLanguageConfig {
     pub vocabulary: usize,
     /// The most tokens of a text.
     pub places: usize,
-    /// What is added to the variance in a norm.
+    /// The number that is added to the variance in a norm.
     pub eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
@@ -129,7 +130,7 @@ impl Encoder {
     }
 }
 
-/// What the encoder needs for one image.
+/// The buffers that the encoder needs for one image.
 #[derive(Debug, Resource)]
 struct Encoding<E: Precision> {
     operands: DeviceBuffer<E>,

@@ -11,13 +11,13 @@ use crate::MAX_EXTENT;
 /// An image of a batch that is on the device, and what happens to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Where the image starts in the buffer of pixels, in bytes. It is interleaved RGB, [H, W, 3].
+    /// The start of the image in the buffer of pixels, in bytes. It is interleaved RGB, [H, W, 3].
     pub start: usize,
     /// Its rows.
     pub height: u32,
     /// Its columns.
     pub width: u32,
-    /// What happens to it.
+    /// The changes to the image.
     pub parameters: Parameters,
 }
 
@@ -35,7 +35,7 @@ pub struct Augmenter {
     prepared: Prepared,
 }
 
-/// What all batches share.
+/// The plan that all batches share.
 #[derive(Debug)]
 struct Plan {
     size: u32,
@@ -49,7 +49,7 @@ struct Plan {
     shift: [f32; 3],
 }
 
-/// What is known of the batch that was prepared last.
+/// The batch that was prepared last.
 #[derive(Clone, Debug, Default)]
 struct Prepared {
     images: usize,

@@ -50,7 +50,7 @@ pub use thalweg_kernels::augment as kernels;
 use crate::MAX_EXTENT;
 use philox::draw;
 
-/// How images are changed at random. The default is what many training recipes use.
+/// The random changes to images. The default is what many training recipes use.
 ///
 /// Each step can be switched off. For a step with a probability or a strength, 0 does that.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,8 +73,7 @@ pub struct Augmentation {
     pub blur: Option<RandomBlur>,
     /// The weights of red, green and blue in luma. Default 0.299, 0.587, 0.114.
     pub luma: [f64; 3],
-    /// What is subtracted from the channels at the end, and by what they are divided. `None` leaves
-    /// them from 0 to 1.
+    /// The normalization of the channels at the end. `None` leaves them from 0 to 1.
     pub normalize: Option<Normalization>,
 }
 
@@ -86,7 +85,7 @@ pub struct RandomCrop {
     pub area: RangeInclusive<f64>,
     /// Width by height. Its logarithm is uniform. Default 3/4 to 4/3.
     pub ratio: RangeInclusive<f64>,
-    /// How many crops are tried before the central one is taken. Default 10.
+    /// The number of crops that are tried before the central one is taken. Default 10.
     pub attempts: u32,
 }
 
@@ -106,9 +105,9 @@ pub struct RandomBlur {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Normalization {
-    /// What is subtracted. Default 0.485, 0.456, 0.406.
+    /// The number that is subtracted. Default 0.485, 0.456, 0.406.
     pub mean: [f64; 3],
-    /// What divides the difference. Default 0.229, 0.224, 0.225.
+    /// The number that divides the difference. Default 0.229, 0.224, 0.225.
     pub std: [f64; 3],
 }
 
@@ -159,7 +158,7 @@ pub struct Crop {
     pub width: u32,
 }
 
-/// What happens to one image. [`Augmentation::parameters`] draws it.
+/// The changes to one image. [`Augmentation::parameters`] draws it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// The part of the image that is resized.

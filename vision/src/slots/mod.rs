@@ -49,9 +49,9 @@ struct State {
     free: VecDeque<Draft>,
     /// Each has a number of its own.
     returning: Vec<(u64, Event<Slot>)>,
-    /// How many places are taken. A free slot takes one, too.
+    /// The number of taken places. A free slot takes one, too.
     taken: usize,
-    /// Who waits for a place, in the order in which they came.
+    /// The callers that wait for a place, in the order in which they came.
     queue: VecDeque<Waiter>,
     /// The last number that was given.
     numbers: u64,
@@ -66,7 +66,7 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
-/// What [`Slots::claim`] found.
+/// The result of [`Slots::claim`].
 #[derive(Debug)]
 pub(crate) enum Claim<T> {
     /// A free slot that suits.

@@ -30,7 +30,7 @@ pub(crate) struct Buffers {
     pub(crate) planes: Option<(DeviceBuffer<f32>, PinnedBuffer<f32>)>,
 }
 
-/// What a slot has beside memory: its stream, and how its work runs.
+/// The state of a slot beside memory: its stream, and how its work runs.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) stream: AnyStream,
@@ -41,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) uploads: bool,
 }
 
-/// How the work of a slot is enqueued.
+/// The way in which the work of a slot is enqueued.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Call by call, with a mark after each stage.

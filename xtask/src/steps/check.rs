@@ -1,4 +1,4 @@
-//! What needs no test to run.
+//! The checks that need no test to run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What README.md and docs show, run on the CPU device.
+//! Runs the programs that README.md and docs show on the CPU device.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(crate) fn tokens() -> Result<(), String> {
     fs::remove_dir_all(&folder).map_err(|error| error.to_string())
 }
 
-/// What a command runs on.
+/// Sets the device of a command.
 fn cpu(command: &mut Command) -> &mut Command {
     command.env("THALWEG_DEVICE", "cpu")
 }

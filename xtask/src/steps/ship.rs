@@ -1,4 +1,4 @@
-//! What users get: packages, other systems, features.
+//! Checks the files that users get: packages, other systems, features.
 
 use std::fs;
 use std::path::PathBuf;

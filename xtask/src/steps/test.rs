@@ -24,8 +24,8 @@ pub(crate) fn built() -> Result<Vec<Built>, String> {
     build(&format!("{} --no-run", readme("cargo test")?))
 }
 
-/// What runs on the checked device: the folder of the package, its test, the number of cases of its
-/// properties (or the default), and which of its tests.
+/// The tests that run on the checked device: the folder of the package, its test, the number of
+/// cases of its properties (or the default), and which of its tests.
 const CHECKED: &[(&str, &str, Option<&str>, &[&str])] = &[
     ("", "kernels", None, &[]),
     ("", "query", None, &[]),

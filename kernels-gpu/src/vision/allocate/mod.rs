@@ -69,7 +69,7 @@ pub(in crate::vision) use pack::pack;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use steps::gains;
 
-/// Where each part of shared memory starts, in bytes: first the gains, at most 255 words, then
+/// The starts of the parts of shared memory, in bytes: first the gains, at most 255 words, then
 /// costs and counts of the bins, the four words that the first warp tells the others, three sums
 /// for each warp, and the lists of the warps.
 const COSTS: u32 = 1024;

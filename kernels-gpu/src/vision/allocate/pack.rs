@@ -7,7 +7,7 @@ use crate::parts::block::WINDOW;
 use crate::parts::block::scan;
 use crate::vision::layout::Span;
 
-/// Where the list of an image goes before it is packed.
+/// The place of an image's list before it is packed.
 pub(super) struct Room {
     pub(super) start: u32,
     pub(super) len: u32,

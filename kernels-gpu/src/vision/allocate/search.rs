@@ -6,7 +6,7 @@ use super::histogram::{Histogram, highest};
 use super::items::{Items, TILE};
 use super::steps::Steps;
 
-/// What the threads of a block search with.
+/// The state with which the threads of a block search.
 #[derive(Clone, Copy)]
 pub(super) struct Search {
     pub(super) steps: Steps,
@@ -24,7 +24,7 @@ pub(super) struct Threshold {
     pub(super) bursts: u32,
     /// t*: the steps with this key and larger ones fit the budget.
     pub(super) fits: u32,
-    /// What they cost.
+    /// The cost of the taken steps.
     pub(super) spent: u32,
     /// Whether only one step has a key between the two.
     pub(super) single: bool,

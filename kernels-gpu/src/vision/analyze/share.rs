@@ -1,4 +1,4 @@
-//! How the threads of a patch divide its pixels.
+//! The division of the pixels of a patch among its threads.
 
 use crate::vision::patch::Patch;
 

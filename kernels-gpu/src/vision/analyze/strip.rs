@@ -11,7 +11,7 @@ use crate::vision::texel::{
 /// The planes that are added up pixel by pixel. The means of y and x are known without that.
 pub(super) const SUMMED: [u32; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12];
 
-/// What a thread adds up pixels with.
+/// The strip of pixels that a thread adds up.
 #[derive(Clone, Copy)]
 pub(super) struct Strip {
     pub(super) image: Image,

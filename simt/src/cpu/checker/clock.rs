@@ -1,4 +1,4 @@
-//! What a thread knows of the accesses of others, by releases and acquires.
+//! The accesses of others that a thread knows of, by releases and acquires.
 
 use std::collections::HashMap;
 use std::hash::Hash;

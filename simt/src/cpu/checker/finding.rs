@@ -1,4 +1,4 @@
-//! What the checked device finds in an access.
+//! Findings of the checked device about an access.
 
 use std::fmt;
 use std::panic::Location;
@@ -9,19 +9,19 @@ use std::panic::Location;
 pub enum Finding {
     /// An access is at an address that is not a multiple of what it needs.
     Misaligned {
-        /// What was accessed.
+        /// The accessed memory.
         memory: String,
         /// The number of bytes of which the address must be a multiple.
         align: usize,
     },
     /// A load reads memory that nobody has written.
     Unwritten {
-        /// What was loaded.
+        /// The loaded memory.
         memory: String,
     },
     /// A store goes to a buffer that is an `In` parameter.
     ReadOnly {
-        /// What was stored to.
+        /// The memory that was stored to.
         memory: String,
     },
     /// An access is at an address that belongs to none of the launch's buffers.
@@ -32,16 +32,16 @@ pub enum Finding {
     /// Two threads access the same memory, at least one of them stores, and nothing orders the two
     /// accesses.
     Race {
-        /// What was accessed.
+        /// The accessed memory.
         memory: String,
-        /// How this thread accesses it.
+        /// This thread's access to it.
         access: Use,
         /// The earlier access of the other thread.
         other: Other,
     },
 }
 
-/// How a thread accesses memory.
+/// The kind of a thread's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Use {
@@ -56,7 +56,7 @@ pub enum Use {
 /// An earlier access of another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Other {
-    /// How it accessed the memory.
+    /// The kind of its access to the memory.
     pub access: Use,
     /// The position of its block in the grid.
     pub block: [u32; 3],

@@ -1,4 +1,4 @@
-//! Which bytes of device memory were ever written.
+//! The bytes of device memory that were ever written.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};

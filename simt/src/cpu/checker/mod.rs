@@ -80,7 +80,8 @@ struct State {
     shared: Region,
     now: Now,
     lines: Lines,
-    /// What was released at an address, and the part of it that a relaxed operation passes on.
+    /// The clock that was released at an address, and the part of it that a relaxed operation
+    /// passes on.
     released: HashMap<usize, Clock>,
     grid: [u32; 3],
     block: [u32; 3],
@@ -94,11 +95,11 @@ struct Now {
     barrier: u32,
     /// Accesses before these ticks are ordered for a warp.
     warps: Vec<u32>,
-    /// What threads know by acquires. Most kernels have none.
+    /// The clocks that threads know by acquires. Most kernels have none.
     known: HashMap<u32, Clock>,
-    /// What relaxed operations have seen, until a fence acquires it.
+    /// The clocks that relaxed operations have seen, until a fence acquires them.
     seen: HashMap<u32, Clock>,
-    /// What a fence released, for the relaxed operations after it.
+    /// The clock that a fence released, for the relaxed operations after it.
     fenced: HashMap<u32, Clock>,
 }
 
@@ -130,7 +131,7 @@ impl Now {
         !self.known.is_empty() && self.known.get(&rank).is_some_and(|clock| clock.knows(access))
     }
 
-    /// What thread `rank` makes visible if it releases now.
+    /// Returns the clock that thread `rank` makes visible if it releases now.
     fn past(&self, rank: u32) -> Clock {
         let mut clock = self.known.get(&rank).cloned().unwrap_or_default();
         clock.add(Past {
@@ -184,7 +185,7 @@ impl Lines {
     }
 }
 
-/// How an access is recorded.
+/// The effect of an access on its record.
 #[derive(Clone, Copy)]
 struct Effect {
     reads: bool,
@@ -390,7 +391,7 @@ impl Checker {
     }
 }
 
-/// What is wrong with an access to global memory.
+/// The defect of an access to global memory.
 enum Bad {
     Outside { element: usize, address: usize, len: usize },
     Found(Finding),

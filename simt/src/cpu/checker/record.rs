@@ -12,7 +12,7 @@ const IN_BLOCK: u64 = 1 << 63;
 /// The most blocks and ticks that records tell apart.
 pub(super) const LIMIT: u32 = 1 << 26;
 
-/// Which other accesses may conflict with an atomic one.
+/// The set of other accesses that may conflict with an atomic one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Atomicity {
     /// It is an ordinary access.
