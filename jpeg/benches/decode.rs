@@ -4,10 +4,8 @@
 //! The batch has the given files in turn. Each time is the median of 15 runs by the host's clock:
 //! reading the headers and copying the coded data into page-locked memory, then everything on the
 //! device, the upload included, and then both, where the host reads a batch while the device decodes
-//! the one before. The times of the device are those of launches and those of replayed graphs
-//! (`Decoder::with_graphs`), which decode by turns; `decode returns after` is the host's time to enqueue.
-//! `RAYON_NUM_THREADS` sets the threads that read. With `--read` before BATCH, it only
-//! reads. Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
+//! the one before. `decode returns after` is the host's time to enqueue. `RAYON_NUM_THREADS` sets the
+//! threads that read. With `--read` before BATCH, it only reads. Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,16 +37,14 @@ fn main() -> Result<(), Error> {
 
     let device = Device::best()?;
     let stream = device.stream::<Decode>()?;
-    let mut decoders = [Decoder::new(device), Decoder::new(device).with_graphs()];
-    let (mut host, mut times) = (Vec::new(), [const { [const { Vec::new() }; 3] }; 2]);
+    let mut decoder = Decoder::new(device);
+    let (mut host, [mut enqueue, mut on_device, mut together]) = (Vec::new(), [const { Vec::new() }; 3]);
     let mut pixels = 0.0;
-    for run in 0..2 * (RUNS + 3) {
-        let decoder = &mut decoders[run % 2];
-        let [enqueue, on_device, _] = &mut times[run % 2];
+    for run in 0..RUNS + 3 {
         let start = Instant::now();
         let read = decoder.read(&batch)?;
         let after = Instant::now();
-        if run >= 6 {
+        if run >= 3 {
             host.push(after - start);
         }
         if read_only {
@@ -57,7 +53,7 @@ fn main() -> Result<(), Error> {
         let images = decoder.decode(&stream, read)?;
         let enqueued = after.elapsed();
         let images = images.synchronize()?;
-        if run >= 6 {
+        if run >= 3 {
             enqueue.push(enqueued);
             on_device.push(after.elapsed());
         }
@@ -66,22 +62,20 @@ fn main() -> Result<(), Error> {
         decoder.recycle(Event::ready(images));
     }
     // The host reads the next batch while the device decodes.
-    for (decoder, [_, _, together]) in decoders.iter_mut().zip(&mut times) {
-        let mut before = None;
-        for run in 0..RUNS + 4 {
-            if read_only {
-                break;
-            }
-            let start = Instant::now();
-            let read = decoder.read(&batch)?;
-            let images = decoder.decode(&stream, read)?;
-            if let Some(before) = before.replace(images) {
-                let done: Images = Event::synchronize(before)?;
-                decoder.recycle(Event::ready(done));
-            }
-            if run >= 4 {
-                together.push(start.elapsed());
-            }
+    let mut before = None;
+    for run in 0..RUNS + 4 {
+        if read_only {
+            break;
+        }
+        let start = Instant::now();
+        let read = decoder.read(&batch)?;
+        let images = decoder.decode(&stream, read)?;
+        if let Some(before) = before.replace(images) {
+            let done: Images = Event::synchronize(before)?;
+            decoder.recycle(Event::ready(done));
+        }
+        if run >= 4 {
+            together.push(start.elapsed());
         }
     }
     let median = |mut times: Vec<Duration>| {
@@ -100,19 +94,16 @@ fn main() -> Result<(), Error> {
         return Ok(());
     }
     println!("{:.1} MPix, {:.3} bytes a pixel", pixels / 1e6, bytes as f64 / pixels);
-    for (how, times) in ["launches", "graphs"].into_iter().zip(times) {
-        let [enqueue, on_device, together] = times.map(median);
-        println!("{how}: decode returns after {:.1} us", 1e6 * enqueue);
-        for (what, time) in [("device with upload", on_device), ("reading and device at once", together)] {
-            println!(
-                "{what} {:.2} ms: {:.0} images/s, {:.2} GPix/s, {:.2} GB/s compressed",
-                1e3 * time,
-                size as f64 / time,
-                pixels / time / 1e9,
-                bytes as f64 / time / 1e9,
-            );
-        }
+    println!("decode returns after {:.1} us", 1e6 * median(enqueue));
+    for (what, times) in [("device with upload", on_device), ("reading and device at once", together)] {
+        let time = median(times);
+        println!(
+            "{what} {:.2} ms: {:.0} images/s, {:.2} GPix/s, {:.2} GB/s compressed",
+            1e3 * time,
+            size as f64 / time,
+            pixels / time / 1e9,
+            bytes as f64 / time / 1e9,
+        );
     }
-    assert_eq!(decoders.map(|decoder| decoder.graphs()), [0, 1], "the second decoder replays a graph");
     Ok(())
 }

@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use thalweg::{
-    Brand, Device, DeviceBuffer, DeviceSlice, Event, Graph, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result,
-    Stream,
+    Brand, Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, PinnedPool, Resource, Result, Stream,
 };
 use thalweg_kernels::jpeg::{self, Coded, Images as Admitted, Pieces};
 
@@ -13,8 +12,6 @@ use crate::plan::{ALIGNED, Decoded, File, Parts, Place, Plan, Scratch, step};
 
 /// The buffers of pixels that a decoder keeps for later batches.
 const SPARE: usize = 4;
-/// The shapes of batches of which a decoder keeps graphs.
-const SHAPES: usize = 4;
 
 /// The status of each file of a batch.
 ///
@@ -195,34 +192,13 @@ pub struct Decoder {
     /// The device memory that only the kernels use.
     work: Option<Event<DeviceBuffer<u32>>>,
     spare: Vec<Event<DeviceBuffer<u8>>>,
-    /// The shapes of the last batches, the latest one last. `None` launches each kernel.
-    shapes: Option<Vec<Known>>,
 }
 
 impl Decoder {
     /// Makes a decoder, which has no memory yet.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        Self { device, scratch: Scratch::default(), work: None, spare: Vec::new(), shapes: None }
-    }
-
-    /// Replays the kernels up to the inverse DCT as a graph, from the second batch of a shape on. The kernels that write
-    /// pixels are launched one by one, because each batch may have pixels of its own.
-    ///
-    /// Batches have one shape if they have equally many images of the same sizes and kinds in the same order, and
-    /// if [`read`](Self::read) rounds the lengths of their coded data up to the same one: there are four steps between a
-    /// length and its double. A decoder keeps the graphs of the last four shapes.
-    #[must_use]
-    pub fn with_graphs(mut self) -> Self {
-        self.scratch.rounds = true;
-        self.shapes = Some(Vec::new());
-        self
-    }
-
-    /// Returns how many graphs this decoder keeps: 0 without [`with_graphs`](Self::with_graphs).
-    #[must_use]
-    pub fn graphs(&self) -> usize {
-        self.shapes.iter().flatten().filter(|known| known.graph.is_some()).count()
+        Self { device, scratch: Scratch::default(), work: None, spare: Vec::new() }
     }
 
     /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of the device's own
@@ -308,16 +284,7 @@ impl Decoder {
             let mut work = self.workspace(stream, shape.lengths.total())?;
             let used = plan.used();
             upload(stream, plan.words, used, plan.decoded, &shape.lengths, &mut work)?;
-            let made = match &mut self.shapes {
-                None => planes(stream, &shape, Memory::of(&mut work, &shape.lengths)?)?,
-                Some(shapes) => {
-                    work = replayed(shapes, stream, &shape, work)?;
-                    // What the graph has admitted is known only in the graph.
-                    let Memory { tables, admitted, planes, status, .. } = Memory::of(&mut work, &shape.lengths)?;
-                    let images = jpeg::admit(stream, tables.slice(shape.parts.images.clone())?, admitted)?;
-                    Made { images, planes, status }
-                }
-            };
+            let made = planes(stream, &shape, Memory::of(&mut work, &shape.lengths)?)?;
             pixels(stream, made, [plan.most_pairs, plan.most_groups], rgb, &mut found)?;
             self.work = Some(stream.record(work)?);
         }
@@ -328,68 +295,17 @@ impl Decoder {
     fn workspace<S: LiveBrand>(&mut self, stream: &Stream<S>, len: usize) -> Result<On<S, DeviceBuffer<u32>>> {
         match self.work.take().filter(|work| work.len() >= len) {
             Some(work) => Ok(stream.wait(work).map_err(|r| r.error)?),
-            None => {
-                let Some(shapes) = &mut self.shapes else { return stream.alloc(step(len)) };
-                // No graph may run on other memory than that of its capture.
-                shapes.clear();
-                // Threads without a piece load data, of which they use nothing, and it may be of the room that
-                // rounding up adds.
-                let mut work = stream.alloc(step(len))?;
-                stream.zero(&mut work)?;
-                Ok(work)
-            }
+            None => stream.alloc(step(len)),
         }
     }
 }
 
-/// Enqueues the kernels that need nothing but `work`: one by one for the first batch of a shape, and as a graph from
-/// then on.
-fn replayed<S: LiveBrand>(
-    shapes: &mut Vec<Known>,
-    stream: &Stream<S>,
-    shape: &Shape,
-    mut work: On<S, DeviceBuffer<u32>>,
-) -> Result<On<S, DeviceBuffer<u32>>> {
-    let Some(found) = shapes.iter().position(|known| known.shape == *shape) else {
-        planes(stream, shape, Memory::of(&mut work, &shape.lengths)?)?;
-        if shapes.len() == SHAPES {
-            shapes.remove(0);
-        }
-        shapes.push(Known { shape: shape.clone(), graph: None });
-        return Ok(work);
-    };
-    let Known { shape, graph } = shapes.remove(found);
-    let mut graph = match graph {
-        Some(graph) => graph,
-        None => {
-            let capture = stream.capture(work, |s, work| {
-                planes(s, &shape, Memory::of(work, &shape.lengths)?)?;
-                Ok(())
-            });
-            let (graph, same) = capture.map_err(|r| r.error)?;
-            work = same;
-            graph
-        }
-    };
-    work = stream.replay(&mut graph, work).map_err(|r| r.error)?;
-    shapes.push(Known { shape, graph: Some(graph) });
-    Ok(work)
-}
-
 /// The facts on which the launches of a batch depend, beside its contents.
-#[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
     lengths: Lengths,
     parts: Parts,
     most_pieces: u32,
     most_blocks: u32,
-}
-
-/// A shape that a decoder has seen, and its graph, which it gets with its second batch.
-#[derive(Debug)]
-struct Known {
-    shape: Shape,
-    graph: Option<Graph<DeviceBuffer<u32>>>,
 }
 
 impl Shape {
@@ -400,7 +316,6 @@ impl Shape {
 }
 
 /// The words of each part of the device memory that only the kernels use.
-#[derive(Clone, Debug, PartialEq, Eq)]
 struct Lengths {
     tables: usize,
     admitted: usize,

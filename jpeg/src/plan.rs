@@ -184,8 +184,6 @@ pub(crate) struct Scratch {
     headers: Vec<Parsed>,
     /// The pool of page-locked memory for coefficients. `None` is the device's own pool.
     pub(crate) coefficients: Option<PinnedPool>,
-    /// Whether the numbers of pieces and words are rounded up, so that batches of the same images share a shape.
-    pub(crate) rounds: bool,
 }
 
 /// A file after its header: the header and what the file needs, or why it is not decoded, with the size
@@ -213,7 +211,7 @@ impl Plan {
             let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
             Ok((header, room))
         };
-        let Scratch { headers, coefficients: from, rounds } = scratch;
+        let Scratch { headers, coefficients: from } = scratch;
         headers.clear();
         match pool {
             Some(pool) => pool.install(|| files.par_iter().with_min_len(8).map(parse).collect_into_vec(headers)),
@@ -280,13 +278,7 @@ impl Plan {
             (totals, *room) = (totals.plus(room), totals);
         }
 
-        // What is added belongs to no image.
-        let mut room = totals;
-        if *rounds {
-            (room.pieces, room.words) = (quarters(totals.pieces), quarters(totals.words));
-            most_pieces = quarters(most_pieces as usize) as u32;
-        }
-        let lengths = room.lengths();
+        let lengths = totals.lengths();
         let mut end = 0;
         let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
             let start = usize::next_multiple_of(end, ALIGNED);
@@ -365,15 +357,10 @@ fn pool() -> Option<&'static ThreadPool> {
     POOL.get_or_init(start).as_ref().filter(|pool| pool.current_num_threads() > 1)
 }
 
-/// The next size of memory that is at least `len`.
+/// The next size of memory that is at least `len`: four steps for each power of two.
 pub(crate) fn step(len: usize) -> usize {
-    quarters(len.max(4096))
-}
-
-/// The next length that is at least `len`: four steps for each power of two.
-fn quarters(len: usize) -> usize {
-    let unit = (len / 4 + 1).next_power_of_two() / 2;
-    len.next_multiple_of(unit.max(1))
+    let len = len.max(4096);
+    len.next_multiple_of((len / 4 + 1).next_power_of_two() / 2)
 }
 
 /// Takes the first `len` words off a slice.

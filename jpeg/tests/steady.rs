@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg::{AnyStream, Device, DeviceKind, Event, Stall, stream_tags};
-use thalweg_jpeg::{Batch, Decoder, Image, JpegError, size};
+use thalweg_jpeg::{Batch, Decoder, JpegError, size};
 
 mod encoder;
 mod reference;
-mod support;
 
 use encoder::{Kind, encode};
-use support::golden_folder;
 
 stream_tags!(Decode);
 
@@ -183,75 +181,6 @@ fn nothing_of_an_earlier_batch_is_decoded_in_the_place_of_a_broken_file() {
                 let bytes = stream.read_blocking(&stream.bind(images.rgb).unwrap()).unwrap();
                 assert!(bytes[place] == expected, "{device}");
             }
-        });
-    }
-}
-
-/// Replayed graphs make the pixels that launches make: of batches with other contents and lengths of data, of several shapes
-/// by turns, of a file whose record is empty, of a progressive file, and after memory that had to grow.
-#[test]
-fn graphs_decode_what_launches_decode() {
-    let _alone = alone();
-    // The seed decides the contents, and so the lengths.
-    let photographs =
-        |side: u16, seed: u64| (0..3u64).map(|i| encode(&kind(side, side + 30, 10 * seed + i + 1))).collect::<Vec<_>>();
-    // The same sizes, and much less data.
-    let sparse = |side: u16| {
-        let kinds = (0..3u64).map(|i| Kind { coefficients: 3, ..kind(side, side + 30, i + 1) });
-        kinds.map(|kind| encode(&kind)).collect::<Vec<_>>()
-    };
-    let progressive = std::fs::read(golden_folder().join("progressive-420-q75.jpg")).unwrap();
-    let mut broken = photographs(100, 4);
-    let end = broken[1].len() - 40;
-    broken[1].splice(end..end, [0xFF, 0xD3]); // a restart marker, which only copying the data finds
-    let mixed = |seed| [photographs(75, seed), vec![progressive.clone()]].concat();
-    // Each with the graphs that there are after it, without memory that has to grow.
-    let batches = [
-        (photographs(100, 1), 0),
-        (photographs(100, 2), 1),
-        (photographs(100, 3), 1),
-        (sparse(100), 1),
-        (photographs(100, 9), 1),
-        (mixed(2), 1),
-        (broken, 1),
-        (mixed(3), 2),
-        (photographs(100, 5), 2),
-        (mixed(4), 2),
-        (photographs(20, 1), 2),
-        (photographs(40, 1), 2),
-        (photographs(52, 1), 1), // the first shape makes room
-        (photographs(100, 6), 0),
-        (photographs(100, 7), 1),
-    ];
-    let large = photographs(180, 1);
-    for device in Device::all() {
-        AnyStream::new(device).unwrap().enter(|stream| {
-            let mut lengths = Vec::new();
-            let mut decode = |decoder: &mut Decoder, files: &[Vec<u8>]| {
-                let views: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
-                let batch = decoder.read(&views).unwrap();
-                let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
-                let found: Vec<_> = (0..files.len()).map(|i| images.image(i)).collect();
-                let rgb = stream.bind(images.rgb).unwrap();
-                let read = |image: Image| stream.read_blocking(rgb.slice(image.bytes).unwrap()).unwrap();
-                lengths.push(files.iter().map(Vec::len).sum::<usize>());
-                found.into_iter().map(|image| image.map(read)).collect::<Vec<_>>()
-            };
-            let (mut graphs, mut plain) = (Decoder::new(device).with_graphs(), Decoder::new(device));
-            assert!(decode(&mut graphs, &large) == decode(&mut plain, &large));
-            assert!(decode(&mut graphs, &large) == decode(&mut plain, &large));
-            assert_eq!((graphs.graphs(), plain.graphs()), (1, 0));
-            let larger = photographs(220, 1);
-            assert!(decode(&mut graphs, &larger) == decode(&mut plain, &larger));
-            assert_eq!(graphs.graphs(), 0, "a graph of memory that is gone stays");
-            for (i, (files, count)) in batches.iter().enumerate() {
-                let expected = decode(&mut plain, files);
-                assert!(decode(&mut graphs, files) == expected, "batch {i} on {device}");
-                assert_eq!(graphs.graphs(), *count, "batch {i} on {device}");
-                assert_eq!(expected.iter().filter(|image| image.is_err()).count(), usize::from(i == 6));
-            }
-            lengths.dedup();
-            assert!(lengths[3..6].windows(2).all(|pair| pair[0] != pair[1]), "{lengths:?}");
         });
     }
 }
