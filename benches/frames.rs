@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench frames
-//! cargo bench --bench frames -- --loader      (only the loader, with 1, 2, 3 and a chosen number of upload streams)
+//! cargo bench --bench frames -- --loader      (only the loader, with 1, 2 and 3 upload streams)
 //! ```
 //!
 //! - `read alone` and `copy alone` are the two limits.
@@ -12,7 +12,7 @@
 //! - `through slots` reads pieces into a few small slots, which it uses again at once, and copies
 //!   them. `Canvas::rgb_in_file` does the same with pieces of 4 MiB.
 //! - `loader` is `thalweg_loader` with `Canvas::rgb_in_file` ("pieces") or `Canvas::rgb` ("whole
-//!   frames"), and with different numbers of upload streams. With 0 it chooses the number.
+//!   frames"), and with different numbers of upload streams.
 //! - `mapped` maps the file and registers the pages of the page cache with the driver, for each
 //!   copy or once for all copies. It needs a CUDA device that can register read-only memory.
 //!
@@ -172,9 +172,6 @@ fn loaded(frames: &Frames, device: Device, [height, width]: [u32; 2], pieces: bo
     })?;
     let how = if pieces { "pieces" } else { "whole frames" };
     frames.report(&format!("loader, {how}, upload streams: {streams}"), time);
-    if let Some(decision) = loader.decision() {
-        println!("  {} in use: {}", decision.upload_streams, decision.reason);
-    }
     loader.stats().to_string().lines().for_each(|line| println!("  {line}"));
     Ok(())
 }
@@ -293,7 +290,7 @@ fn main() -> Result<()> {
     println!("{device}: {}, {threads} threads, frames of {} bytes", device.name(), frames.bytes);
 
     for pieces in [true, false] {
-        for streams in [1, 2, 3, 0] {
+        for streams in [1, 2, 3] {
             loaded(&frames, device, size, pieces, streams)?;
         }
     }

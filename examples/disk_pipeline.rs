@@ -122,7 +122,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Run all stages at once.
     let timeline = Timeline::new(gpu)?; // always on, because it costs only a few us for each image
-    let options = Options { upload: Upload::Auto, timeline: timeline.clone(), ..options };
+    // While one thread enqueues the decoding of a batch, another prepares the next one.
+    let upload_streams = if !raw && decode.on(gpu.kind()) { 3 } else { 1 };
+    let options = Options { upload: Upload::Auto, upload_streams, timeline: timeline.clone(), ..options };
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
     timeline.finish()?;

@@ -12,8 +12,7 @@ pub struct Decision {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`
     /// uploads, and waits.
     pub streams: bool,
-    /// The number of these streams, and so of these threads, that upload. It may change after a
-    /// while: see [`Options::upload_streams`](crate::Options::upload_streams). 0 without `streams`.
+    /// The number of these streams, and so of these threads. 0 without `streams`.
     pub upload_streams: usize,
     /// The reason.
     pub reason: String,
@@ -54,14 +53,6 @@ impl Decision {
             streams => format!("ahead, on {streams} streams of their own"),
         };
         info!("batches for {device} {how}: {}", self.reason);
-    }
-
-    /// Notes the number of upload streams that a measurement has led to, and why.
-    pub(crate) fn measured(&mut self, device: Device, streams: usize, reason: &str) {
-        self.upload_streams = streams;
-        let own = if streams == 1 { "1 upload stream".to_owned() } else { format!("{streams} upload streams") };
-        info!("{own} for {device}: {reason}");
-        self.reason = format!("{}; {own}: {reason}", self.reason);
     }
 }
 

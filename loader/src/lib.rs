@@ -66,7 +66,6 @@ mod folders;
 mod formats;
 #[cfg(feature = "jpeg-device")]
 mod jpeg;
-mod load;
 mod loader;
 #[cfg(feature = "image")]
 mod metadata;

@@ -13,7 +13,6 @@ use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result, beside_captur
 use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
 use crate::decision::Decision;
-use crate::load::Verdict;
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::options::Options;
@@ -326,16 +325,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
         self.pending = None;
         state.waiting = false;
         state.stats.wait += begin.elapsed();
-        let verdict = state.load.verdict().map(|verdict| (verdict, state.streams, state.load.largest));
         drop(state);
         self.queue.work.notify_all();
         self.queue.done.notify_all();
-        // A thread that uploads for a task, without streams, is measured too, but stays alone.
-        if let Some((verdict, streams, largest)) = verdict
-            && self.decision.as_ref().is_some_and(|decision| decision.streams)
-        {
-            self.grow(verdict, streams, largest);
-        }
     }
 
     /// Decides how to upload. If that is ahead of the consumer, starts the threads that do it.
@@ -391,45 +383,6 @@ impl<M: Clone + Send + 'static> Loader<M> {
         })?;
         self.ahead = true;
         Ok(())
-    }
-
-    /// Adds an upload stream if a measurement says so and there is room for it, or lets the last one
-    /// rest.
-    fn grow(&mut self, verdict: Verdict, streams: usize, largest: usize) {
-        let device = self.device;
-        let (count, text) = match verdict {
-            Verdict::Enough(reason) => (streams, reason),
-            Verdict::Fewer(reason) => {
-                // Its thread sleeps from now on. What it is uploading now comes in its order.
-                let mut state = lock(&self.queue.state);
-                state.streams = streams - 1;
-                state.next_stream %= state.streams;
-                drop(state);
-                self.queue.tell();
-                (streams - 1, reason)
-            }
-            Verdict::More(reason) if streams >= self.queue.options.prefetch => {
-                (streams, format!("{reason}, but `prefetch` leaves no room for another"))
-            }
-            Verdict::More(reason) => {
-                let total = device.total_memory();
-                let used = device.free_memory().map_or(total, |free| total.saturating_sub(free));
-                let limit = lock(&self.monitor).limit(total);
-                if used.saturating_add(largest as u64) > limit {
-                    (streams, format!("{reason}, but device memory has no room for another batch"))
-                } else if let Err(error) = self.add_stream(streams) {
-                    (streams, format!("{reason}, but another cannot be used: {error}"))
-                } else {
-                    let mut state = lock(&self.queue.state);
-                    state.streams = streams + 1;
-                    state.load.again(streams + 1);
-                    (streams + 1, reason)
-                }
-            }
-        };
-        if let Some(decision) = &mut self.decision {
-            decision.measured(device, count, &text);
-        }
     }
 }
 

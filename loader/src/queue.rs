@@ -28,7 +28,6 @@ use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::assembly::{Assembly, Decoded};
 use crate::canvas::{self, Canvas, Pixels};
-use crate::load::Load;
 use crate::options::{Options, Upload};
 use crate::position::Position;
 use crate::scratch::Scratch;
@@ -70,8 +69,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
-        let mut state = State::new(Self::order(&options, len, 0), source);
-        state.load = Load::new(options.prefetch);
+        let state = State::new(Self::order(&options, len, 0), source);
         let staging = Staging::new(&options);
         let scratch = Scratch::new(options.scratch_budget, options.pixel_limit);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();

@@ -9,7 +9,6 @@ use thalweg::{DeviceBuffer, Error, Event, Result};
 use crate::assembly::Assembly;
 use crate::batch::Batch;
 use crate::flight::{Flight, Held, Outcome};
-use crate::load::Load;
 use crate::source::{Decode, Order, Samples};
 use crate::stats::Stats;
 
@@ -40,8 +39,6 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     pub(crate) streams: usize,
     /// The upload stream whose turn it is.
     pub(crate) next_stream: usize,
-    /// The load of the upload streams.
-    pub(crate) load: Load,
     /// The consumer is in `next`.
     pub(crate) waiting: bool,
     /// Device buffers that consumers gave back.
@@ -116,7 +113,6 @@ impl<M: Clone + Send + 'static> State<M> {
             delivered: 0,
             streams: 1,
             next_stream: 0,
-            load: Load::default(),
             waiting: false,
             spare: VecDeque::new(),
             turn: 0,

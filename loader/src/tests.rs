@@ -358,6 +358,7 @@ fn options_are_checked() {
     };
     refused(Options { batch: 0, ..Options::default() }, "batch");
     refused(Options { prefetch: 0, ..Options::default() }, "prefetch");
+    refused(Options { upload_streams: 0, ..Options::default() }, "upload_streams");
     refused(Options { upload_streams: 65, ..Options::default() }, "upload_streams");
     refused(Options { shard: (1, 1), ..Options::default() }, "shard");
     refused(Options { shard: (0, 0), ..Options::default() }, "shard");

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use log::warn;
 
@@ -104,14 +104,6 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state.stats.uploading.add(bytes, end - begin);
         let unused = if state.round == round && !state.stop {
             let lost = self.settled(&mut state, device, number, errors, outcome, told);
-            if stream.is_some() && self.options.upload_streams == 0 {
-                // Only a batch that the consumer wants by now has waited for this upload.
-                let next = state.batches.front().filter(|_| state.has_room(self.options.prefetch));
-                let complete = next.and_then(|next| next.complete).map(|complete| complete.max(begin));
-                let waited = complete.map_or(Duration::ZERO, |since| end.saturating_duration_since(since));
-                let streams = state.streams;
-                state.load.note(streams, begin, end, bytes, waited);
-            }
             (Vec::new(), lost, None)
         } else {
             // Nobody wants the batch any more, but a failure ends the loader in every epoch.

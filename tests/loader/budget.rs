@@ -100,7 +100,7 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
 
 #[test]
 fn a_batch_without_device_memory_is_tried_again() {
-    for (upload, upload_streams) in [(Upload::Streams, 1), (Upload::Streams, 3), (Upload::Sequential, 0)] {
+    for (upload, upload_streams) in [(Upload::Streams, 1), (Upload::Streams, 3), (Upload::Sequential, 1)] {
         let options =
             |batch, threads, upload| Options { prefetch: 3, upload_streams, ..options(batch, threads, upload) };
         let cpu = Device::new_cpu().unwrap();
