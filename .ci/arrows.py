@@ -7,7 +7,12 @@ In each crate, files may not name one another in a circle, apart from a module a
 names only rooms below it: errors, then driver, runtime, the typed layer, and on top overlap and timeline. The files of the
 runtime are in the order that docs/ARCHITECTURE.md gives. What is behind
 `#[cfg(test)] mod tests`, and the root `lib.rs`, which re-exports everything, does not count.
+
+The f64 reference of the tests names no crate, so it shares nothing with the kernels. Where cargo does not find tests by
+itself, each file of them is a module of one: a file that none names would not be run.
 """
+
+import glob
 
 import os
 import re
@@ -185,8 +190,44 @@ def backwards(edges):
                 yield f"host/{file} names {target}, which comes after it"
 
 
+def oracle():
+    """What the f64 reference names outside of itself and of the standard library."""
+    folder = os.path.join(ROOT, "tests", "testkit", "src", "oracle")
+    own = {name.removesuffix(".rs") for name in os.listdir(folder)}
+    for name in sorted(os.listdir(folder)):
+        text = strip(open(os.path.join(folder, name)).read())
+        for first in sorted(set(re.findall(r"(?<![\w:])(?:::)?([a-z_]\w*)::(?!<)", text))):
+            if first not in own | {"std", "super", "clippy"} and not re.fullmatch(r"[fiu](\d+|size)", first):
+                yield f"tests/testkit/src/oracle/{name} names `{first}`, and the reference stands alone"
+        if "super::super" in text:
+            yield f"tests/testkit/src/oracle/{name} names what is above the reference"
+
+
+def not_run():
+    """Files of tests that are no module of a test."""
+    manifests = ["Cargo.toml"] + [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "*", "Cargo.toml"))]
+    for manifest in sorted(manifests):
+        text = open(os.path.join(ROOT, manifest)).read()
+        if not re.search("^autotests = false", text, re.M):
+            continue
+        package = os.path.dirname(manifest)
+        named = re.findall(r'\[\[test\]\]\nname = "(\w+)"\n(?:path = "tests/([^"]+)")?', text)
+        roots = {path or f"{name}.rs" for name, path in named}
+        tests = os.path.join(ROOT, package, "tests")
+        modules = set()
+        for root in roots:
+            modules |= set(re.findall(r"^mod (\w+);", open(os.path.join(tests, root)).read(), re.M))
+        files = [os.path.relpath(path, tests) for pattern in ("*.rs", "*/mod.rs") for path in glob.glob(os.path.join(tests, pattern))]
+        for file in sorted(set(files) - roots):
+            if file.removesuffix(".rs").removesuffix("/mod") not in modules:
+                yield f"{package or '.'}/tests/{file} is a module of no test, so it is not run"
+
+
 def main():
     bad = 0
+    for wrong in [*oracle(), *not_run()]:
+        print(wrong)
+        bad += 1
     for folder in CRATES:
         crate = Crate(folder)
         roots = {crate.files.get(())} | {"main.rs", "lib.rs"}

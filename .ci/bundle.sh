@@ -4,7 +4,7 @@
 #   tar xf bundle.tar.xz && bundle/run.sh      there: runs every test; exit code 1 if one fails
 # If all pass and there is a GPU, run.sh writes bundle/gpu.md: which commit passed, where and when. That is kept as
 # benches/record/gpu.md, the one place that says on which commit the suite last passed on a GPU.
-# Tests that compile programs (compile_fail, the documentation) and those that call rustc (nvtx, full_disk, captures, failing_driver) are not in it.
+# What needs a Rust compiler is not in it: the tests named `compiler`, and those in the documentation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundle=target/bundle
@@ -17,7 +17,7 @@ cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclud
     python3 -c '
 import json, os, shutil, sys
 kinds = {"test": "test", "example": "example", "bench": "bench", "lib": "unit", "bin": "unit"}
-left_out = {"compile_fail", "nvtx", "full_disk", "captures", "failing_driver"}
+left_out = {"compiler"}
 for line in sys.stdin:
     try:
         made = json.loads(line)
@@ -45,8 +45,9 @@ done
 cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
 strip "$bundle"/bin/*
 cp -r assets tests docs "$bundle/"
-mkdir -p "$bundle/train/tests"
+mkdir -p "$bundle/train/tests" "$bundle/loader/tests"
 cp -r train/tests/golden "$bundle/train/tests/"
+cp -r loader/tests/images "$bundle/loader/tests/"
 git describe --always --abbrev=40 --dirty --exclude '*' > "$bundle/COMMIT"
 cat > "$bundle/run.sh" <<'RUN'
 #!/usr/bin/env bash
@@ -58,7 +59,7 @@ failed=0 binaries=0 passed=0
 log=$(mktemp)
 for test in bin/unit.* bin/test.*; do
     echo "== $test"
-    timeout 300 "$test" "$@" > "$log" 2>&1 || { echo "FAILED: $test"; failed=1; }
+    timeout 1800 "$test" "$@" > "$log" 2>&1 || { echo "FAILED: $test"; failed=1; }
     grep -vE '^(test .* ok|running .*|)$' "$log"
     binaries=$((binaries + 1))
     passed=$((passed + $(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/')))

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::culib;
+use testkit::process::again;
 use thalweg::{Activity, AnyStream, Device, Error, ForeignStream, Timeline, beside_captures, overlap, ranks};
 use thalweg_loader::{Loader, Options, Source, Upload, read_ppm, upload_ppm};
 
@@ -53,12 +54,8 @@ fn calls(name: &str, scenario: fn()) -> Option<Vec<Call>> {
         return None;
     }
     let log = driver().join(format!("{name}-{}", std::process::id()));
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--test-threads=1", "--nocapture"])
-        .env(LOG, &log)
-        .env("LD_LIBRARY_PATH", driver())
-        .output()
-        .unwrap();
+    let output =
+        again(&format!("{}::{name}", module_path!())).env(LOG, &log).env("LD_LIBRARY_PATH", driver()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::remove_file(log).unwrap();

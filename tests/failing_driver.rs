@@ -2,14 +2,11 @@
 //! no GPU. The drivers that fail are the test's own.
 #![cfg(target_os = "linux")]
 
-#[path = "support/failing_driver.rs"]
-mod failing_driver;
-
-use std::process::Command;
 use std::sync::Mutex;
 
-use failing_driver::Drivers;
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use testkit::drivers::Drivers;
+use testkit::process::again;
 use thalweg::{Device, DeviceKind};
 
 /// If this variable is set, this process is the program that finds the driver.
@@ -60,10 +57,10 @@ fn a_driver_that_fails_is_warned_about_once() {
     if std::env::var_os(CHILD).is_some() {
         return program();
     }
-    let drivers = Drivers::new("failing_driver");
+    let drivers = Drivers::new(env!("CARGO_TARGET_TMPDIR"), "failing_driver");
     let told = |folder: &str, fails: &str, visible: Option<&str>| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_driver_that_fails_is_warned_about_once", "--nocapture"]).env(CHILD, "1");
+        let mut command = again(concat!(module_path!(), "::a_driver_that_fails_is_warned_about_once"));
+        command.env(CHILD, "1");
         drivers.give(&mut command, folder, fails);
         command.envs(visible.map(|visible| ("CUDA_VISIBLE_DEVICES", visible)));
         let output = command.output().unwrap();

@@ -1,10 +1,8 @@
 //! Streams that other code made: buffers go to them and come back, and each side waits for the
 //! other on the device.
 
-mod support;
-
-use support::devices::{alone_on, devices};
-use support::gate::Gate;
+use testkit::devices::{alone_on, devices};
+use testkit::gate::Gate;
 use thalweg::{AnyStream, Device, DeviceKind, Error, ForeignStream};
 
 /// The foreign streams of a device, with their names. On a GPU one is a stream of another library:

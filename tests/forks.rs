@@ -1,19 +1,15 @@
 //! Tests of branches in captures: what they compute, that they run side by side, and that an error
 //! or a panic in one leaves the device usable.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::devices::{devices, everywhere_and_seeded};
+use testkit::devices::{alone_on, devices, everywhere_and_seeded};
+use thalweg::kernel;
 use thalweg::{AnyStream, Capture, Device, DeviceBuffer, DeviceKind, Error, On, Result, Stream};
-use thalweg::{kernel, ptx};
-
-ptx! {}
 
 const LEN: usize = 300;
 
@@ -85,7 +81,7 @@ fn run(x: &mut [u32], program: &Program) {
 fn branches_compute_what_a_serial_run_does() {
     everywhere_and_seeded(|device| {
         let lanes = [AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap()];
-        let mut config = support::cases(if device.kind() == DeviceKind::Cuda { 60 } else { 40 });
+        let mut config = testkit::cases(if device.kind() == DeviceKind::Cuda { 60 } else { 40 });
         config.max_shrink_iters = 200;
         let result = TestRunner::new(config).run(&program(), |program| {
             let mut want: Vec<u32> = (0..5).collect();
@@ -168,6 +164,7 @@ fn branches_run_side_by_side() {
 #[test]
 fn an_error_or_a_panic_in_a_branch_ends_its_capture_only() {
     for &device in devices() {
+        let _alone = alone_on(device);
         let lane = AnyStream::new(device).unwrap();
         lane.enter(|s| {
             let pair = || (s.alloc_zeroed::<u32>(LEN).unwrap(), s.alloc_zeroed::<u32>(LEN).unwrap());

@@ -4,8 +4,6 @@
 //!
 //! `THALWEG_CASES` sets how many random programs run on each device.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
@@ -14,8 +12,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use support::devices::{alone_on, devices, everywhere, everywhere_and_seeded, report};
-use support::gate::Gate;
+use testkit::devices::{alone_on, devices, everywhere, everywhere_and_seeded, report};
+use testkit::gate::Gate;
 use thalweg::simt::host::LaunchError;
 use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, LiveBrand, On, PinnedBuffer, PinnedPool,
@@ -78,8 +76,6 @@ fn download_and_set<S: LiveBrand>(
     })
     .unwrap()
 }
-
-thalweg::ptx! {}
 
 kernel! {
     unsafe fn mix(cx: impl Simt, n: u32, x: In<f32>, y: InOut<f32>)
@@ -231,7 +227,7 @@ fn compare(device: Device, len: usize, program: &[Op], rounds: &[(u8, u8)]) -> R
 }
 
 fn explore(device: Device, programs: u32, schedules: u64) {
-    let config = support::cases(programs);
+    let config = testkit::cases(programs);
     let programs = config.cases;
     let op = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
     let len = prop::sample::select(vec![1usize, 2, 31, 64, 257, 1500]);

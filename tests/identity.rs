@@ -2,42 +2,9 @@
 //! same name and signature in another crate, whatever the crates are called and whatever their
 //! macros mean. The crate in `tests/forger` tries to break this.
 
-mod support;
-
 use forged::{scale as tripling, shadowed, vision::entropy};
-use support::devices::devices;
-use thalweg::{DeviceKind, Error, NotFound, kernel, ptx};
-
-/// PTX of a kernel `scale__u32_xf32` that multiplies by two.
-const TIMES_TWO: &str = "
-.version 6.3
-.target sm_75
-.address_size 64
-.visible .entry scale__u32_xf32(.param .u32 n, .param .u64 x)
-{
-    .reg .pred %p;
-    .reg .b32 %r<5>;
-    .reg .f32 %f<2>;
-    .reg .b64 %rd<3>;
-    ld.param.u32 %r1, [n];
-    ld.param.u64 %rd1, [x];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.u32 %r2, %r2, %r3, %r4;
-    setp.ge.u32 %p, %r2, %r1;
-    @%p ret;
-    cvta.to.global.u64 %rd1, %rd1;
-    mul.wide.u32 %rd2, %r2, 4;
-    add.u64 %rd1, %rd1, %rd2;
-    ld.global.f32 %f1, [%rd1];
-    add.f32 %f1, %f1, %f1;
-    st.global.f32 [%rd1], %f1;
-    ret;
-}
-";
-
-ptx! { unsafe = TIMES_TWO }
+use testkit::devices::devices;
+use thalweg::{DeviceKind, Error, NotFound, kernel};
 
 kernel! {
     /// Computes `x = 2 x`.

@@ -2,63 +2,8 @@
 //! the clauses, and threads that index buffers by their own `u32`. On a GPU the kernel runs from PTX
 //! that thalweg-ptx-builder made of this declaration.
 
-mod support;
-
-use support::devices::devices;
-use thalweg::{Error, kernel, ptx};
-
-const COMB: &str = "
-.version 6.3
-.target sm_75
-.address_size 64
-.visible .entry comb__usize_bool_u8_bool_wu64(
-    .param .u64 p0,
-    .param .u8 p1,
-    .param .u8 p2,
-    .param .u8 p3,
-    .param .u64 .ptr .align 1 p4
-)
-{
-    .reg .pred     %p<6>;
-    .reg .b16     %rs<6>;
-    .reg .b32     %r<5>;
-    .reg .b64     %rd<15>;
-    ld.param.b64     %rd3, [p0];
-    ld.param.b64     %rd4, [p4];
-    cvta.to.global.u64     %rd1, %rd4;
-    mov.u32     %r1, %ctaid.x;
-    mov.u32     %r2, %ntid.x;
-    mov.u32     %r3, %tid.x;
-    mad.lo.s32     %r4, %r1, %r2, %r3;
-    cvt.u64.u32     %rd2, %r4;
-    setp.le.u64     %p3, %rd3, %rd2;
-    @%p3 bra     $L__BB0_2;
-    ld.param.b8     %rs2, [p3];
-    and.b16     %rs3, %rs2, 1;
-    setp.ne.b16     %p2, %rs3, 0;
-    ld.param.b8     %rs4, [p1];
-    and.b16     %rs5, %rs4, 1;
-    setp.ne.b16     %p1, %rs5, 0;
-    ld.param.b8     %rs1, [p2];
-    not.b64     %rd5, %rd2;
-    add.s64     %rd6, %rd3, %rd5;
-    selp.b64     %rd7, %rd6, %rd2, %p2;
-    and.b64     %rd8, %rd2, 1;
-    setp.ne.b64     %p4, %rd8, 0;
-    xor.pred     %p5, %p4, %p1;
-    cvt.u64.u16     %rd9, %rs1;
-    shl.b64     %rd10, %rd9, 40;
-    or.b64     %rd11, %rd10, %rd3;
-    selp.b64     %rd12, 7, %rd11, %p5;
-    shl.b64     %rd13, %rd7, 3;
-    add.s64     %rd14, %rd1, %rd13;
-    st.global.b64     [%rd14], %rd12;
-$L__BB0_2:
-    ret;
-}
-";
-
-ptx! { unsafe = COMB }
+use testkit::devices::devices;
+use thalweg::{Error, kernel};
 
 const BLOCK: u32 = 32;
 

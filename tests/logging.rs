@@ -1,12 +1,12 @@
 //! Tests of the messages: the events of a program's life are logged, each once and under its target,
-//! and what runs many times logs nothing.
-
-mod support;
+//! and what runs many times logs nothing. A process has one logger, which hears everything: each test has a process of
+//! its own.
 
 use std::sync::Mutex;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use support::devices::{alone, devices};
+use testkit::devices::devices;
+use testkit::process::own_process;
 use thalweg::{AnyStream, Device, DeviceKind, Error, ForeignStream, PerThread, PinnedPool, Stream, stream_tags};
 use thalweg_vision::{Image, Params, Pipeline, kernels};
 
@@ -59,7 +59,9 @@ fn logs<T>(expected: &[(&str, &str, &str)], f: impl FnOnce() -> T) -> T {
 
 #[test]
 fn the_events_of_life_are_logged_once() {
-    let _alone = alone();
+    if !own_process(concat!(module_path!(), "::the_events_of_life_are_logged_once")) {
+        return;
+    }
     let (device, logged) = messages(|| Device::new_cpu().unwrap());
     assert_eq!(logged.len(), 1, "{logged:#?}");
     assert_eq!(logged[0].0, "thalweg::device");
@@ -129,7 +131,9 @@ fn load_module(device: Device) {
 
 #[test]
 fn a_pipeline_and_a_module_are_logged() {
-    let _alone = alone();
+    if !own_process(concat!(module_path!(), "::a_pipeline_and_a_module_are_logged")) {
+        return;
+    }
     for &device in devices() {
         load_module(device);
         let image = || vec![Image::new(64, 64, vec![7; 64 * 64 * 3]).unwrap()];
@@ -154,7 +158,9 @@ fn a_pipeline_and_a_module_are_logged() {
 
 #[test]
 fn the_hot_path_logs_nothing() {
-    let _alone = alone();
+    if !own_process(concat!(module_path!(), "::the_hot_path_logs_nothing")) {
+        return;
+    }
     for &device in devices() {
         load_module(device);
         let (h, w) = (32, 48);

@@ -2,12 +2,11 @@
 //! as it names Nsight Systems'.
 #![cfg(all(unix, target_pointer_width = "64"))]
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::devices::devices;
+use testkit::devices::devices;
+use testkit::process::again;
 use thalweg::{Activity, AnyStream, Error, Result, Timeline};
 
 /// If this variable is set, this process is the program that a tool listens to. It names the file
@@ -60,8 +59,7 @@ fn a_tool_hears_every_span() {
     std::fs::create_dir_all(&folder).unwrap();
     let run = |tool: &Path| {
         let log = folder.join("log");
-        let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_tool_hears_every_span", "--test-threads=1", "--nocapture"])
+        let status = again(concat!(module_path!(), "::a_tool_hears_every_span"))
             .envs([(LOG, &*log), (TOOL, tool)])
             .status()
             .unwrap();

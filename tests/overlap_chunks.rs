@@ -1,15 +1,15 @@
 //! Patterns for chunks and frames give the same results as `serial`, bit for bit, for any chunks,
 //! streams and slots. When a step fails, they give all memory back.
 
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use testkit::oracle;
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use support::devices::alone;
+use testkit::devices::alone;
+use testkit::process::again;
 use thalweg::overlap::{
     Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
     producer_consumer, serial, stages, three_stream,
@@ -55,8 +55,8 @@ fn on_every_device<V: std::fmt::Debug>(
     test: impl Fn(Device, V) -> Result<(), TestCaseError>,
 ) {
     let seeded = Device::seeded_cpu(0).unwrap();
-    for device in support::devices::devices().iter().copied().chain([seeded]) {
-        let result = TestRunner::new(support::cases(count)).run(&(any::<u64>(), cases.clone()), |(seed, case)| {
+    for device in testkit::devices::devices().iter().copied().chain([seeded]) {
+        let result = TestRunner::new(testkit::cases(count)).run(&(any::<u64>(), cases.clone()), |(seed, case)| {
             device.reseed(seed);
             test(device, case)
         });
@@ -136,14 +136,13 @@ fn the_choice_depends_on_the_copy_engines() {
         };
         assert_eq!((choice.order, choice.interleaved, choice.grouped), want, "{device}: {choice}");
     };
-    support::devices::devices().iter().copied().for_each(check);
+    testkit::devices::devices().iter().copied().for_each(check);
     if let Ok(engines) = std::env::var(MARK) {
         assert_eq!(Device::cpu().unwrap().copy_engines().to_string(), engines);
         return;
     }
     for engines in ["1", "2", "3"] {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_choice_depends_on_the_copy_engines", "--test-threads=1", "--nocapture"])
+        let status = again(concat!(module_path!(), "::the_choice_depends_on_the_copy_engines"))
             .envs([(THREADS, engines), (MARK, engines)])
             .status()
             .unwrap();
@@ -560,7 +559,7 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
 #[test]
 fn a_timeline_shows_every_step_and_changes_nothing() {
     let _alone = alone();
-    for &device in support::devices::devices() {
+    for &device in testkit::devices::devices() {
         let timeline = Timeline::new(device).unwrap();
         let lanes = streams(device, 3);
         let input = bytes(device, 20 * ITEM[0], 5);

@@ -4,14 +4,12 @@
 //! Each test uses few streams: a GPU has few hardware queues (8 unless it is told otherwise),
 //! and a stream that stands at a gate holds up every stream of its queue.
 
-mod support;
-
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use support::devices::{alone, devices};
-use support::gate::{Gate, guarded};
+use testkit::devices::{alone, devices};
+use testkit::gate::{Gate, guarded};
 use thalweg::overlap::{
     Chunks, Frame, Order, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority, per_thread,
     producer_consumer, query_poll, shared_read, stages, stream_pool, three_stream,

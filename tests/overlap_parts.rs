@@ -4,8 +4,6 @@
 //! For any sizes, lanes, threads and schedule, a pattern gives the same results as its parts one
 //! after another, bit for bit. If a part fails, its error is at the place of its result.
 
-mod support;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,9 +13,9 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::cases;
-use support::devices::{alone_on, devices};
-use support::gate::{Gate, guarded};
+use testkit::cases;
+use testkit::devices::{alone_on, devices};
+use testkit::gate::{Gate, guarded};
 use thalweg::overlap::{Latency, graph_replay, measure_priority, per_thread, query_poll, shared_read, stream_pool};
 use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, PinnedPool, Resource, Result, Ring,

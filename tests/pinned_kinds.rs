@@ -2,14 +2,12 @@
 //! place. What is done with one kind can be done with all, and memory goes back when the last work
 //! on it is done, not before.
 
-mod support;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::devices::{alone, devices};
-use support::gate::Gate;
+use testkit::devices::{alone, devices};
+use testkit::gate::Gate;
 use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool};
 
 /// The system's allocator, which says whether it was given the watched address.

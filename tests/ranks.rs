@@ -1,15 +1,13 @@
 //! Scopes and ranks: one program text on several devices, with the same tags.
 
-mod support;
-
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use support::devices::{alone, devices};
-use support::gate::Gate;
+use testkit::devices::{alone, devices};
+use testkit::gate::Gate;
 use thalweg::{At, Device, DeviceBuffer, Error, Event, On, Rank, Result, Stream, StreamOptions, ranks, stream_tags};
 
 stream_tags!(Upload, Compute);

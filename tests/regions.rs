@@ -1,18 +1,14 @@
 //! Tests of copies of regions, of fills with elements of any size and of the occupancy query.
 //! Each copy is compared with a plain loop over planes, rows and columns, on streams and in graphs.
 
-mod support;
-
 use bytemuck::{Pod, Zeroable};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::devices::{everywhere, everywhere_and_seeded};
+use testkit::devices::{everywhere, everywhere_and_seeded};
+use thalweg::kernel;
 use thalweg::{
     AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, PinnedBuffer, Plain, Region, Resource, Stream,
 };
-use thalweg::{kernel, ptx};
-
-ptx! {}
 
 /// A region as numbers: offset, extent, and what its pitches have more than its extent.
 type Shape = (usize, [usize; 2]);
@@ -59,7 +55,7 @@ fn regions_are_copied_as_a_plain_loop_does() {
     let shape = || (0..5usize, [0..4usize, 0..3usize]);
     let case = ([0..4usize, 0..6usize, 0..40usize], [shape(), shape(), shape(), shape()], any::<bool>());
     everywhere_and_seeded(|device| {
-        let mut config = support::cases(if device.kind() == DeviceKind::Cuda { 100 } else { 60 });
+        let mut config = testkit::cases(if device.kind() == DeviceKind::Cuda { 100 } else { 60 });
         config.max_shrink_iters = 200;
         let lane = AnyStream::new(device).unwrap();
         let result = TestRunner::new(config).run(&case, |(extent, shapes, capture)| {
@@ -281,7 +277,7 @@ fn occupancy_is_of_the_launch_that_would_be_made() {
                     thalweg_vision::kernels::textures(q, h as u32, w as u32, 0.5, 0.5, &rgb, &mut planes)
                 };
                 let found = s.occupancy(launch).unwrap();
-                support::devices::report(&format!("{device}: textures has {found:?}"));
+                testkit::devices::report(&format!("{device}: textures has {found:?}"));
                 // 2048 threads fit on the multiprocessors of the GPUs that this crate supports, or
                 // 1024 on the smallest.
                 assert!(found.threads == 256 && (1..=8).contains(&found.blocks), "{found:?}");

@@ -3,14 +3,12 @@
 
 #![allow(clippy::redundant_closure, reason = "a function alone is not general enough over the lifetime of a capture")]
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use support::devices::everywhere_and_seeded;
-use support::gate::Gate;
+use testkit::devices::everywhere_and_seeded;
+use testkit::gate::Gate;
 use thalweg::{AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Resource, Shared, Stream};
 
 const LEN: usize = 33;

@@ -50,8 +50,6 @@ fn gate<S: LiveBrand>(stream: Stream<S>) -> mpsc::Sender<()> {
     open
 }
 
-thalweg::ptx! {}
-
 kernel! {
     unsafe fn nothing(cx: impl Simt)
     grid(1) block(1)

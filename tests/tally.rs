@@ -1,9 +1,7 @@
 //! Tests of the tally of hidden synchronisation. It counts each call at the caller's line, and
 //! counts nothing while it is off.
 
-mod support;
-
-use support::devices::{alone, devices};
+use testkit::devices::{alone, devices};
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, Stall, TallyReport};
 
 /// Lists kind, line in this file and count of each entry, in the order of lines.

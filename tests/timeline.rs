@@ -1,11 +1,9 @@
 //! Tests of the timeline: spans on one axis, exports and metrics.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::devices::{alone, devices};
-use support::gate::Gate;
+use testkit::devices::{alone, devices};
+use testkit::gate::Gate;
 use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
 /// The error that times from a GPU may have. Its timed events resolve about half of this.
@@ -532,7 +530,7 @@ fn one_stream_is_not_concurrent_with_itself() {
             assert!(!same.at_once(), "{device}: {same}");
             let two = b.enter(|b| concurrency_check(a, b)).unwrap();
             assert!((0.0..=1.0).contains(&two.overlap) && !two.in_turn.is_zero() && !two.together.is_zero());
-            support::devices::report(&format!("{device}: {two}"));
+            testkit::devices::report(&format!("{device}: {two}"));
         });
     }
     let [a, b] = [0; 2].map(|_| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
@@ -547,7 +545,7 @@ fn two_streams_are_found_to_run_at_once() {
     let _alone = alone();
     for &device in devices() {
         if device.multiprocessors() == 1 {
-            support::devices::report(&format!(
+            testkit::devices::report(&format!(
                 "NOT COVERED on {device}: streams at once, which one processor cannot run"
             ));
             continue;

@@ -1,7 +1,7 @@
 //! Measures the kernels that take a batch, with one launch for all its images: scores, balance,
 //! allocation, the whole path to tokens, and the reference profile.
 
-use oracle::wide;
+use testkit::oracle::{self, wide};
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_vision::kernels::{
     self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,

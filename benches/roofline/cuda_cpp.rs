@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
+use testkit::oracle;
 
 use cudarc::driver::sys;
 use thalweg::{DeviceSlice, Stream};

@@ -2,6 +2,7 @@
 //! together exceed the cache.
 
 use half::f16;
+use testkit::oracle;
 use thalweg::{DeviceSlice, LiveBrand, Stream};
 use thalweg_vision::kernels::{self, Layout, TokensMut};
 

@@ -1,6 +1,8 @@
 //! The plain version in f32: one thread computes one pixel after another. It is a baseline to be
 //! timed. The reference, with which results are checked, is the crate `oracle`.
 
+use testkit::oracle;
+
 use crate::Result;
 use crate::bencher::compare;
 use crate::images::{Content, Photo};

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testkit::oracle;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-mod support;
-use support::{Bench, Run, Tokens, pattern, photo, png, repository, thalweg};
+use crate::support::{Bench, Run, Tokens, pattern, photo, png, repository, thalweg};
 
 fn golden(name: &str) -> PathBuf {
     repository("tests/golden").join(format!("augment/{name}.safetensors"))

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-mod support;
-use support::{Bench, Run, jpeg, pattern, png, repository, thalweg};
+use crate::support::{Bench, Run, jpeg, pattern, png, repository, thalweg};
 
 fn golden(name: &str) -> Vec<u8> {
     fs::read(repository("tests/golden/jpeg").join(name)).expect("a golden file")
@@ -19,7 +18,7 @@ fn files(bench: &Bench) -> Vec<PathBuf> {
     let mut broken = golden("row-444-q95.jpg");
     let middle = broken.len() / 2;
     broken[middle..middle + 40].fill(0xAA);
-    let cmyk = fs::read(repository("tests/loader/images/cmyk.jpg")).expect("a CMYK file");
+    let cmyk = fs::read(repository("loader/tests/images/cmyk.jpg")).expect("a CMYK file");
     vec![
         bench.file("a-good.jpg", &good),
         bench.file("b-progressive.jpg", golden("eye-progressive.jpg")),
@@ -101,7 +100,7 @@ fn each_file_is_in_its_place_as_on_the_host() {
 #[test]
 fn people_see_who_decoded_and_what_is_too_large() {
     let bench = Bench::new();
-    let cmyk = fs::read(repository("tests/loader/images/cmyk.jpg")).expect("a CMYK file");
+    let cmyk = fs::read(repository("loader/tests/images/cmyk.jpg")).expect("a CMYK file");
     let files = [bench.file("good.jpg", golden("eye-420-q75.jpg")), bench.file("cmyk.jpg", cmyk)];
     let run = |flags: &[&str]| bench.tokens(files.iter().cloned().chain(flags.iter().map(PathBuf::from)));
     let line = "JPEG files  1 decoded on the device, 1 on the host (left the device: 1 with CMYK or YCCK)";

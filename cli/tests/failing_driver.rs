@@ -2,16 +2,13 @@
 //! among several ends. The driver that fails is the test's own.
 #![cfg(target_os = "linux")]
 
-#[path = "../../tests/support/failing_driver.rs"]
-mod failing_driver;
-mod support;
+use testkit::drivers::Drivers;
 
-use failing_driver::Drivers;
-use support::{Bench, Run, photo, thalweg};
+use crate::support::{Bench, Run, photo, thalweg};
 
 #[test]
 fn the_command_says_why_it_has_no_gpu() {
-    let (drivers, bench) = (Drivers::new("failing_driver_command"), Bench::new());
+    let (drivers, bench) = (Drivers::new(env!("CARGO_TARGET_TMPDIR"), "failing_driver_command"), Bench::new());
     let why =
         "the NVIDIA driver cannot be used: cuInit failed: CUDA_ERROR_ON_PURPOSE (999): this driver fails on purpose";
     let command = || {

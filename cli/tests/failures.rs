@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use image::{ImageBuffer, Luma};
 
-mod support;
-use support::{Bench, Run, Tokens, binary, jpeg, pattern, photo, png, thalweg};
+use crate::support::{Bench, Run, Tokens, binary, jpeg, pattern, photo, png, thalweg};
 
 #[test]
 fn bad_files_are_listed_and_the_others_done() {

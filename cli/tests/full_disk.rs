@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-mod support;
 use image::{Rgb, RgbImage};
-use support::{Bench, Run, photo, png, repository, thalweg};
+
+use crate::support::{Bench, Run, photo, png, repository, thalweg};
 
 /// Compiles the library that simulates a small disk.
 fn small_disk(bench: &Bench) -> PathBuf {

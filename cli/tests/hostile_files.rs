@@ -6,9 +6,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-mod support;
-use support::bars::{SMALL, data};
-use support::{Bench, Run, thalweg};
+use crate::support::bars::{SMALL, data};
+use crate::support::{Bench, Run, thalweg};
 
 /// A change of a file: of the extents of a tensor, which has no data then, or of a value of the metadata.
 enum Change {

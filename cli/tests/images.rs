@@ -2,8 +2,7 @@
 
 use image::{DynamicImage, ImageBuffer, Luma, LumaA, Rgb, Rgba};
 
-mod support;
-use support::{Bench, jpeg, pattern, png, thalweg};
+use crate::support::{Bench, jpeg, pattern, png, thalweg};
 
 /// Rounds a 16-bit sample as the help says.
 fn narrow(v: u16) -> u8 {
@@ -229,9 +228,10 @@ fn crc32(bytes: &[u8]) -> u32 {
 #[test]
 fn the_bundled_photographs_all_pass() {
     let bench = Bench::new();
-    let photos = support::repository("assets/photos");
-    let run = support::Run::of(thalweg().arg("tokens").arg(photos).arg("--heatmap").arg("--out").arg(bench.out()))
-        .expect(0, &[]);
+    let photos = crate::support::repository("assets/photos");
+    let run =
+        crate::support::Run::of(thalweg().arg("tokens").arg(photos).arg("--heatmap").arg("--out").arg(bench.out()))
+            .expect(0, &[]);
     assert!(run.out.contains("images      5"), "{run:#?}");
     assert_eq!(bench.results().len(), 10);
 }

@@ -4,9 +4,8 @@
 
 use std::process::{Command, Stdio};
 
-mod support;
-use support::bars::{SMALL, data, report};
-use support::{Bench, Run, binary, repository};
+use crate::support::bars::{SMALL, data, report};
+use crate::support::{Bench, Run, binary, repository};
 
 /// Starts the script as machine `machine` of two, with two ranks each.
 fn machine(machine: usize, port: u16, program: &[&str]) -> Command {

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-mod support;
-use support::thalweg;
+use crate::support::thalweg;
 
 /// Runs a script of `sh` as `n` ranks.
 fn launch(n: &str, script: &str) -> (Option<i32>, Vec<String>, String) {

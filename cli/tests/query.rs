@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-mod support;
-use support::{Bench, Tokens, pattern, photo, png, repository};
+use crate::support::{Bench, Tokens, pattern, photo, png, repository};
 
 fn golden(name: &str) -> PathBuf {
     repository("tests/golden").join(format!("{name}.safetensors"))

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
+use testkit::oracle;
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
 
-mod support;
-use support::{Bench, Run, Tokens, pattern, photo, png, repository, thalweg};
+use crate::support::{Bench, Run, Tokens, pattern, photo, png, repository, thalweg};
 
 /// The largest difference of two tensors of one shape.
 #[track_caller]

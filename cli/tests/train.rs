@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-mod support;
-use support::bars::{CLASSES, SMALL, data, picture, report};
-use support::{Bench, Run, Tokens, png, thalweg};
+use crate::support::bars::{CLASSES, SMALL, data, picture, report};
+use crate::support::{Bench, Run, Tokens, png, thalweg};
 
 fn train(data: &Path, out: &Path, arguments: &[&str]) -> Run {
     Run::of(thalweg().arg("train").arg(data).args(SMALL).args(arguments).arg("--out").arg(out))
@@ -225,6 +224,6 @@ fn what_is_wrong_is_said() {
     predict(&bench.input("missing")).expect(1, &["missing: No such file"]);
     predict(&bench.file("text.safetensors", "hello, this is no model"))
         .expect(1, &["text.safetensors: no safetensors file: "]);
-    let weights = support::repository("tests/golden").join("head-weights.safetensors");
+    let weights = crate::support::repository("tests/golden").join("head-weights.safetensors");
     predict(&weights).expect(1, &["did `thalweg train` write this file?"]);
 }

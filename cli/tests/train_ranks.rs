@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use thalweg::Device;
 
-mod support;
-use support::bars::{CLASSES, SMALL, data, report};
-use support::{Bench, Run, Tokens, thalweg};
+use crate::support::bars::{CLASSES, SMALL, data, report};
+use crate::support::{Bench, Run, Tokens, thalweg};
 
 /// Batches of 7 of 30 images: the ranks have unequal parts of a batch, and one of three has none of the last.
 const MANY_STEPS: [&str; 6] = ["--epochs", "10", "--batch", "7", "--patience", "0"];

@@ -7,8 +7,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-mod support;
-use support::{Bench, Run, Tokens, pattern, photo, png, thalweg};
+use crate::support::{Bench, Run, Tokens, pattern, photo, png, thalweg};
 
 /// Returns the paths of all files below a folder, relative to it, sorted.
 fn tree(folder: &Path) -> Vec<String> {

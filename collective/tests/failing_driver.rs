@@ -2,12 +2,8 @@
 //! fail are the test's own.
 #![cfg(target_os = "linux")]
 
-#[path = "../../tests/support/failing_driver.rs"]
-mod failing_driver;
-
-use std::process::Command;
-
-use failing_driver::Drivers;
+use testkit::drivers::Drivers;
+use testkit::process::again;
 use thalweg::DeviceKind;
 use thalweg_collective::{Error, World};
 
@@ -28,7 +24,7 @@ fn a_rank_is_told_why_it_has_no_gpu() {
     if std::env::var_os(CHILD).is_some() {
         return rank();
     }
-    let drivers = Drivers::new("failing_driver_rank");
+    let drivers = Drivers::new(env!("CARGO_TARGET_TMPDIR"), "failing_driver_rank");
     for (fails, environment, told) in [
         (
             "cuInit 999",
@@ -45,8 +41,8 @@ fn a_rank_is_told_why_it_has_no_gpu() {
         ("cuInit 999", Some(("THALWEG_DEVICE", "cpu")), "cpu"),
         ("cuInit 100", Some(("CUDA_VISIBLE_DEVICES", "")), "cpu"),
     ] {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_rank_is_told_why_it_has_no_gpu", "--nocapture"]).env(CHILD, "1");
+        let mut command = again(concat!(module_path!(), "::a_rank_is_told_why_it_has_no_gpu"));
+        command.env(CHILD, "1");
         drivers.give(&mut command, "failing", fails);
         command.envs(environment);
         let output = command.output().unwrap();

@@ -1,17 +1,16 @@
 //! What goes wrong among threads: each rank gets the same typed failure in time, no value of a failed
 //! operation reaches the program, and no thread and no socket is left.
 
-mod support;
-
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{LONG, Over, options, own_devices, run};
 use thalweg::{At, Event, stream_tags};
 use thalweg_collective::{
     Comm, Error, Failure, Limits, Max, Mean, Options, Place, Result, StoreServer, Sum, World, ranks,
 };
+
+use crate::support::{LONG, Over, options, own_devices, run};
 
 stream_tags!(Reduce, Compute);
 
@@ -363,11 +362,8 @@ fn held() -> Option<(usize, usize)> {
 fn nothing_is_left() {
     const ALONE: &str = "THALWEG_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let test = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "nothing_is_left", "--nocapture", "--test-threads=1"])
-            .env(ALONE, "1")
-            .output()
-            .unwrap();
+        let test =
+            testkit::process::again(concat!(module_path!(), "::nothing_is_left")).env(ALONE, "1").output().unwrap();
         assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
         return;
     }

@@ -1,14 +1,13 @@
 //! Gradients in buckets: their means, what is reduced beside what, and what is refused.
 
-mod support;
-
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use support::{LONG, Over, options, own_devices, run};
 use thalweg::{Device, Rank, stream_tags};
 use thalweg_collective::overlap::data_parallel;
 use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, ranks};
+
+use crate::support::{LONG, Over, options, own_devices, run};
 
 stream_tags!(Compute, Reduce);
 
@@ -109,7 +108,7 @@ fn every_rank_gets_the_means_in_any_order() {
 #[test]
 #[cfg(unix)]
 fn rank() {
-    if std::env::var_os(support::children::RANK_OF).is_some() {
+    if std::env::var_os(crate::support::children::RANK_OF).is_some() {
         for sizes in SIZES {
             let world = World::from_env().unwrap();
             world.device().unwrap().scope(|rank| means(rank, world, sizes)).unwrap();
@@ -122,10 +121,11 @@ fn rank() {
 #[test]
 #[cfg(unix)]
 fn every_process_gets_the_means_over_nccl() {
-    if support::processes_have_gpus() {
+    if crate::support::processes_have_gpus() {
         for graphs in ["0", "1"] {
             let environment = [("THALWEG_COLLECTIVE_BACKEND", "nccl"), ("THALWEG_COLLECTIVE_GRAPHS", graphs)];
-            let mut ranks = support::children::Ranks::start("means", 2, &environment);
+            let mut ranks =
+                crate::support::children::Ranks::start(concat!(module_path!(), "::rank"), "means", 2, &environment);
             assert_eq!([ranks.said(0), ranks.said(1)], ["the means", "the means"], "graphs: {graphs}");
         }
     }

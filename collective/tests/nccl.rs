@@ -5,16 +5,15 @@
 
 #![cfg(unix)]
 
-mod support;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::children::{RANK_OF, Ranks};
-use support::{LONG, Over, gpus, one_gpu, options, processes_have_gpus};
 use thalweg::{At, Device, DeviceSlice, LiveBrand, stream_tags};
 use thalweg_collective::{Backend, Comm, Error, Options, Result, Store, Sum, World, ranks};
+
+use crate::support::children::{RANK_OF, Ranks};
+use crate::support::{LONG, Over, gpus, one_gpu, options, processes_have_gpus};
 
 stream_tags!(Reduce, Compute);
 
@@ -252,7 +251,7 @@ fn turn() -> Option<MutexGuard<'static, ()>> {
 }
 
 fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
-    let mut ranks = Ranks::start(scenario, 2, &[&[NCCL], environment].concat());
+    let mut ranks = Ranks::start(concat!(module_path!(), "::rank"), scenario, 2, &[&[NCCL], environment].concat());
     [ranks.said(0), ranks.said(1)]
 }
 
@@ -260,7 +259,7 @@ fn processes(scenario: &str, environment: &[(&str, &str)]) -> [String; 2] {
 #[track_caller]
 fn threads_say(scenario: &str, expected: &[&str]) {
     if gpus().is_some() {
-        let said = Ranks::start(&format!("threads {scenario}"), 1, &[]).said(0);
+        let said = Ranks::start(concat!(module_path!(), "::rank"), &format!("threads {scenario}"), 1, &[]).said(0);
         let mut said: Vec<&str> = said.lines().collect();
         said.sort_unstable();
         assert_eq!(said, expected, "{scenario}");
@@ -350,7 +349,7 @@ fn under_way(ranks: &Ranks) {
 #[test]
 fn a_killed_rank_is_named() {
     let Some(_turn) = turn() else { return };
-    let mut ranks = Ranks::start("forever", 2, &[NCCL]);
+    let mut ranks = Ranks::start(concat!(module_path!(), "::rank"), "forever", 2, &[NCCL]);
     under_way(&ranks);
     let killed = Instant::now();
     ranks.signal(1, "-KILL");
@@ -364,7 +363,7 @@ fn a_killed_rank_is_named() {
 #[test]
 fn a_stopped_rank_is_named_and_learns_it() {
     let Some(_turn) = turn() else { return };
-    let mut ranks = Ranks::start("forever", 2, &[NCCL, TIMEOUT]);
+    let mut ranks = Ranks::start(concat!(module_path!(), "::rank"), "forever", 2, &[NCCL, TIMEOUT]);
     under_way(&ranks);
     ranks.signal(1, "-STOP");
     let said = ranks.said(0);
@@ -403,7 +402,7 @@ fn a_gpu_is_shared_by_processes_that_ask_for_it() {
     let Some(_turn) = turn() else { return };
     // Threads that join as processes do.
     let options = Options { backend: Backend::Nccl, ..options(LONG) };
-    for said in support::run(Over::Tcp, &[Device::cuda(0).unwrap(); 2], options, |rank, world| {
+    for said in crate::support::run(Over::Tcp, &[Device::cuda(0).unwrap(); 2], options, |rank, world| {
         world.comm(rank.stream::<Reduce>().unwrap()).map(drop).unwrap_err().to_string()
     }) {
         assert!(said.starts_with("two ranks have the same GPU (ranks 0 and 1): give each rank its own GPU"), "{said}");

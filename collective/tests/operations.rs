@@ -1,15 +1,14 @@
 //! Every operation, for every element, over memory and over TCP, against the same in plain Rust.
 
-mod support;
-
 use std::fmt::Debug;
 
-use support::{LONG, Over, one_device, options, own_devices, run};
 use thalweg::simt::{bf16, f16};
 use thalweg::{Rank, stream_tags};
 use thalweg_collective::{
     Backend, Comm, Element, Error, Max, Mean, Min, Options, Reduction, Result, Sum, World, ranks,
 };
+
+use crate::support::{LONG, Over, one_device, options, own_devices, run};
 
 stream_tags!(Reduce);
 
@@ -221,7 +220,7 @@ fn over_peer_copies() {
 /// the same.
 #[test]
 fn on_gpus() {
-    let Some(gpus) = support::gpus() else { return };
+    let Some(gpus) = crate::support::gpus() else { return };
     for (backend, over) in [
         (Backend::Nccl, Over::Memory),
         (Backend::Nccl, Over::Tcp),
@@ -241,7 +240,7 @@ fn on_gpus() {
 #[test]
 #[cfg(unix)]
 fn rank() {
-    if std::env::var_os(support::children::RANK_OF).is_some() {
+    if std::env::var_os(crate::support::children::RANK_OF).is_some() {
         let world = World::from_env().unwrap();
         let device = world.device().unwrap();
         assert_eq!(device.kind(), thalweg::DeviceKind::Cuda);
@@ -254,10 +253,15 @@ fn rank() {
 #[test]
 #[cfg(unix)]
 fn on_gpus_in_processes() {
-    if support::processes_have_gpus() {
+    if crate::support::processes_have_gpus() {
         for backend in ["nccl", "host"] {
             let environment = [("THALWEG_COLLECTIVE_BACKEND", backend)];
-            let mut ranks = support::children::Ranks::start("everything", 2, &environment);
+            let mut ranks = crate::support::children::Ranks::start(
+                concat!(module_path!(), "::rank"),
+                "everything",
+                2,
+                &environment,
+            );
             assert_eq!([ranks.said(0), ranks.said(1)], ["Ok(())", "Ok(())"], "{backend}");
         }
     }

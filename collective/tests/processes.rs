@@ -3,15 +3,10 @@
 
 #![cfg(unix)]
 
-#[path = "../../tests/support/fork.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a part of it is for other tests")]
-mod fork;
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::LONG;
-use support::children::{RANK_OF, Ranks};
+use crate::support::LONG;
+use crate::support::children::{RANK_OF, Ranks};
 
 use thalweg::{Device, stream_tags};
 use thalweg_collective::{Comm, Error, Limits, Result, Store, StoreServer, Sum, World};
@@ -64,8 +59,8 @@ fn forks(mut comm: Comm<Reduce>, store: &Store) -> Result<String> {
     let (rank, size) = (comm.rank(), comm.size());
     // SAFETY: The harness of this process runs one test, and the ranks are at rest. The child drops values
     // and leaves; it needs no lock that another thread of the parent may hold.
-    let Some(child) = (unsafe { fork::fork() }) else {
-        fork::leave(|| {
+    let Some(child) = (unsafe { testkit::fork::fork() }) else {
+        testkit::fork::leave(|| {
             drop((comm, server));
             true
         })
@@ -99,8 +94,8 @@ fn under_way(ranks: &Ranks) {
 /// Every rank and every run has the same bits, and so have ranks that are threads.
 #[test]
 fn the_same_bits_everywhere() {
-    let mut first = Ranks::start("sums", 3, &[]);
-    let mut second = Ranks::start("sums", 3, &[("THALWEG_COLLECTIVE_COMPARE", "1")]);
+    let mut first = Ranks::start(concat!(module_path!(), "::rank"), "sums", 3, &[]);
+    let mut second = Ranks::start(concat!(module_path!(), "::rank"), "sums", 3, &[("THALWEG_COLLECTIVE_COMPARE", "1")]);
     let said: Vec<String> = (0..3).flat_map(|rank| [first.said(rank), second.said(rank)]).collect();
     let devices = [Device::cpu().unwrap(); 3];
     let threads = thalweg_collective::ranks(&devices, thalweg_collective::Options::default(), |_, world| {
@@ -122,7 +117,7 @@ fn the_same_bits_everywhere() {
 /// What a forked child drops is that of its parent.
 #[test]
 fn a_forked_child_leaves_the_ranks_alone() {
-    let mut ranks = Ranks::start("forks", 3, &[]);
+    let mut ranks = Ranks::start(concat!(module_path!(), "::rank"), "forks", 3, &[]);
     let said = [0, 1, 2].map(|rank| ranks.said(rank));
     assert_eq!(said[0].len(), 16, "{said:?}");
     assert!(said.iter().all(|bits| *bits == said[0]), "{said:?}");
@@ -130,7 +125,7 @@ fn a_forked_child_leaves_the_ranks_alone() {
 
 #[test]
 fn a_killed_rank_is_named() {
-    let mut ranks = Ranks::start("forever", 3, &[]);
+    let mut ranks = Ranks::start(concat!(module_path!(), "::rank"), "forever", 3, &[]);
     under_way(&ranks);
     let killed = Instant::now();
     ranks.signal(1, "-KILL");
@@ -143,7 +138,8 @@ fn a_killed_rank_is_named() {
 
 #[test]
 fn a_stopped_rank_is_named_and_learns_it() {
-    let mut ranks = Ranks::start("forever", 3, &[("THALWEG_COLLECTIVE_TIMEOUT", "0.7")]);
+    let mut ranks =
+        Ranks::start(concat!(module_path!(), "::rank"), "forever", 3, &[("THALWEG_COLLECTIVE_TIMEOUT", "0.7")]);
     under_way(&ranks);
     ranks.signal(2, "-STOP");
     let said = [ranks.said(0), ranks.said(1)];

@@ -1,11 +1,7 @@
-//! Products of cuBLASLt in graphs, and where there is no library. That they are right is in `tests/matmul.rs`
+//! Products of cuBLASLt in graphs, and where there is no library. That they are right is in `kernels-gpu/tests/matmul.rs`
 //! of the repository.
 
-#[allow(dead_code, unreachable_pub)] // each test uses a part
-#[path = "../../tests/support/devices.rs"]
-mod devices;
-
-use devices::{on_each_device, report};
+use testkit::devices::{on_each_device, report};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, Error, Resource};
 use thalweg_cublaslt::{Computed, CublasLt};

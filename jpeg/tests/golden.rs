@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thalweg_jpeg::{JpegError, Unsupported};
 
-mod reference;
-mod support;
-
-use support::{decode, golden_folder, on_each_device};
+use crate::support::{decode, golden_folder, on_each_device};
 
 /// The files with their names, in alphabetical order.
 fn golden() -> Vec<(String, Vec<u8>, PathBuf)> {
@@ -61,7 +58,7 @@ fn the_reference_equals_libjpeg_turbo() {
         let expected = fs::read(expected).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&expected).unwrap();
         let rgb = tensors.tensor("rgb").unwrap();
-        let (height, width, pixels) = reference::decode(&file);
+        let (height, width, pixels) = crate::reference::decode(&file);
         assert_eq!(rgb.shape(), [height, width, 3], "{name}");
         assert!(rgb.data() == pixels, "{name}");
         compared += 1;

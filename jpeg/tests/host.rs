@@ -4,12 +4,8 @@ use std::fs;
 
 use thalweg_jpeg::{HostDecoder, JpegError, Unsupported, outline};
 
-mod encoder;
-mod reference;
-mod support;
-
-use encoder::{Kind, Layout, encode, encode_as};
-use support::{decode, decode_on_host, golden_folder, on_each_device};
+use crate::encoder::{Kind, Layout, encode, encode_as};
+use crate::support::{decode, decode_on_host, golden_folder, on_each_device};
 
 const YCC_420: [[u8; 2]; 3] = [[2, 2], [1, 1], [1, 1]];
 
@@ -73,7 +69,7 @@ fn scans_of_single_components_give_the_pixels_of_one_scan() {
         for luma in [[1, 1], [2, 1], [1, 2], [2, 2], [4, 1], [4, 2]] {
             for restart in [0, 5] {
                 let kind = Kind { restart, ..kind(height, width, &[luma, [1, 1], [1, 1]]) };
-                let expected = reference::decode(&encode(&kind)).2;
+                let expected = crate::reference::decode(&encode(&kind)).2;
                 for scans in [&[&[0][..], &[1], &[2]][..], &[&[0], &[1, 2]], &[&[1], &[0, 2]], &[&[2], &[1], &[0]]] {
                     let scans: Vec<Vec<usize>> = scans.iter().map(|scan| scan.to_vec()).collect();
                     let layout = Layout { scans: scans.clone(), ..Layout::default() };
@@ -87,7 +83,7 @@ fn scans_of_single_components_give_the_pixels_of_one_scan() {
     let large = kind(50, 70, &[[2, 2]; 3]);
     let file = encode_as(&large, &Layout { scans: vec![vec![0], vec![1], vec![2]], ..Layout::default() });
     assert_eq!(outline(&file).unwrap().host_only, Some(Unsupported::Sampling));
-    assert!(pixels(&file).unwrap() == reference::decode(&encode(&large)).2);
+    assert!(pixels(&file).unwrap() == crate::reference::decode(&encode(&large)).2);
     assert_eq!(pixels(&encode(&large)), Err(JpegError::Unsupported(Unsupported::Sampling)));
     let kind = kind(40, 40, &YCC_420);
     let twice = Layout { scans: vec![vec![0], vec![1], vec![2], vec![0]], ..Layout::default() };
@@ -103,7 +99,7 @@ fn cmyk_and_ycck_are_as_pillow_has_them() {
             let kind = kind(37, 50, &factors);
             let file = encode_as(&kind, &Layout { adobe, ..Layout::default() });
             assert_eq!(outline(&file).unwrap().host_only, Some(Unsupported::Cmyk));
-            let expected = reference::decode(&file).2;
+            let expected = crate::reference::decode(&file).2;
             assert!(pixels(&file).unwrap() == expected, "{factors:?}, {adobe:?}");
             // The last component may have the identifier of the first one.
             let mut same = file.clone();
@@ -123,7 +119,7 @@ fn what_says_nothing_is_passed_over() {
     for restart in [0, 3] {
         let kind = Kind { restart, ..kind(45, 70, &YCC_420) };
         let whole = encode(&kind);
-        let expected = reference::decode(&whole).2;
+        let expected = crate::reference::decode(&whole).2;
         let before: [&[u8]; 6] = [
             b"junk",
             &[0, 0xFF, 0, 0xFF, 0xFF, 0],
@@ -165,7 +161,7 @@ fn missing_huffman_tables_are_those_of_the_standard() {
         }
         assert!(without.len() + whole.len() - at < whole.len() - 30, "it had tables");
         without.extend(&whole[at..]);
-        assert!(pixels(&without).unwrap() == reference::decode(&whole).2);
+        assert!(pixels(&without).unwrap() == crate::reference::decode(&whole).2);
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `THALWEG_FUZZ` sets the number of mutated files, and `THALWEG_FUZZ_SEED` which they are. Without
 //! it there are 100 000, and 1000 on the checked device (`THALWEG_CHECK=1`). The long run:
-//! `THALWEG_FUZZ=10000000 cargo test -p thalweg-jpeg --test hostile mutated -- --nocapture`. Twelve
+//! `THALWEG_FUZZ=10000000 cargo test -p thalweg-jpeg --test main mutated -- --nocapture`. Twelve
 //! busy cores took 7 minutes (`benches/record/2026-11-23-h200-jpeg.txt`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,8 @@ use proptest::test_runner::TestRunner;
 use thalweg::{AnyStream, Device, DeviceKind};
 use thalweg_jpeg::{Decoder, HostDecoder, Image, JpegError, Unsupported};
 
-mod encoder;
-mod reference;
-mod support;
-
-use encoder::{Kind, Layout, encode, encode_as};
-use support::{decode, decode_on_host, golden_folder, on_each_device};
+use crate::encoder::{Kind, Layout, encode, encode_as};
+use crate::support::{decode, decode_on_host, golden_folder, on_each_device};
 
 const YCC_420: [[u8; 2]; 3] = [[2, 2], [1, 1], [1, 1]];
 
@@ -409,7 +405,7 @@ fn out_of_step(units: u16) -> Vec<u8> {
 #[test]
 fn data_that_never_falls_into_step_ends() {
     let (short, long) = (out_of_step(34), out_of_step(80));
-    let expected = reference::decode(&short).2;
+    let expected = crate::reference::decode(&short).2;
     on_each_device(|stream| {
         let decoded = decode(stream, &[&short, &long]);
         assert!(decoded[0].as_ref().unwrap().1 == expected);

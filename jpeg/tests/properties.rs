@@ -5,12 +5,8 @@ use proptest::prelude::*;
 use thalweg::PinnedPool;
 use thalweg_jpeg::{Decoder, HostDecoder, JpegError};
 
-mod encoder;
-mod reference;
-mod support;
-
-use encoder::{Kind, encode};
-use support::{decode, decode_on_host, on_each_device};
+use crate::encoder::{Kind, encode};
+use crate::support::{decode, decode_on_host, on_each_device};
 
 /// Sampling factors of three components whose ratios are whole, with at most 10 blocks in a unit.
 fn factors() -> impl Strategy<Value = Vec<[u8; 2]>> {
@@ -46,7 +42,7 @@ proptest! {
     #[test]
     fn batches_equal_the_reference(kinds in prop::collection::vec(kinds(300), 1..6)) {
         let files: Vec<_> = kinds.iter().map(encode).collect();
-        let expected: Vec<_> = files.iter().map(|file| reference::decode(file)).collect();
+        let expected: Vec<_> = files.iter().map(|file| crate::reference::decode(file)).collect();
         let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
         let mut host = HostDecoder::new();
         for (i, (file, (height, width, rgb))) in files.iter().zip(&expected).enumerate() {
@@ -70,7 +66,7 @@ fn a_large_image_equals_the_reference() {
     let large = encode(&kind(1000, 1500, &YCC_420, 40));
     let small = encode(&kind(40, 30, &[[1, 1]], 10));
     assert!(large.len() > 3 * 128 * 128, "there are more pieces than a block has");
-    let expected = [&large, &small].map(|file| reference::decode(file).2);
+    let expected = [&large, &small].map(|file| crate::reference::decode(file).2);
     on_each_device(|stream| {
         let decoded = decode(stream, &[&large, &small]);
         for (decoded, expected) in decoded.into_iter().zip(&expected) {
@@ -141,7 +137,7 @@ proptest! {
     fn progressive_files_have_the_pixels_of_baseline_files(photographs in prop::collection::vec(photographs(300), 1..4)) {
         let files: Vec<_> = photographs.iter().flat_map(|p| [p.encode(false), p.encode(true)]).collect();
         assert!(files.chunks(2).all(|f| !is_progressive(&f[0]) && is_progressive(&f[1])));
-        let expected: Vec<_> = files.iter().step_by(2).map(|file| reference::decode(file).2).collect();
+        let expected: Vec<_> = files.iter().step_by(2).map(|file| crate::reference::decode(file).2).collect();
         let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
         let mut host = HostDecoder::new();
         for (i, (file, expected)) in files.iter().zip(expected.iter().flat_map(|rgb| [rgb, rgb])).enumerate() {
@@ -182,7 +178,7 @@ fn coefficients_stay_in_their_budget() {
     };
     let small = photograph(60, 70);
     let (baseline, large) = (photograph(300, 300).encode(false), photograph(300, 300).encode(true));
-    let expected = [&baseline, &small.encode(false)].map(|file| reference::decode(file).2);
+    let expected = [&baseline, &small.encode(false)].map(|file| crate::reference::decode(file).2);
     let small = small.encode(true);
     let files = [&baseline[..], &large, &small, &small];
     on_each_device(|stream| {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use testkit::devices::{devices, everywhere_and_seeded};
+#[cfg(unix)]
+use testkit::fork::{fork, leave};
+use testkit::gate::Gate;
+#[cfg(unix)]
+use testkit::process::own_process;
+use testkit::tasks::block_on;
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
 
-use crate::support::devices::{devices, everywhere_and_seeded};
-#[cfg(unix)]
-use crate::support::fork::{fork, leave, may_fork};
-use crate::support::gate::Gate;
-use crate::support::tasks::block_on;
-use crate::{filled, lanes, nothing, panics, soon};
+use super::{filled, lanes, nothing, panics, soon};
 
 #[test]
 fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
@@ -232,7 +234,7 @@ fn device_names_that_are_none() {
 #[cfg(unix)]
 #[test]
 fn a_forked_child_gets_a_typed_error() {
-    if !may_fork("errors::a_forked_child_gets_a_typed_error") {
+    if !own_process(concat!(module_path!(), "::a_forked_child_gets_a_typed_error")) {
         return;
     }
     for &device in devices() {

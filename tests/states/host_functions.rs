@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
+use testkit::devices::{alone_on, devices, everywhere_and_seeded};
+use testkit::gate::Gate;
 use thalweg::{
     Activity, AnyStream, Device, DeviceKind, Error, PinnedPool, StreamPool, Timeline, concurrency_check, stream_tags,
 };
 
-use crate::support::devices::{alone_on, devices, everywhere_and_seeded};
-use crate::support::gate::Gate;
-use crate::{filled, lanes, not_yet, panics, soon};
+use super::{filled, lanes, not_yet, panics, soon};
 
 #[test]
 fn host_functions_run_in_order_and_a_panic_is_reported_once() {

@@ -1,10 +1,10 @@
 //! Tests that memory comes back only after the work on it, and that buffers split and join.
 
+use testkit::devices::{alone_on, devices, everywhere_and_seeded};
+use testkit::gate::Gate;
 use thalweg::{Device, DeviceBuffer, DeviceKind, Error, On, PinnedBuffer, PinnedPool, Ring};
 
-use crate::support::devices::{alone_on, devices, everywhere_and_seeded};
-use crate::support::gate::Gate;
-use crate::{filled, filling, lanes, not_yet};
+use super::{filled, filling, lanes, not_yet};
 
 /// Drops page-locked memory in each state while a copy from it waits at a closed gate. The pool
 /// must not give it out again before the gate opens, and must do so after.

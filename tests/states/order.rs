@@ -6,12 +6,12 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
 
+use testkit::devices::{everywhere, everywhere_and_seeded};
+use testkit::gate::Gate;
+use testkit::tasks::block_on;
 use thalweg::{Device, Error, Query, stream_tags};
 
-use crate::support::devices::{everywhere, everywhere_and_seeded};
-use crate::support::gate::Gate;
-use crate::support::tasks::block_on;
-use crate::{filled, lanes, not_yet, soon};
+use super::{filled, lanes, not_yet, soon};
 
 #[test]
 fn wait_waits() {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use testkit::devices::{everywhere, everywhere_and_seeded};
+use testkit::gate::Gate;
 use thalweg::{Device, Error, Event, PinnedPool, Ring, Stall};
 
-use crate::support::devices::{everywhere, everywhere_and_seeded};
-use crate::support::gate::Gate;
-use crate::{filled, lanes, not_yet};
+use super::{filled, lanes, not_yet};
 
 #[test]
 fn a_pool_may_go_before_the_work_on_its_memory() {

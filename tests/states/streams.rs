@@ -3,10 +3,10 @@
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
+use testkit::devices::{everywhere, everywhere_and_seeded};
 use thalweg::{AnyStream, Device, Error, StreamOptions, StreamPool, stream_tags};
 
-use crate::filled;
-use crate::support::devices::{everywhere, everywhere_and_seeded};
+use super::filled;
 
 #[test]
 fn a_tag_is_one_stream_for_good() {

@@ -2,10 +2,10 @@
 
 use thalweg::{Error, LiveBrand, Query, Returned};
 
-use crate::failure::{Outcome, claim};
-use crate::program::MOST;
-use crate::slots::{Buffer, Piece, Slot, State};
-use crate::streams::{Of, Streams};
+use super::failure::{Outcome, claim};
+use super::program::MOST;
+use super::slots::{Buffer, Piece, Slot, State};
+use super::three::{Of, Streams};
 
 impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     pub(crate) fn move_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome {

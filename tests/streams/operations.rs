@@ -2,11 +2,11 @@
 
 use thalweg::{DeviceKind, LiveBrand, Region, kernel};
 
-use crate::failure::{Outcome, equal};
-use crate::program::{FRAME, spans};
-use crate::slots::State;
-use crate::streams::{Of, both, each, on, with};
-use crate::world::{Pair, World, note};
+use super::failure::{Outcome, equal};
+use super::program::{FRAME, spans};
+use super::slots::State;
+use super::three::{Of, both, each, on, with};
+use super::world::{Pair, World, note};
 
 kernel! {
     unsafe fn add(cx: impl Simt, n: u32, v: u32, x: InOut<u32>)

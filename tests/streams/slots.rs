@@ -4,8 +4,8 @@ use std::mem::replace;
 
 use thalweg::{DeviceBuffer, Event, LiveBrand, On, PinnedBuffer, Resource, Returned, Shared};
 
-use crate::failure::{Outcome, equal};
-use crate::streams::{Of, Ordered, Readings, Streams};
+use super::failure::{Outcome, equal};
+use super::three::{Of, Ordered, Readings, Streams};
 
 /// A buffer of either kind.
 pub(crate) trait Buffer: Resource {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, PinnedBuffer, PinnedPool, Ring};
 
-use crate::failure::{Outcome, claim, equal};
-use crate::program::{FRAME, LENGTHS, MOST, Op};
-use crate::slots::{Slot, State};
-use crate::streams::{Of, Streams, with};
+use super::failure::{Outcome, claim, equal};
+use super::program::{FRAME, LENGTHS, MOST, Op};
+use super::slots::{Slot, State};
+use super::three::{Of, Streams, with};
 
 pub(crate) type Pair = (PinnedBuffer<u32>, DeviceBuffer<u32>);
 

@@ -1,15 +1,14 @@
 //! Several ranks that learn one model: the losses of one rank with all sequences, the same bits on every
 //! rank and in every schedule, and what goes on after a failure.
 
-mod support;
-
 use std::collections::BTreeMap;
 
-use support::{CONFIG, Sample};
 use thalweg::{At, Device, Rank, stream_tags};
 use thalweg_collective::{BucketSizes, Failure, Options, World, ranks};
 use thalweg_train::overlap::DataParallel;
 use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Result, Schedule, Tensors, TokenTransformer};
+
+use crate::support::{CONFIG, Sample};
 
 stream_tags!(Compute, Reduce);
 
@@ -72,7 +71,7 @@ fn run(model: &mut Model<'_>, steps: std::ops::Range<usize>, sequences: usize, m
 }
 
 fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
-    support::bits(tensors)
+    crate::support::bits(tensors)
 }
 
 /// Runs `size` ranks, and expects the same losses and weights on each.
@@ -131,7 +130,7 @@ fn ranks_learn_what_one_rank_learns_with_all_sequences() {
 #[test]
 fn gpus_learn_what_one_learns() {
     let gpus: Vec<Device> =
-        support::devices().iter().copied().filter(|d| d.kind() == thalweg::DeviceKind::Cuda).collect();
+        crate::support::devices().iter().copied().filter(|d| d.kind() == thalweg::DeviceKind::Cuda).collect();
     if gpus.len() < 2 {
         eprintln!("NOT COVERED: this machine has no two GPUs");
         return;

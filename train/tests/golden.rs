@@ -1,13 +1,12 @@
 //! The results that an independent program computed in f64 from `docs/training.md` alone: logits,
 //! losses, gradients, and the weights after three steps, within the bounds that it states.
 
-mod support;
-
-use support::all_devices::report;
-use support::{devices, distance, golden, numbers, products};
+use testkit::devices::report;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device};
 use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, Products, Schedule, TokenTransformer};
+
+use crate::support::{devices, distance, golden, numbers, products};
 
 /// Removes the third of a bias of Q, K and V that belongs to K: its gradient is zero, and what rounding
 /// leaves of it is noise.

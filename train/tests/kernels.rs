@@ -1,16 +1,15 @@
 //! Each kernel of training against a plain reference in f64, on every device: random shapes with odd
 //! extents, sequences of length 1, one sequence, both types of activations.
 
-mod support;
-
-use oracle::{erf, gelu};
 use proptest::prelude::*;
 use proptest::sample::select;
-use support::{Random, on_each_device};
+use testkit::oracle::{erf, gelu};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream, stream_tags};
 use thalweg_kernels::train as kernels;
 use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, Number};
+
+use crate::support::{Random, on_each_device};
 
 stream_tags!(Work);
 

@@ -1,17 +1,16 @@
 //! Checkpoints, and what is left after something fails.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use support::{Sample, bits, devices, distance, numbers, products};
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device, PerThread, Stream, stream_tags};
 use thalweg_train::{
     AdamW, Batch, Config, DeviceBatch, Error, Precision, Products, Schedule, Tensors, TokenTransformer,
 };
+
+use crate::support::{Sample, bits, devices, distance, numbers, products};
 
 stream_tags!(Train);
 

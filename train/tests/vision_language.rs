@@ -1,17 +1,16 @@
 //! The vision-language model: against the results of an independent program in f64, and against a plain
 //! reference in f64 over random shapes.
 
-mod support;
-
-use oracle::gelu;
 use proptest::prelude::*;
 use proptest::sample::select;
-use support::{Random, devices, distance, golden};
+use testkit::oracle::gelu;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device, stream_tags};
 use thalweg_train::{
     Data, Error, Gelu, Precision, Tensors, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig,
 };
+
+use crate::support::{Random, devices, distance, golden};
 
 stream_tags!(Work);
 

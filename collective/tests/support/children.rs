@@ -5,6 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::process::again;
 use thalweg_collective::{Limits, Store, StoreServer};
 
 use super::LONG;
@@ -19,13 +20,12 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts ranks of a scenario, which the test `rank` of the same binary runs. Their messages are shown if
+    /// Starts ranks of a scenario, which the test with this path runs. Their messages are shown if
     /// `RUST_BACKTRACE` is set.
-    pub fn start(scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
+    pub fn start(test: &str, scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
         let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
         let child = |rank: usize| {
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "rank", "--nocapture", "--test-threads=1"])
+            again(test)
                 .env(RANK_OF, scenario)
                 .env("RANK", rank.to_string())
                 .env("WORLD_SIZE", size.to_string())

@@ -4,7 +4,7 @@ use thalweg_simt::cpu::{CheckedLaunch, Workspace};
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
 
-use crate::here::{Failed, Here, slice_mut};
+use super::here::{Failed, Here, slice_mut};
 
 const BLOCK: u32 = 64;
 const CHANNELS: u8 = 3;
@@ -69,7 +69,7 @@ kernel! {
         SIDES.len() == 3,
         n >= SIDES[2] + SIDES[0],
         n.is_multiple_of(Tile::EDGE),
-        n.is_multiple_of(crate::clauses::layout::LAYOUT.tile),
+        n.is_multiple_of(crate::cpu::clauses::layout::LAYOUT.tile),
         n > <Tile as Edge>::EDGE,
         { const HERE: u32 = 3; HERE == 3 },
     }

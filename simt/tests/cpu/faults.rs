@@ -3,7 +3,7 @@
 use thalweg_simt::cpu::Fault;
 use thalweg_simt::kernel;
 
-use crate::here::{Failed, Here, slice, slice_mut};
+use super::here::{Failed, Here, slice, slice_mut};
 
 kernel! {
     /// In the last block, threads with a rank of `n` or more return without the barrier.

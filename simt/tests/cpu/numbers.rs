@@ -2,7 +2,7 @@
 
 use thalweg_simt::kernel;
 
-use crate::here::{Here, slice, slice_mut};
+use super::here::{Here, slice, slice_mut};
 
 kernel! {
     unsafe fn vectors(cx: impl Simt, x: In<f32>, y: Out<f32>)

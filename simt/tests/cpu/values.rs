@@ -5,7 +5,7 @@ use std::cell::Cell;
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::{by_value, kernel};
 
-use crate::here::{Here, slice, slice_mut};
+use super::here::{Here, slice, slice_mut};
 
 by_value! {
     #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use testkit::devices::alone;
+use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
@@ -9,8 +11,6 @@ use thalweg_train::{Config, DeviceBatch, Loss, Result, TokenTransformer};
 use thalweg_vision::augment::{Augmentation, Sample as Augmenting};
 
 use crate::common::{Bits, done, everywhere_and_seeded, lanes, model, results, synchronize};
-use crate::gate::{Gate, guarded};
-use crate::support::all_devices::alone;
 use crate::support::{CONFIG, Random, devices};
 
 /// The images of a batch, their size, and that of augmented ones, in patches of 4 x 4 pixels.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use testkit::devices::alone;
+use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder};
@@ -10,8 +12,6 @@ use thalweg_train::{Config, ImageEncoder, Loss, Precision, Result};
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::gate::{Gate, guarded};
-use crate::support::all_devices::alone;
 use crate::support::{CONFIG, Random, bits, devices, golden};
 
 const IMAGES: usize = 2;

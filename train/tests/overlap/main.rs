@@ -4,9 +4,6 @@
 mod augment_train;
 mod common;
 mod encoder_decoder;
-#[allow(unreachable_pub)] // it is public to other tests
-#[path = "../../../tests/support/gate.rs"]
-mod gate;
 mod micro_batches;
 #[path = "../support/mod.rs"]
 mod support;

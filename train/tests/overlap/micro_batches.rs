@@ -1,5 +1,7 @@
 //! Forward of a micro-batch beside backward of the one before.
 
+use testkit::devices::alone;
+use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::micro_batches;
@@ -9,8 +11,6 @@ use thalweg_train::{Batch, Precision};
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::gate::{Gate, guarded};
-use crate::support::all_devices::alone;
 use crate::support::{CONFIG, Sample, bits, devices, distance, numbers};
 
 /// Steps of the optimiser, each on some micro-batches of different sizes.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use testkit::devices::alone;
+use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
 use thalweg_train::{Batch, Config, Error, Loss, Result};
@@ -11,8 +13,6 @@ use crate::augment_train::{OnPatches, augmented_slots, prepare};
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::gate::{Gate, guarded};
-use crate::support::all_devices::alone;
 use crate::support::{CONFIG, Random, devices};
 
 const PHOTOGRAPHS: [[u32; 2]; 2] = [[40, 56], [32, 24]];

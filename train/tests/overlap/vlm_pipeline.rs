@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use testkit::devices::alone;
+use testkit::gate::{Gate, guarded};
 use thalweg::overlap::stages;
 use thalweg::simt::bf16;
 use thalweg::{Activity, AnyStream, Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
@@ -9,8 +11,6 @@ use thalweg_train::overlap::{Request, RequestOn, Text, vlm_pipeline};
 use thalweg_train::{Precision, Result, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
 
 use crate::common::{done, everywhere_and_seeded, lanes, own_devices, stalls, synchronize};
-use crate::gate::{Gate, guarded};
-use crate::support::all_devices::alone;
 use crate::support::{Random, devices};
 
 const MODEL: VisionLanguageConfig = VisionLanguageConfig {

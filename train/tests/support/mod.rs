@@ -1,12 +1,9 @@
 //! What the tests share.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test uses a part
 
-#[path = "../../../tests/support/devices.rs"]
-pub mod all_devices;
-
 use std::path::Path;
 
-pub use all_devices::{devices, on_each_device};
+pub use testkit::devices::{devices, on_each_device};
 use thalweg::Device;
 use thalweg_train::{Batch, Config, Data, Gelu, Pool, Products, Tensors};
 
@@ -19,8 +16,8 @@ pub const CONFIG: Config =
 pub fn products(device: Device) -> Vec<Products> {
     let library = Products::cublaslt(device);
     match &library {
-        Ok(library) => all_devices::report(&format!("covered: {library:?} on {device}")),
-        Err(why) => all_devices::report(&format!("NOT COVERED: cuBLASLt on {device}: {why}")),
+        Ok(library) => testkit::devices::report(&format!("covered: {library:?} on {device}")),
+        Err(why) => testkit::devices::report(&format!("NOT COVERED: cuBLASLt on {device}: {why}")),
     }
     let library = library.into_iter().flat_map(|library| [library, library.leaving(4)]);
     [Products::default()].into_iter().chain(library).collect()

@@ -91,6 +91,6 @@ pub(crate) fn assemble() -> Result<(), String> {
         }
     }
     let (_, vocabulary) =
-        found.into_iter().max().ok_or("no PTX of tests/vocabulary: `cargo test --no-run` builds it")?;
+        found.into_iter().max().ok_or("no PTX of simt/tests/vocabulary: `cargo test --no-run` builds it")?;
     run(registers(&launches).arg(vocabulary))
 }

@@ -7,7 +7,7 @@ use super::check::kernel_compiler;
 use crate::command::{command, root, run, words};
 
 /// The members of the workspace that are not published.
-const UNPUBLISHED: &str = "--exclude vocabulary --exclude mutants --exclude xtask";
+const UNPUBLISHED: &str = "--exclude testkit --exclude vocabulary --exclude mutants --exclude xtask";
 
 /// Makes the packages in a place of their own, because cargo keeps what it unpacked and built of a version
 /// by the place it came from, old sources too.

@@ -27,18 +27,11 @@ pub(crate) fn built() -> Result<Vec<Built>, String> {
 /// The tests that run on the checked device: the folder of the package, its test, the number of
 /// cases of its properties (or the default), and which of its tests.
 const CHECKED: &[(&str, &str, Option<&str>, &[&str])] = &[
-    ("", "kernels", None, &[]),
-    ("", "query", None, &[]),
-    ("", "batch", None, &[]),
-    ("", "matmul", None, &[]),
-    ("", "kernel_vocabulary", None, &[]),
-    ("", "augment", None, &[]),
-    ("", "safe_kernels", None, &[]),
-    ("train", "kernels", Some("16"), &[]),
-    ("train", "golden", Some("16"), &[]),
-    ("jpeg", "golden", Some("4"), &[]),
-    ("jpeg", "properties", Some("4"), &[]),
-    ("jpeg", "hostile", Some("4"), &[]),
+    ("vision", "main", None, &["kernels::", "query::", "batch::", "augment::"]),
+    ("kernels-gpu", "main", None, &["matmul::"]),
+    ("simt", "main", None, &["kernel_vocabulary::", "safe_kernels::"]),
+    ("train", "main", Some("16"), &["kernels::", "golden::"]),
+    ("jpeg", "main", Some("4"), &["golden::", "properties::", "hostile::"]),
     ("jpeg", "steady", None, &["graphs"]),
 ];
 
@@ -57,7 +50,7 @@ pub(crate) fn checked() -> Result<(), String> {
 
 /// The forms of the f32 products for compute capability 9.0, which are a feature of the kernels.
 pub(crate) fn hopper() -> Result<(), String> {
-    let test = "cargo test --locked --test matmul --features thalweg-kernels/linear_f32_sm_90a";
+    let test = "cargo test --locked -p thalweg-kernels --test main --features linear_f32_sm_90a matmul::";
     run(words(test).env("THALWEG_CHECK", "1"))
 }
 

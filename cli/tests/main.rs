@@ -1,0 +1,15 @@
+//! The command, as a user runs it. What needs a Rust compiler is in `tests/compiler.rs`.
+
+mod augment;
+mod decode;
+mod failures;
+mod hostile_files;
+mod images;
+mod jobs;
+mod launch;
+mod query;
+mod results;
+mod support;
+mod train;
+mod train_ranks;
+mod trees;

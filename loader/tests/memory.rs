@@ -1,0 +1,154 @@
+//! Tests of memory: it comes back whenever the loader is dropped, epochs share it, and no number is too large for it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::devices::devices;
+use thalweg::{Device, Event};
+use thalweg_loader::{Canvas, Loader, Options, Sample, Source, Upload};
+
+use crate::{all_returned, dawdle, draw, options, source};
+
+#[test]
+fn dropped_at_any_point_it_leaves_nothing_behind() {
+    for &device in devices() {
+        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+            for budget in [usize::MAX, 24 << 10] {
+                for taken in 0..=6 {
+                    for held in 0..=taken.min(1) {
+                        let token = Arc::new(());
+                        let (in_source, in_samples) = (token.clone(), token.clone());
+                        let samples = Source::indexed(20, move |index| {
+                            let (_, token) = (&in_source, in_samples.clone());
+                            Sample::new("", token.clone(), move |canvas| {
+                                let _token = token;
+                                dawdle(index + 20 * taken);
+                                draw(index, canvas)
+                            })
+                        });
+                        let options = Options { pinned_budget: budget, ..options(4, 3, upload) };
+                        let mut loader = Loader::new(device, samples, options).unwrap();
+                        let pool = loader.pinned_pool();
+                        let mut batches: Vec<_> = loader.by_ref().take(taken as usize).collect();
+                        batches.truncate(held as usize);
+                        drop(loader); // no thread of it is left, or it would hold the token
+                        drop(batches);
+                        assert_eq!(Arc::strong_count(&token), 1, "{upload:?}, after {taken} batches");
+                        all_returned(&pool);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn device_memory_comes_back_too() {
+    let cpu = Device::new_cpu().unwrap();
+    cpu.limit_memory(Some(64 << 20));
+    let free = cpu.free_memory().unwrap();
+    for taken in 0..4 {
+        let mut loader = Loader::new(cpu, source(20), options(4, 3, Upload::Streams)).unwrap();
+        let held: Vec<_> = loader.by_ref().take(taken).collect();
+        if let Some(Ok(batch)) = loader.next() {
+            loader.recycle(batch);
+        }
+        drop(loader);
+        drop(held);
+        let begin = Instant::now();
+        while cpu.free_memory().unwrap() != free {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{} of {free}", cpu.free_memory().unwrap());
+            thread::yield_now();
+        }
+    }
+}
+
+/// Its memory was kept for a later batch, and the loader failed when it met that.
+#[test]
+fn a_batch_of_another_device_is_not_kept() {
+    for upload in [Upload::Streams, Upload::Sequential] {
+        let devices = [Device::new_cpu().unwrap(), Device::new_cpu().unwrap()];
+        let [here, mut there] = devices.map(|device| {
+            let source = Source::indexed(20, |index| {
+                Sample::new("same", "", move |canvas| {
+                    canvas.rgb(3, 5)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            Loader::new(device, source, options(4, 3, upload)).unwrap()
+        });
+        here.recycle(there.next().unwrap().unwrap());
+        assert_eq!(here.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 20);
+    }
+}
+
+/// An image for which there is no memory at all ended the process; the largest numbers overflowed.
+#[test]
+fn numbers_may_be_as_large_as_they_like() {
+    let sample = |index: u64| {
+        Sample::new("sample", index, move |canvas: &mut Canvas<'_>| {
+            let (height, width) = if index == 3 { (1_000_000, 100_000_000) } else { (2, 3) };
+            canvas.rgb(height, width)?.fill(1);
+            Ok(())
+        })
+    };
+    let all = Options { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, Upload::Auto) };
+    let one = Options { shard: (u64::MAX - 1, u64::MAX), ..all.clone() };
+    let cpu = Device::new_cpu().unwrap();
+    let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
+    let (mut batches, mut errors) = (0, Vec::new());
+    while let Some(batch) = loader.next() {
+        match batch {
+            Ok(batch) => {
+                batches += 1;
+                loader.recycle(batch);
+            }
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    assert_eq!((batches, errors.len()), (4, 1));
+    assert!(errors[0].starts_with("sample 3") && errors[0].contains("memory"), "{errors:?}");
+    let loader = Loader::new(cpu, Source::from_fn(move |index| Some(sample(index))), one).unwrap();
+    let indices = loader.map(|batch| batch.unwrap().synchronize().unwrap().indices);
+    assert_eq!(indices.collect::<Vec<_>>(), [[u64::MAX - 1]]);
+}
+
+#[test]
+fn epochs_use_the_same_threads_and_buffers() {
+    for &device in devices() {
+        for upload in [Upload::Streams, Upload::Sequential] {
+            let threads = Arc::new(Mutex::new(HashSet::new()));
+            let seen = threads.clone();
+            let samples = Source::indexed(24, move |index| {
+                let seen = seen.clone();
+                Sample::new(index.to_string(), index, move |canvas| {
+                    seen.lock().unwrap().insert(thread::current().id());
+                    canvas.rgb(64, 64)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            let mut loader = Loader::new(device, samples, options(4, 3, upload)).unwrap();
+            let pool = loader.pinned_pool();
+            let mut addresses = HashSet::new();
+            for epoch in 0..6 {
+                assert_eq!(loader.epoch(), epoch);
+                let mut expected = 0..if epoch == 2 { 8 } else { 24 }; // one epoch is left early
+                while let Some(batch) = (expected.start < expected.end).then(|| loader.next()).flatten() {
+                    let batch = batch.unwrap().synchronize().unwrap();
+                    addresses.insert(batch.rgb.device_ptr());
+                    assert!(batch.meta.iter().all(|&index| expected.next() == Some(index)));
+                    loader.recycle(Event::ready(batch));
+                }
+                assert!(expected.is_empty());
+                loader.restart();
+            }
+            assert!(threads.lock().unwrap().len() <= 3);
+            // Prefetched, in the consumer's hands, and left of the epoch that ended early.
+            assert!(addresses.len() <= 8, "{} device buffers", addresses.len());
+            // Three batches under way and one in the consumer's hands; and as many again of the epoch that ended early.
+            assert!(pool.in_use() + pool.cached() <= 2 * 4 * 4 * 64 * 64 * 3, "{} bytes", pool.cached());
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Builds the kernels of this crate.
+
+#[path = "../vocabulary/built_kernels.rs"]
+mod built_kernels;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    built_kernels::build(&["sm_75"], false)
+}

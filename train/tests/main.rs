@@ -1,0 +1,11 @@
+//! Layers, models, optimiser, checkpoints and ranks. The overlap patterns are in `tests/overlap`: they measure what a
+//! device does, and have it to themselves.
+
+mod data_parallel;
+mod distributed;
+mod golden;
+mod hostile_files;
+mod kernels;
+mod state;
+mod support;
+mod vision_language;

@@ -1,0 +1,166 @@
+//! Tests of how the pipeline fails, and that it goes on afterwards.
+
+use testkit::devices::{alone, devices, report};
+use thalweg::{Device, Error};
+use thalweg_vision::{Image, Options, Params, Pipeline};
+
+use crate::run::given;
+use crate::{allocate, deep, mixed, noise, pipeline, small_params};
+
+/// One image whose tokens could pass 2^31 fails; those around it do not.
+#[test]
+fn an_image_that_fails_leaves_the_others_alone() {
+    let _alone = alone();
+    let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
+    let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| given(&image));
+    for &device in devices() {
+        let pipeline = Pipeline::new(device, params.clone()).unwrap();
+        let batch = [&large, &small, &large, &large, &other, &large].map(Clone::clone);
+        let mut results = pipeline.run(&batch);
+        for i in [5, 3, 2, 0] {
+            let Err(error @ Error::Parameter { name: "budget", .. }) = results.remove(i) else {
+                panic!("image {i} needs too many tokens")
+            };
+            assert!(error.to_string().contains("at most 2147483647 tokens for all images"), "{error}");
+        }
+        for (image, result) in [small.clone(), other.clone()].iter().zip(results) {
+            let run = result.unwrap();
+            assert_eq!((run.height, run.width, run.len()), (image.height(), image.width(), 2 * 255 * 255));
+        }
+    }
+}
+
+/// If memory runs out in the middle of an image, the image gets a typed error, and the pipeline
+/// works on.
+#[test]
+fn running_out_of_memory_is_an_error_and_no_end() {
+    let _alone = alone();
+    // Up to 2^31 tokens, of 52 bytes each.
+    let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
+    let [small, large] = [noise(1, 2), noise(181, 182)].map(|image| given(&image));
+    for &device in devices() {
+        if device.free_memory().unwrap() > 100 << 30 {
+            report(&format!("NOT COVERED on {device}: running out of memory, because it has room for everything"));
+            continue;
+        }
+        let pipeline = Pipeline::new(device, params.clone()).unwrap();
+        let results = pipeline.run(&[small.clone(), large.clone(), small.clone()]);
+        let [first, failed, last] = <[_; 3]>::try_from(results).unwrap();
+        let Err(Error::OutOfMemory { wanted, .. }) = failed else {
+            panic!("{device} has no room for 110 GB of tokens")
+        };
+        assert!(wanted >= 181 * 182 * 255 * 255 * 13 * 4, "{wanted}");
+        assert!(first.unwrap() == last.unwrap());
+    }
+}
+
+#[test]
+fn an_image_is_as_large_as_it_says() {
+    let _alone = alone();
+    for (height, width, bytes) in
+        [(0, 5, 0), (5, 0, 0), (16385, 1, 3 * 16385), (1, u32::MAX, 3), (2, 3, 17), (2, 3, 19)]
+    {
+        let error = Image::new(height, width, vec![0; bytes]).unwrap_err();
+        let Error::Parameter { name, .. } = &error else { panic!("{error:?}") };
+        assert!(["image", "image size"].contains(name), "{error}");
+        for &device in devices() {
+            let pipeline = pipeline(device, small_params());
+            if bytes == 0 || height.max(width) > 16384 {
+                assert!(pipeline.frame(&[[height, width]]).is_err());
+            }
+            assert!(pipeline.run(&mixed()[..1]).remove(0).is_ok());
+        }
+    }
+    let pipeline = pipeline(devices()[0], small_params());
+    let refused = |sizes: &[[u32; 2]]| pipeline.try_frame(sizes).unwrap_err().to_string();
+    let message = "image size is 20000 x 40 for image 1, expected 1 to 16384 pixels a side";
+    assert_eq!(refused(&[[1, 1], [20000, 40]]), message);
+    assert_eq!(refused(&[]), "batch is 0 images, expected 1 to 65535");
+    let error = Image::new(2, 3, vec![0; 17]).unwrap_err().to_string();
+    assert_eq!(error, "image is 17 bytes, expected 18 bytes, 3 for each of 2 x 3 pixels");
+    assert!(Image::new(16384, 1, vec![0; 3 * 16384]).is_ok());
+}
+
+#[test]
+fn a_pipeline_of_no_depth_is_refused() {
+    let options = Options { depth: 0, ..Options::default() };
+    let error = Pipeline::with_options(Device::cpu().unwrap(), Params::default(), options).unwrap_err();
+    assert_eq!(error.to_string(), "depth is 0, expected at least 1");
+}
+
+/// What a program logs of a pipeline, or of what it makes, are a few lines and no weights.
+#[test]
+fn debug_output_is_short() {
+    let _alone = alone();
+    let pipeline = deep(Device::cpu().unwrap(), small_params(), 2);
+    let sizes = [[40, 50], [3, 4]];
+    let frame = pipeline.frame(&sizes).unwrap();
+    assert_eq!(format!("{frame:?}"), "Frame([[40, 50], [3, 4]])");
+    let future = format!("{:?}", pipeline.frame_async(&sizes));
+    let tokens = pipeline.submit(frame).unwrap().synchronize().unwrap();
+    let (images, selected, len) = (tokens.images(), tokens.selected(), tokens.len());
+    let numbers = format!("Tokens {{ images: {images}, selected: {selected}, tokens: {len}, .. }}");
+    assert_eq!(format!("{tokens:?}"), numbers);
+    pipeline.recycle(tokens);
+    let text = format!("{pipeline:?}");
+    for word in ["Device(cpu)", "patch: 16", "depth: 2", "textures: true", "has_query: false"] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    for text in [text, future] {
+        assert!(text.len() < 600, "{} bytes: {text}", text.len());
+    }
+}
+
+#[test]
+fn nonsense_parameters_are_refused_by_name() {
+    let _alone = alone();
+    let default = Params::default;
+    #[expect(clippy::reversed_empty_ranges, reason = "that is the nonsense")]
+    let nonsense = [
+        ("patch", Params { patch: 0, ..default() }),
+        ("patch", Params { patch: 16385, ..default() }),
+        ("sides", Params { sides: 0..=5, ..default() }),
+        ("sides", Params { sides: 9..=8, ..default() }),
+        ("sides", Params { sides: 8..=256, ..default() }),
+        ("sides", Params { sides: 70000..=70001, ..default() }),
+        ("sides", Params { sides: 0..=u32::MAX, ..default() }),
+        ("budget", Params { budget: 63, ..default() }),
+        ("budget", Params { budget: 0, ..default() }),
+        ("budget", Params { sides: 255..=255, budget: 65024, ..default() }),
+        ("focus", Params { focus: 0.0, ..default() }),
+        ("focus", Params { focus: 1.0, ..default() }),
+        ("focus", Params { focus: -0.5, ..default() }),
+        ("focus", Params { focus: f64::NAN, ..default() }),
+        ("focus", Params { focus: f64::INFINITY, ..default() }),
+        ("fixation", Params { fixation: [-0.01, 0.5], ..default() }),
+        ("fixation", Params { fixation: [0.5, 1.01], ..default() }),
+        ("fixation", Params { fixation: [f32::NAN, 0.5], ..default() }),
+        ("foveal_bias", Params { foveal_bias: -0.01, ..default() }),
+        ("foveal_bias", Params { foveal_bias: 1.01, ..default() }),
+        ("foveal_bias", Params { foveal_bias: f32::NAN, ..default() }),
+        ("mix", Params { mix: Some([0.0, 0.0, 0.0]), ..default() }),
+        ("mix", Params { mix: Some([-0.1, 1.0, 0.0]), ..default() }),
+        ("mix", Params { mix: Some([f32::NAN, 1.0, 0.0]), ..default() }),
+        ("mix", Params { mix: Some([1.0, f32::INFINITY, 0.0]), ..default() }),
+        ("mix", Params { mix: Some([f32::MAX, f32::MAX, 0.0]), ..default() }),
+    ];
+    let cpu = Device::cpu().unwrap();
+    for (what, params) in nonsense {
+        let error = params.validate().expect_err(what);
+        let Error::Parameter { name, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*name, what, "{error}");
+        assert!(error.to_string().contains(", expected "), "{error}");
+        assert!(Pipeline::new(cpu, params.clone()).is_err());
+        assert!(allocate(cpu, &[1.0], &params).is_err());
+    }
+    let error = Params { budget: 63, ..default() }.validate().unwrap_err().to_string();
+    assert_eq!(error, "budget is 63, expected at least 64 tokens, the smallest share of a patch");
+    for params in [
+        default(),
+        Params { patch: 1, sides: 1..=255, budget: 1, focus: 1e-12, ..default() },
+        Params { patch: 16384, sides: 255..=255, budget: u64::MAX, focus: 1.0 - 1e-12, ..default() },
+        Params { fixation: [0.0, 1.0], foveal_bias: 1.0, mix: Some([0.0, 1.0, 0.0]), ..default() },
+    ] {
+        params.validate().unwrap();
+    }
+}
