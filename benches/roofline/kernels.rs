@@ -1,7 +1,6 @@
 //! Measures the kernels of one image: textures, means and tokens. They take buffers in turn that
 //! together exceed the cache.
 
-use half::f16;
 use testkit::oracle;
 use thalweg::{DeviceSlice, LiveBrand, Stream};
 use thalweg_vision::kernels::{self, Layout, TokensMut};
@@ -39,15 +38,11 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
         let odd = stream.upload_blocking(&[&[0], &**data, &[0; 16]].concat())?;
         let (rgb, odd) = (buffer.slice(..data.len())?, odd.slice(1..)?);
         let want = oracle::textures(&image, [f64::from(FIXATION); 2]);
-        let (mut planes, mut halves) = (stream.alloc::<f32>(want.len())?, stream.alloc::<u16>(want.len())?);
+        let mut planes = stream.alloc::<f32>(want.len())?;
         for rgb in [rgb, odd.slice(..data.len())?] {
             stream.fill(&mut planes, f32::NAN)?;
             kernels::textures(&stream, height, width, FIXATION, FIXATION, rgb, &mut planes)?;
             compare("textures", &stream.read_blocking(&planes)?, &want, 1e-5)?;
-            kernels::textures_f16(&stream, height, width, FIXATION, FIXATION, rgb, &mut halves)?;
-            let halves: Vec<f32> =
-                stream.read_blocking(&halves)?.into_iter().map(|v| f16::from_bits(v).to_f32()).collect();
-            compare("textures_f16", &halves, &want, 2.6e-4)?;
         }
         for patch in [8, PATCH] {
             let want = [oracle::features(&want, h, w, patch as usize), oracle::entropy(&image, patch as usize)];
@@ -153,15 +148,6 @@ fn textures(bench: &mut Bencher, scene: &Scene, peers: &[cuda_cpp::Kernel]) -> R
     if bench.wants("textures") {
         let time = bench.time(1, launch)?;
         bench.row("textures", content, name, time, 55 * pixels)?;
-    }
-    if bench.wants("textures_f16") {
-        let mut halves = bench.sets::<u16>(13 * pixels)?;
-        let sets = halves.len();
-        let time = bench.time(1, |i| {
-            let to = &mut halves[i % sets];
-            Ok(kernels::textures_f16(&stream, height, width, FIXATION, FIXATION, scene.image(i)?, to)?)
-        })?;
-        bench.row("textures_f16", content, name, time, 29 * pixels)?;
     }
     Ok(planes)
 }

@@ -31,9 +31,8 @@ impl Limits {
 
 pub(crate) fn measure(bench: &mut Bencher, sizes: &[Size]) -> Result<Limits> {
     for size in sizes {
-        // These are the bytes per pixel that `textures` and `textures_f16` move, and those of an
-        // image.
-        for bytes in [55, 29, 3].map(|bytes| bytes * size.pixels()) {
+        // These are the bytes per pixel that `textures` moves, and those of an image.
+        for bytes in [55, 3].map(|bytes| bytes * size.pixels()) {
             let copy = bench.copy(bytes)?;
             row(bench, "copy (read + write)", size.name, copy, bytes);
         }

@@ -76,7 +76,7 @@ fn groups(record: &Record) -> Vec<Group<'_>> {
     }
     let largest = ["4K", "1080p"].into_iter().find(|size| sizes.contains(size));
     if let Some(size) = largest.or(sizes.first().copied()) {
-        let others = ["textures_f16", "features", "textures + features", "entropy", "analyze"];
+        let others = ["features", "textures + features", "entropy", "analyze"];
         let mut bars: Vec<(String, &Row)> = vec![];
         for name in others {
             for row in kernels().filter(|row| row.name == name && row.size == size) {

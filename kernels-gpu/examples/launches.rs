@@ -12,7 +12,7 @@ use thalweg_kernels::train;
 use thalweg_kernels::vision::{
     Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
     analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
-    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16, top,
+    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, top,
 };
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
 use thalweg_simt::{Element, bf16, f16};
@@ -196,7 +196,6 @@ fn main() -> Result<(), LaunchError> {
     }
     let patches = (height.div_ceil(32) * width.div_ceil(32)) as usize;
     textures(&on, height, width, 0.5, 0.5, of(3 * pixels), out(13 * pixels))?;
-    textures_f16(&on, height, width, 0.5, 0.5, of(3 * pixels), out(13 * pixels))?;
     features(&on, height, width, 32, of(13 * pixels), out(13 * patches))?;
     entropy(&on, height, width, 32, of(3 * pixels), out(patches))?;
     compress(&on, height, width, 32, of(13 * pixels), &selection(patches, 100), tokens_mut(10_000))?;

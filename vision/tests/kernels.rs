@@ -95,27 +95,6 @@ proptest! {
         on_each_device(|stream| check_textures(stream, &image, fixation, shifts));
     }
 
-    /// Planes in half precision are those in single precision, rounded.
-    #[test]
-    fn half_textures(
-        spec in images(200),
-        fixation in [0f32..=1.0, 0f32..=1.0],
-        (rgb_shift, planes_shift) in (shifts(), shifts()),
-    ) {
-        let image = spec.build();
-        let ([h, w], [fy, fx]) = ([image.height as u32, image.width as u32], fixation);
-        on_each_device(|stream| {
-            let rgb = Fenced::new(stream, &image.rgb, rgb_shift);
-            let mut planes = Fenced::room(stream, PLANES * image.height * image.width, planes_shift);
-            kernels::textures_f16(stream, h, w, fy, fx, rgb.slice(), planes.slice_mut()).unwrap();
-            let single = run_textures(stream, &image, fixation, (rgb_shift, 0));
-            let want: Vec<u16> = single.into_iter().map(|v| half::f16::from_f32(v).to_bits()).collect();
-            let got: Vec<u16> = planes.read();
-            let differing = got.iter().zip(&want).position(|(a, b)| a != b);
-            assert_eq!(differing, None, "of {} elements", want.len());
-        });
-    }
-
     /// The vector path and the other one compute the same bits.
     #[test]
     fn textures_do_not_depend_on_alignment(spec in images(150), fours in 1usize..40, shifts in (1usize..4, 1usize..4)) {

@@ -3,7 +3,7 @@
 use thalweg_kernels::vision::{
     Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
     analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features, gains,
-    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, textures_f16, top,
+    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, top,
 };
 use thalweg_simt::host::LaunchError;
 
@@ -47,9 +47,8 @@ pub(crate) fn launch(on: &Timed, height: u32, width: u32) -> Result<(), LaunchEr
         if patch == 32 {
             let image = rgb.slice(..3 * height as usize * width as usize).expect("the first image");
             let count = (height.div_ceil(32) * width.div_ceil(32)) as usize;
-            let (planes, halves) = (zeros::<f32>(13 * image.len() / 3), zeros::<u16>(13 * image.len() / 3));
+            let planes = zeros::<f32>(13 * image.len() / 3);
             textures(on, height, width, 0.5, 0.5, image, planes)?;
-            textures_f16(on, height, width, 0.5, 0.5, image, halves)?;
             features(on, height, width, 32, planes, zeros(13 * count))?;
             entropy(on, height, width, 32, image, zeros(count))?;
             // Every patch has four tokens.

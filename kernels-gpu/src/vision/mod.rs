@@ -25,7 +25,7 @@
 //! | [`entropy`] | `rgb` | `entropy` f32 \[N\] | a block for each patch |
 //! | [`compress`] | `planes`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | one for each plane of a token |
 //!
-//! Half precision: [`textures_f16`], [`compress_fused_f16`], [`compress_fused_bf16`].
+//! Half precision: [`compress_fused_f16`], [`compress_fused_bf16`].
 //!
 //! [`profile_sample`], [`profile_scale`] and [`top`] are the kernels that only the reference
 //! profile `arr-coc-0-1` needs.
@@ -66,7 +66,7 @@ pub use features::features;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use host::*;
 pub use profile::{profile_sample, profile_scale, top};
-pub use textures::{textures, textures_f16};
+pub use textures::textures;
 
 /// The names that only the host has.
 #[cfg(not(target_arch = "nvptx64"))]

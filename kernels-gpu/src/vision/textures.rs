@@ -1,4 +1,4 @@
-//! Texture array: 13 planes from sRGB, in f32 or IEEE half precision.
+//! Texture array: 13 planes from sRGB, in f32.
 //!
 //! ```text
 //! for every pixel (y, x):
@@ -12,11 +12,9 @@
 //!
 //! Launch: blocks of 256 threads. A thread takes 4 pixels of 2 rows, so a block covers 1024 x 2
 //! pixels.
-//! Memory: 3 bytes read for each pixel, 52 written, or 26 in half precision; neighbouring rows come
-//! from L1.
+//! Memory: 3 bytes read for each pixel, 52 written; neighboring rows come from L1.
 //!
-//! - **One computation, two layouts.** If rows start on words and planes on 16 bytes (8 in half
-//!   precision), a thread takes 4 adjacent pixels: their 12 bytes are three aligned words, one more
+//! - **One computation, two layouts.** If rows start on words and planes on 16 bytes, a thread takes 4 adjacent pixels: their 12 bytes are three aligned words, one more
 //!   word on each side holds the neighbours, and a plane takes one `st.global.cs.v4`. Otherwise a
 //!   thread takes every 256th of 1024 pixels, so that the stores of a warp are still to whole
 //!   lines.
@@ -25,7 +23,7 @@
 //!   the CPU device; on a GPU memory is the limit, not arithmetic.
 //! - **The arithmetic** is that of `texel`, which the fused path uses, too.
 
-use thalweg_simt::{Simt, f16, f16x2, kernel};
+use thalweg_simt::{Simt, kernel};
 
 use crate::vision::texel::{Image, Place, Walk, texels};
 
@@ -56,30 +54,6 @@ kernel! {
         let p = planes.as_ptr();
         let aligned = p.addr().is_multiple_of(16);
         rows(cx, image, place, aligned, |at, v| cx.store4_streaming(p.add(at), v), |at, v| cx.store(p.add(at), v));
-    }
-}
-
-kernel! {
-    /// Does the same as [`textures`], with planes in IEEE half precision (their bits), rounded to
-    /// nearest even.
-    pub unsafe fn textures_f16(
-        cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<u16>,
-    )
-    require {
-        (1..=16384).contains(&height),
-        (1..=16384).contains(&width),
-        rgb.len() == 3 * height * width,
-        planes.len() == 13 * height * width,
-    }
-    grid(width.div_ceil(4 * THREADS), height.div_ceil(ROWS)) block(THREADS)
-    {
-        let image = Image { height, width, rgb };
-        let place = Place::new(cx, height, width, fixation_y, fixation_x);
-        let p = planes.as_ptr();
-        let four = |at, [a, b, c, d]: [f32; 4]| {
-            cx.store2_streaming(p.add(at).cast::<f16x2>(), [f16x2::from_f32s(a, b), f16x2::from_f32s(c, d)]);
-        };
-        rows(cx, image, place, p.addr().is_multiple_of(8), four, |at, v| cx.store(p.add(at), f16::from_f32(v).to_bits()));
     }
 }
 

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use testkit::oracle::{self, Content, Image, ImageSpec, SplitMix, max_error, wide};
 use thalweg_kernels::vision::{
     Batch, Layout, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16,
-    compress_fused_f16, entropy, features, textures, textures_f16,
+    compress_fused_f16, entropy, features, textures,
 };
 use thalweg_simt::host::LaunchError;
 
@@ -174,24 +174,6 @@ fn analysis_refuses_what_would_not_fit() {
     }
     assert_eq!(refused(run(1, 1, 192, 0, whole)), "(1..=32).contains(&patch)");
     assert_eq!(refused(run(1, 1, 192, 16385, whole)), "(1..=16384).contains(&patch)");
-}
-
-#[test]
-fn half_planes_are_the_planes_rounded() {
-    let (cpu, mut random) = (Cpu::default(), SplitMix(12));
-    for (height, width) in SIZES {
-        for round in 0..4 {
-            let [fy, fx] = fixation(&mut random);
-            let rgb = Buffer::new(&picture(&mut random, height, width).rgb, round % 2, 0xcd);
-            let len = (13 * height * width) as usize;
-            let mut planes = Buffer::floats(len);
-            let mut halves = Buffer::new(&vec![0xabcd; len], round / 2, 0xabcd);
-            textures(&cpu, height, width, fy, fx, rgb.slice(), planes.slice_mut()).unwrap();
-            textures_f16(&cpu, height, width, fy, fx, rgb.slice(), halves.slice_mut()).unwrap();
-            let want: Vec<u16> = planes.read().iter().map(|v| f16::from_f32(*v).to_bits()).collect();
-            assert!(halves.read() == want);
-        }
-    }
 }
 
 #[test]

@@ -25,7 +25,6 @@ pub(crate) const VISION: &[Launcher] = &[
     Launcher { name: "relevance", cases: 180, run: relevance },
     Launcher { name: "relevance_with_query", cases: 180, run: relevance_with_query },
     Launcher { name: "textures", cases: 120, run: textures },
-    Launcher { name: "textures_f16", cases: 120, run: textures_f16 },
     Launcher { name: "top", cases: 120, run: top },
 ];
 
@@ -223,16 +222,11 @@ fn features(t: &Trial<'_, '_>) -> Result<()> {
     vision::features(t, height, width, patch, &planes, &mut t.room(13 * n as usize)?)
 }
 
-macro_rules! textures {
-    ($($name:ident)*) => {$(
-        fn $name(t: &Trial<'_, '_>) -> Result<()> {
-            let (height, width) = (t.within(1, 40), t.pick(&[1, 4, 7, 31, 64, 130]));
-            let (n, at) = ((height * width) as usize, [t.float(), t.float()]);
-            vision::$name(t, height, width, at[0], at[1], &t.bytes(3 * n)?, &mut t.room(13 * n)?)
-        }
-    )*};
+fn textures(t: &Trial<'_, '_>) -> Result<()> {
+    let (height, width) = (t.within(1, 40), t.pick(&[1, 4, 7, 31, 64, 130]));
+    let (n, at) = ((height * width) as usize, [t.float(), t.float()]);
+    vision::textures(t, height, width, at[0], at[1], &t.bytes(3 * n)?, &mut t.room(13 * n)?)
 }
-textures!(textures textures_f16);
 
 fn profile_sample(t: &Trial<'_, '_>) -> Result<()> {
     let (mut table, mut bytes) = (vec![], 0);
