@@ -31,6 +31,7 @@ pub enum Error {
     #[error("the batch: {0}")]
     Batch(String),
     /// The ranks have failed, or differ.
+    #[cfg(feature = "collective")]
     #[error(transparent)]
     Ranks(#[from] thalweg_collective::Error),
     /// A configuration is none that a model can have.

@@ -1,7 +1,5 @@
 //! AdamW as PyTorch's, clipping, and learning rates that change with the step.
 
-use std::ops::Range;
-
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 
@@ -133,6 +131,7 @@ impl AdamW {
     }
 
     /// Limits the norm of a gradient to `most`, for [`update_part`](Self::update_part).
+    #[cfg(feature = "collective")]
     pub(crate) fn limit<S: Brand>(
         s: &Stream<S>,
         most: f32,
@@ -143,9 +142,10 @@ impl AdamW {
     }
 
     /// Updates the weights of a range by their gradient.
+    #[cfg(feature = "collective")]
     pub(crate) fn update_part<S: Brand>(
         s: &Stream<S>,
-        range: Range<usize>,
+        range: std::ops::Range<usize>,
         gradient: &DeviceSlice<S, f32>,
         weights: &mut DeviceSlice<S, f32>,
         m: &mut MomentsOn<S>,

@@ -126,6 +126,7 @@ impl Loss {
         Self { numbers, sequences: None }
     }
 
+    #[cfg(feature = "collective")]
     pub(crate) fn of_ranks(numbers: Event<PinnedBuffer<f32>>, sequences: usize) -> Self {
         Self { numbers, sequences: Some(sequences) }
     }

@@ -18,6 +18,7 @@ use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Sum};
 use thalweg_kernels::train::columns;
 
+use super::learner::Learner;
 use crate::error::{Error, Result};
 use crate::layers::Target;
 use crate::layout::Layout;
@@ -271,6 +272,17 @@ fn hash(words: impl Iterator<Item = u64>) -> u64 {
 /// Returns the start of each gradient in the flat buffer, and the end of the last one.
 fn starts(layout: &Layout) -> impl Iterator<Item = usize> {
     layout.places().iter().map(|place| place.range.start).chain([layout.len()])
+}
+
+impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<S> for DataParallel<C, S, E> {
+    fn stream(&self) -> Stream<S> {
+        self.model().stream()
+    }
+
+    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
+        let sequences = self.comm_mut().size() * batch.labels.len();
+        self.step_on(batch, sequences)
+    }
 }
 
 /// Gives all ranks what rank 0 has.

@@ -2,14 +2,13 @@
 
 use thalweg::{LiveBrand, Stream};
 
-use super::data_parallel::DataParallel;
 use crate::error::Result;
 use crate::model::DeviceBatch;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
 /// A model that learns on stream `S` from batches that are on the device: a [`TokenTransformer`], or
-/// [`DataParallel`], with which several ranks learn together.
+/// `DataParallel`, with which several ranks learn together.
 pub trait Learner<S: LiveBrand> {
     /// Returns the stream that orders the model.
     fn stream(&self) -> Stream<S>;
@@ -18,7 +17,7 @@ pub trait Learner<S: LiveBrand> {
     /// sequences.
     ///
     /// # Errors
-    /// The errors of [`TokenTransformer::step_on`] and [`DataParallel::step_on`].
+    /// The errors of [`TokenTransformer::step_on`] and of `DataParallel::step_on`.
     fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss>;
 }
 
@@ -29,16 +28,5 @@ impl<S: LiveBrand, E: Precision> Learner<S> for TokenTransformer<S, E> {
 
     fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
         self.step_on(batch)
-    }
-}
-
-impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<S> for DataParallel<C, S, E> {
-    fn stream(&self) -> Stream<S> {
-        self.model().stream()
-    }
-
-    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
-        let sequences = self.comm_mut().size() * batch.labels.len();
-        self.step_on(batch, sequences)
     }
 }
