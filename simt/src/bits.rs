@@ -11,16 +11,18 @@ pub trait Bits: Copy {
     #[must_use]
     #[inline(always)]
     fn dp4a_u32(self, a: u32, b: u32, c: u32) -> u32 {
-        let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).map(|(a, b)| u32::from(a) * u32::from(b));
-        products.fold(c, u32::wrapping_add)
+        // Written out, as below: iterators over bytes do not always become registers on the host, and
+        // then a sum waits for memory several times.
+        let product = |shift: u32| (a >> shift & 255) * (b >> shift & 255);
+        c.wrapping_add(product(0)).wrapping_add(product(8)).wrapping_add(product(16)).wrapping_add(product(24))
     }
     /// Computes `c` plus the dot product of the four signed bytes of `a` and the four signed bytes
     /// of `b`, modulo 2^32 (`dp4a.s32.s32`).
     #[must_use]
     #[inline(always)]
     fn dp4a_i32(self, a: u32, b: u32, c: i32) -> i32 {
-        let signed = |v: u32| v.to_le_bytes().map(|byte| i32::from(byte as i8));
-        signed(a).into_iter().zip(signed(b)).fold(c, |sum, (a, b)| sum.wrapping_add(a * b))
+        let product = |shift: u32| i32::from((a >> shift) as i8) * i32::from((b >> shift) as i8);
+        c.wrapping_add(product(0)).wrapping_add(product(8)).wrapping_add(product(16)).wrapping_add(product(24))
     }
     /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the 16-bit halves
     /// of `a`, and `b0` and `b1` are bytes 0 and 1 of `b` (`dp2a.lo.u32.u32`).

@@ -113,7 +113,8 @@ impl Image {
         let at = (start + 3 * x) as usize;
         // SAFETY: the three bytes are those of a pixel of the image, which `rgb` holds, as the
         // caller promises.
-        let [r, g, b] = [0, 1, 2].map(|k| u32::from(unsafe { self.rgb.get(cx, at + k) }));
+        let byte = |k| u32::from(unsafe { self.rgb.get(cx, at + k) });
+        let [r, g, b] = [byte(0), byte(1), byte(2)];
         r | g << 8 | b << 16
     }
 }
