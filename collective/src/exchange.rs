@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -14,6 +15,8 @@ pub(crate) struct Exchange {
     size: usize,
     open: Mutex<Open>,
     changed: Condvar,
+    /// The number of the last operation that has had its turn on the device of each rank.
+    pub(crate) turns: Vec<AtomicU64>,
 }
 
 struct Open {
@@ -35,7 +38,8 @@ impl Exchange {
     pub(crate) fn new(size: usize) -> Self {
         let posted = (0..size * size).map(|_| VecDeque::new()).collect();
         let open = Mutex::new(Open { posted, left: vec![false; size], aborted: false });
-        Self { size, open, changed: Condvar::new() }
+        let turns = (0..size).map(|_| AtomicU64::new(0)).collect();
+        Self { size, open, changed: Condvar::new(), turns }
     }
 
     pub(crate) fn post(&self, from: usize, to: usize, what: Box<dyn Any + Send>) {

@@ -100,6 +100,7 @@
 //! `thalweg_collective::fate` (the first failure).
 
 mod comm;
+mod copies;
 mod element;
 mod engine;
 mod error;
@@ -118,6 +119,7 @@ pub mod overlap;
 mod peer;
 mod place;
 mod store;
+mod watch;
 mod wire;
 mod world;
 
