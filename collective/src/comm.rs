@@ -38,7 +38,7 @@ pub struct Comm<S: LiveBrand> {
     /// What carries out the operations if it is not the host. It ends before the memory below is freed.
     pub(crate) nccl: Option<Nccl>,
     /// What carries them out by copies between the devices of this process.
-    peer: Option<Peer>,
+    pub(crate) peer: Option<Peer>,
     pub(crate) stream: Stream<S>,
     /// The byte that a barrier of NCCL sums.
     barrier: Option<On<S, DeviceBuffer<u8>>>,

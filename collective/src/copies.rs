@@ -297,7 +297,18 @@ fn taken<S: LiveBrand>(run: &Run<'_, S>, others: &[usize]) -> Result<Vec<std::ve
 
 #[cfg(test)]
 mod tests {
-    use super::Plan;
+    use std::sync::Barrier;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+    use std::time::Duration;
+
+    use thalweg::{AnyStream, At, Device, LiveBrand, Stream, stream_tags};
+
+    use super::{Copies, Plan, SLOTS};
+    use crate::{Backend, Comm, Error, Failure, Mean, Options, Result, Sum, lock, ranks};
+
+    stream_tags!(Compute, Reduce);
+
+    const LONG: Duration = Duration::from_secs(20);
 
     /// The parts of all pieces are all elements once, each fits a room, and each begins at a multiple of 16 bytes.
     #[test]
@@ -318,5 +329,160 @@ mod tests {
             }
             assert_eq!(end, len);
         }
+    }
+
+    /// A gate at which a stream waits. `open` goes with what opens it.
+    struct Gate {
+        open: Sender<()>,
+        opened: Receiver<()>,
+    }
+
+    impl Gate {
+        fn new() -> Self {
+            let (open, opened) = channel();
+            Self { open, opened }
+        }
+
+        /// Has the stream stand here until it is opened, which fails the test after a time. Waits until it stands there:
+        /// the functions of a device that has failed are not called.
+        fn hold<S: LiveBrand>(self, stream: &Stream<S>, what: &'static str) -> Sender<()> {
+            let (Self { open, opened }, (tell, told)) = (self, channel());
+            let hold = move || {
+                tell.send(()).unwrap();
+                assert!(opened.recv_timeout(LONG).is_ok(), "{what}");
+            };
+            stream.launch_host(hold).unwrap();
+            told.recv_timeout(LONG).unwrap();
+            open
+        }
+    }
+
+    /// Opens a gate once the stream has come here.
+    fn opens<S: LiveBrand>(stream: &Stream<S>, gate: Sender<()>) {
+        stream.launch_host(move || gate.send(()).unwrap()).unwrap();
+    }
+
+    type C<'r> = Comm<At<'r, Reduce>>;
+
+    fn lane<T>(comm: &C<'_>, lane: impl Fn(&Copies) -> &AnyStream, f: impl FnOnce(&AnyStream) -> T) -> T {
+        f(lane(lock(&comm.peer.as_ref().unwrap().copies).as_ref().unwrap()))
+    }
+
+    fn own_devices(size: usize) -> Vec<Device> {
+        (0..size).map(|_| Device::new_cpu().unwrap()).collect()
+    }
+
+    fn options(piece: usize) -> Options {
+        Options { backend: Backend::Peer, piece, timeout: LONG, ..Options::default() }
+    }
+
+    /// The sum of a bucket stands until the next bucket has been copied, the way back of both until both are summed, and the
+    /// communicator's stream until both are back.
+    #[test]
+    fn copies_of_a_bucket_run_beside_the_sum_of_the_one_before() {
+        let all = Barrier::new(2);
+        let ended = ranks(&own_devices(2), options(64), |rank, world| -> Result<()> {
+            let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
+            let mut comm = world.comm(reduce)?;
+            let bucket = |v: f32| -> Result<_> {
+                let mut x = compute.alloc::<f32>(100)?;
+                compute.fill(&mut x, v * (1 + rank.index()) as f32)?;
+                Ok(x)
+            };
+            let mut warm = reduce.alloc_zeroed::<f32>(1)?;
+            comm.all_reduce_in_place(Sum, &mut warm)?;
+            comm.synchronize()?;
+            all.wait();
+            let held =
+                "a bucket waits for the sum of the one before, or for its way back, or for the communicator's stream";
+            let summed = lane(&comm, |c| &c.sum, |sum| sum.enter(|q| Gate::new().hold(q, held)));
+            let pulled = lane(&comm, |c| &c.pull, |pull| pull.enter(|r| Gate::new().hold(r, held)));
+            let joined = Gate::new().hold(&reduce, held);
+            let first = comm.all_reduce_bucket(Sum, compute, bucket(1.0)?)?.expect("they go by copies");
+            let second = comm.all_reduce_bucket(Sum, compute, bucket(10.0)?)?.expect("they go by copies");
+            lane(&comm, |c| &c.push, |push| push.enter(|p| opens(p, summed)));
+            lane(&comm, |c| &c.sum, |sum| sum.enter(|q| opens(q, pulled)));
+            let (first, second) = (compute.wait(first)?, compute.wait(second)?);
+            opens(&compute, joined);
+            assert_eq!(compute.read_blocking(&first)?, [3.0; 100]);
+            assert_eq!(compute.read_blocking(&second)?, [30.0; 100]);
+            compute.synchronize()?;
+            comm.synchronize()
+        });
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    }
+
+    /// The rooms of a piece serve again once its result is out of them: while the way back stands, the copies of as many
+    /// pieces as there are rooms are done, and not one more.
+    #[test]
+    fn rooms_are_filled_again_once_they_are_empty() {
+        let all = Barrier::new(2);
+        let ended = ranks(&own_devices(2), options(16), |rank, world| -> Result<()> {
+            let reduce = rank.stream::<Reduce>()?;
+            let mut comm = world.comm(reduce)?;
+            let mut warm = reduce.alloc_zeroed::<f32>(1)?;
+            comm.all_reduce_in_place(Sum, &mut warm)?;
+            comm.synchronize()?;
+            all.wait();
+            let way_back = lane(&comm, |c| &c.pull, |pull| pull.enter(|r| Gate::new().hold(r, "nobody opens it")));
+            let values: Vec<f32> = (0..4 * 3 * SLOTS).map(|i| i as f32).collect();
+            let mut x = reduce.upload_blocking(&values)?;
+            comm.all_reduce_in_place(Mean, &mut x)?;
+            let (tell, told) = channel();
+            lane(&comm, |c| &c.push, |push| push.enter(|p| opens(p, tell)));
+            assert_eq!(told.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout), "a room was full");
+            way_back.send(()).unwrap();
+            assert_eq!(reduce.read_blocking(&x)?, values);
+            told.recv_timeout(LONG).unwrap();
+            Ok(())
+        });
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    }
+
+    /// If an operation fails on its way, the communicator's stream still comes after what was enqueued for it. So the
+    /// elements are not freed while they are copied.
+    #[test]
+    fn elements_outlive_the_copies_of_an_operation_that_fails() {
+        let (outside, all) = (Device::new_cpu().unwrap(), Barrier::new(2));
+        let ended = ranks(&own_devices(2), options(1 << 20), |rank, world| -> Result<()> {
+            let reduce = rank.stream::<Reduce>()?;
+            let mut comm = world.comm(reduce)?;
+            let mut x = reduce.alloc_zeroed::<u32>(1000)?;
+            comm.all_reduce_in_place(Sum, &mut x)?;
+            comm.synchronize()?;
+            all.wait();
+            if rank.index() == 1 {
+                return Ok(());
+            }
+            let copied = lane(&comm, |c| &c.push, |push| push.enter(|p| Gate::new().hold(p, "the test opens it")));
+            let failed = comm.all_reduce_in_place(Sum, &mut x).unwrap_err();
+            assert!(matches!(&failed, Error::Failed(Failure::LeftEarly { rank: 1, seq: 2, .. })), "{failed}");
+            drop(x); // a free on the stream
+            let other = AnyStream::new(outside)?;
+            let (tell, told) = channel();
+            other.enter(|o| o.follow(&reduce).map(|()| opens(o, tell)))?;
+            assert_eq!(told.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout), "freed too early");
+            copied.send(()).unwrap();
+            told.recv_timeout(LONG).unwrap();
+            Ok(())
+        });
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    }
+
+    /// Rooms are made once. They are all back after an operation, however many pieces it has.
+    #[test]
+    fn rooms_come_back() {
+        let ended = ranks(&own_devices(3), options(64), |rank, world| -> Result<()> {
+            let reduce = rank.stream::<Reduce>()?;
+            let mut comm = world.comm(reduce)?;
+            for len in [0, 1, 64, 65, 10_000] {
+                comm.all_reduce_in_place(Sum, &mut reduce.alloc_zeroed::<u8>(len)?)?;
+                let copies = lock(&comm.peer.as_ref().unwrap().copies);
+                let free = &copies.as_ref().unwrap().rooms.free;
+                assert!(free.len() == 2 && free.iter().all(|rooms| rooms.len() == SLOTS), "{len}");
+            }
+            comm.synchronize()
+        });
+        ended.into_iter().for_each(|ended| ended.unwrap());
     }
 }

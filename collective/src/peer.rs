@@ -35,7 +35,7 @@ pub(crate) struct Peer {
     keep: Arc<Keep>,
     exchange: Arc<Exchange>,
     /// Made for the first sum of all ranks. The calls of a rank lock it one after another.
-    copies: Mutex<Option<Copies>>,
+    pub(crate) copies: Mutex<Option<Copies>>,
     watch: Watch,
 }
 

@@ -164,8 +164,12 @@ macro_rules! exchanges {
                 let mut cells = x.mine(t);
                 rows.for_each_column(t, |column| {
                     let Some(own) = cells.next() else { return };
+                    // Both before either is used, so that a thread waits for the memory once if there are two ranks.
+                    let (mine, first) = (own.get(), column.cell::<0>(0).get());
                     let value = |k: u32| -> [$wide; $lanes] {
-                        $widen(if k == rank { own.get() } else { column.cell::<0>(k - u32::from(k > rank)).get() })
+                        let row = k - u32::from(k > rank);
+                        let rest = k != rank && row > 0;
+                        $widen(if rest { column.cell::<0>(row).get() } else if k == rank { mine } else { first })
                     };
                     let (mut all, mut k) = (value(0), 1);
                     while k <= others {
