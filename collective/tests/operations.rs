@@ -221,9 +221,9 @@ fn over_peer_copies() {
 /// the order of the ranks, so they are the same on all ranks and in every run.
 #[test]
 fn sums_in_pieces_over_peer_copies() {
-    for size in [2, 3, 5, 8] {
-        let options = Options { piece: 64, ..options(LONG) };
-        let results = run(Over::Peer, &own_devices(size), options, |rank, world| -> Result<()> {
+    for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(support::gpus()) {
+        let (size, options) = (devices.len(), Options { piece: 64, ..options(LONG) });
+        let results = run(Over::Peer, &devices, options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             for n in [1, size - 1, size + 1, 64 * size, 2003] {
                 reductions::<f32, _>(&mut comm, Sum, "sum", n)?;

@@ -166,10 +166,14 @@ macro_rules! exchanges {
                     let Some(own) = cells.next() else { return };
                     // Both before either is used, so that a thread waits for the memory once if there are two ranks.
                     let (mine, first) = (own.get(), column.cell::<0>(0).get());
+                    let (mine, first): ([$wide; $lanes], [$wide; $lanes]) = ($widen(mine), $widen(first));
                     let value = |k: u32| -> [$wide; $lanes] {
                         let row = k - u32::from(k > rank);
-                        let rest = k != rank && row > 0;
-                        $widen(if rest { column.cell::<0>(row).get() } else if k == rank { mine } else { first })
+                        if k != rank && row > 0 {
+                            return $widen(column.cell::<0>(row).get());
+                        }
+                        // Number by number: a choice between arrays would put both in memory.
+                        core::array::from_fn(|i| if k == rank { mine[i] } else { first[i] })
                     };
                     let (mut all, mut k) = (value(0), 1);
                     while k <= others {
