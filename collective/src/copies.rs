@@ -166,10 +166,11 @@ impl Copies {
                 pull.enter(|r| {
                     // A stream that does not follow belongs to a driver that runs nothing any more.
                     let _joined = Finally(|| _ = s.follow(p).and(s.follow(q)).and(s.follow(r)));
-                    p.follow(&s).and(q.follow(&s)).and(r.follow(&s))?;
+                    // `r` writes a part only behind its copy by `p`.
+                    p.follow(&s).and(q.follow(&s))?;
                     run.turn(p)?;
-                    // SAFETY: All three streams come after `s`, which orders the elements, and `s` comes after them
-                    // before anybody else uses these (`_joined`). They are borrowed until then.
+                    // SAFETY: The streams come after `s`, which orders the elements, and `s` comes after them before
+                    // anybody else uses these (`_joined`). They are borrowed until then.
                     unsafe { rooms.reduce(run, &Memory::of(x), p, q, r) }
                 })
             })

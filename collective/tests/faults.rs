@@ -172,8 +172,9 @@ fn a_late_rank_is_named() {
 /// streams of the transport, and for an operation on its own stream.
 #[test]
 fn a_rank_whose_stream_does_not_come_is_named() {
+    let waited = 3 * SHORT; // the watchdogs of ranks that have come say so in the meantime
     for sums in [true, false] {
-        let failure = failure(Over::Peer, 3, options(SHORT), |rank, comm| {
+        let failure = failure(Over::Peer, 3, options(waited), |rank, comm| {
             comm.barrier()?;
             let (open, opened) = std::sync::mpsc::channel::<()>();
             if rank == 1 {
@@ -192,18 +193,23 @@ fn a_rank_whose_stream_does_not_come_is_named() {
             Ok(())
         });
         let op = if sums { "all-reduce (sum) of 100 x f32" } else { "all-gather of 2 x u8" }.to_owned();
-        assert_eq!(failure, Failure::Timeout { seq: 2, op, lagging: vec![1], waited: SHORT });
+        assert_eq!(failure, Failure::Timeout { seq: 2, op, lagging: vec![1], waited });
     }
 }
 
-/// Ranks whose streams take long for what is before an operation are not late: the time counts from its turn on.
+/// Ranks whose streams take long for what is before an operation are not late, and the time of each operation counts from its
+/// own turn on.
 #[test]
 fn what_is_before_an_operation_over_peer_copies_takes_its_time() {
-    let ended = run(Over::Peer, &own_devices(2), options(SHORT), |rank, world| -> Result<()> {
+    let timeout = Duration::from_secs(1);
+    let ended = run(Over::Peer, &own_devices(2), options(timeout), |rank, world| -> Result<()> {
         let s = rank.stream::<Reduce>()?;
         let mut comm = world.comm(s)?;
+        s.launch_host(move || thread::sleep(timeout * 5 / 4))?;
         for _ in 0..3 {
-            s.launch_host(|| thread::sleep(SHORT * 2 / 3))?;
+            if rank.index() == 1 {
+                s.launch_host(move || thread::sleep(timeout * 2 / 5))?;
+            }
             sum(&mut comm, 10)?;
         }
         comm.synchronize()

@@ -147,6 +147,41 @@ fn buckets_over_peer_copies_come_straight_from_the_pass() {
     results.into_iter().for_each(|result| result.unwrap());
 }
 
+/// A bucket waits for its pass, also on a rank that is later than the others, and the communicator's stream waits for the
+/// bucket.
+#[test]
+fn buckets_over_peer_copies_wait_for_the_pass() {
+    for late in 0..2 {
+        let results = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<()> {
+            let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
+            let mut comm = world.comm(reduce)?;
+            let mut gradients = Gradients::<_, f32>::new(&compute, &[100], BucketSizes::default())?;
+            for step in 1..4 {
+                let gate = Gate::default();
+                let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
+                if rank.index() == late {
+                    let gate = gate.clone();
+                    compute.launch_host(move || assert!(gate.wait(), "the host waits for the pass"))?;
+                }
+                let mut grad = grads.pop().unwrap();
+                compute.fill(&mut grad, (step * (1 + 2 * rank.index())) as f32)?;
+                pass.put(grad)?;
+                let (tell, told) = std::sync::mpsc::channel();
+                reduce.launch_host(move || tell.send(()).unwrap())?; // behind the bucket
+                if rank.index() == late {
+                    told.recv_timeout(Duration::from_millis(30)).expect_err("the bucket is not there yet");
+                    gate.open();
+                }
+                gradients = pass.finish(|_, _| Ok::<_, Error>(()))?;
+                assert_eq!(compute.read_blocking(&gradients)?, [2.0 * step as f32; 100]);
+                told.recv_timeout(Duration::from_secs(20)).unwrap();
+            }
+            comm.synchronize()
+        });
+        results.into_iter().for_each(|result| result.unwrap());
+    }
+}
+
 /// A process that [`every_process_gets_the_means_over_nccl`] started. Does nothing in the test run itself.
 #[test]
 #[cfg(unix)]

@@ -11,7 +11,8 @@ use super::Launcher;
 use super::trial::{Number, Piece, Trial};
 
 pub(crate) const STREAM: &[Launcher] = &[Launcher { name: "probe", cases: 20, run: probe }];
-pub(crate) const COLLECTIVE: &[Launcher] = &[Launcher { name: "reduce", cases: 270, run: reduce }];
+pub(crate) const COLLECTIVE: &[Launcher] =
+    &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 270, run: exchange }];
 pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "measure", cases: 180, run: measure },
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
@@ -29,6 +30,21 @@ fn reduce(t: &Trial<'_, '_>) -> Result<()> {
         let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
         let x = t.numbers::<T>(ranks as usize * n)?;
         collective::reduce(t, fold, ranks, &x, &mut t.room(n)?)
+    }
+    let of_type = [of::<f32>, of::<f64>, of::<f16>, of::<bf16>, of::<i32>, of::<u32>, of::<i64>, of::<u64>, of::<u8>];
+    of_type[t.number as usize % of_type.len()](t)
+}
+
+fn exchange(t: &Trial<'_, '_>) -> Result<()> {
+    fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+        let (ranks, n, pitch) = (t.below(5), t.below(5000) as usize, t.below(5000) as usize);
+        let (blocks, rank) = (t.below(4), t.below(5));
+        // Of these lengths, more are whole words of 16 bytes.
+        let whole = |n: usize| if t.flip() { n } else { n / 16 * 16 };
+        let (n, pitch) = (whole(n.min(pitch)), whole(pitch));
+        let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
+        let (mut x, mut rows) = (t.numbers::<T>(n)?, t.numbers::<T>(ranks.saturating_sub(1) as usize * pitch)?);
+        collective::exchange(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
     }
     let of_type = [of::<f32>, of::<f64>, of::<f16>, of::<bf16>, of::<i32>, of::<u32>, of::<i64>, of::<u64>, of::<u8>];
     of_type[t.number as usize % of_type.len()](t)
