@@ -126,7 +126,7 @@ impl<S> Stream<S> {
     {
         let source: &PeerSlice<S, T> = from;
         equal_lengths(source.len(), to.len())?;
-        self.from_peer(from, to)
+        self.pull_start(from, to)
     }
 
     /// Copies the first bytes of a buffer that may belong to another device, as many as `to` has. Otherwise it is
@@ -140,7 +140,7 @@ impl<S> Stream<S> {
     {
         let source: &PeerSlice<S, T> = from;
         resolve(..to.len(), source.raw().byte_len())?;
-        self.from_peer(from, to)
+        self.pull_start(from, to)
     }
 
     /// Copies to a buffer that may belong to another device. A graph holds such a copy if the GPUs
@@ -155,7 +155,7 @@ impl<S> Stream<S> {
     {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;
-        self.to_peer(from, to)
+        self.push_start(from, to)
     }
 
     /// Copies to the first bytes of a buffer that may belong to another device, as many as `from` has. The others stay
@@ -184,11 +184,11 @@ impl<S> Stream<S> {
     {
         let target: &PeerSlice<S, T> = to;
         resolve(..from.len(), target.raw().byte_len())?;
-        self.to_peer(from, to)
+        self.push_start(from, to)
     }
 
     /// Copies from the start of a buffer, which has the bytes of `to`: the caller has checked that.
-    fn from_peer<T: Plain, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
+    fn pull_start<T: Plain, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
     where
         S: Brand,
     {
@@ -205,7 +205,7 @@ impl<S> Stream<S> {
     }
 
     /// Copies to the start of a buffer, which has the bytes of `from`: the caller has checked that.
-    fn to_peer<T: Plain, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    fn push_start<T: Plain, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
         S: Brand,
     {

@@ -77,6 +77,9 @@ impl Drop for Turn {
     }
 }
 
+/// A bucket behind its reduction, or as it came.
+type Sent<F, T> = std::result::Result<Event<DeviceBuffer<T>>, On<F, DeviceBuffer<T>>>;
+
 /// The communicators of this process so far.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
@@ -409,7 +412,7 @@ impl<S: LiveBrand> Comm<S> {
         _: R,
         from: Stream<F>,
         bucket: On<F, DeviceBuffer<T>>,
-    ) -> Result<std::result::Result<Event<DeviceBuffer<T>>, On<F, DeviceBuffer<T>>>> {
+    ) -> Result<Sent<F, T>> {
         if self.peer.is_none() {
             return Ok(Err(bucket));
         }

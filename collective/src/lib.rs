@@ -100,7 +100,6 @@
 //! `thalweg_collective::fate` (the first failure).
 
 mod comm;
-mod copies;
 mod element;
 mod engine;
 mod error;
@@ -119,7 +118,6 @@ pub mod overlap;
 mod peer;
 mod place;
 mod store;
-mod watch;
 mod wire;
 mod world;
 

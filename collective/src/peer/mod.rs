@@ -8,7 +8,10 @@
 //!
 //! **A sum** takes the way of [`engine`](crate::engine): rank `k` gets piece `k` of every rank, reduces them in the order
 //! of the ranks, and writes the result into the buffers that it was sent, which go back. A sum for all ranks does this in
-//! pieces and on streams of its own: see [`copies`](crate::copies).
+//! pieces and on streams of its own: see [`copies`].
+
+mod copies;
+mod watch;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -17,7 +20,6 @@ use std::time::Instant;
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream};
 use thalweg_kernels::collective::{Fold, reduce};
 
-use crate::copies::Copies;
 use crate::element::{Element, Op};
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
@@ -27,7 +29,8 @@ use crate::lock;
 use crate::member::Keep;
 use crate::options::Backend;
 use crate::store::LONGEST_WAIT;
-use crate::watch::Watch;
+use copies::Copies;
+use watch::Watch;
 
 /// The operations of a rank in one process with the others.
 #[derive(Debug)]

@@ -30,10 +30,10 @@ use std::ops::Range;
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream, StreamOptions};
 use thalweg_kernels::collective::exchange;
 
+use super::Run;
 use crate::element::Element;
 use crate::error::Result;
 use crate::member::Keep;
-use crate::peer::Run;
 
 /// The pieces under way at once.
 const SLOTS: usize = 16;
@@ -323,7 +323,7 @@ mod tests {
                 for k in 0..size {
                     let part = plan.part(piece, k);
                     assert_eq!(part.start, end, "{size} ranks, {len} elements, piece {piece}, rank {k}");
-                    assert!(part.is_empty() || part.start % 8 == 0);
+                    assert!(part.is_empty() || part.start.is_multiple_of(8));
                     assert!(2 * part.len() <= Plan::most(size, bytes), "{part:?} of {size} ranks, {bytes} bytes");
                     end = part.end;
                 }
