@@ -12,7 +12,7 @@ use super::trial::{Number, Piece, Trial};
 
 pub(crate) const STREAM: &[Launcher] = &[Launcher { name: "probe", cases: 20, run: probe }];
 pub(crate) const COLLECTIVE: &[Launcher] =
-    &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 270, run: exchange }];
+    &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 540, run: exchange }];
 pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "measure", cases: 180, run: measure },
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
@@ -37,11 +37,10 @@ fn reduce(t: &Trial<'_, '_>) -> Result<()> {
 
 fn exchange(t: &Trial<'_, '_>) -> Result<()> {
     fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
-        let (ranks, n, pitch) = (t.below(5), t.below(5000) as usize, t.below(5000) as usize);
-        let (blocks, rank) = (t.below(4), t.below(5));
-        // Of these lengths, more are whole words of 16 bytes.
-        let whole = |n: usize| if t.flip() { n } else { n / 16 * 16 };
-        let (n, pitch) = (whole(n.min(pitch)), whole(pitch));
+        let (ranks, pitch) = (t.within(1, 5), t.below(5000) as usize);
+        let (blocks, rank, n) = (t.below(8), t.below(ranks + 1), t.below(5000) as usize);
+        // Half of them are whole words of 16 bytes.
+        let [n, pitch] = if t.flip() { [n, pitch] } else { [n, pitch].map(|n| n / 16 * 16) };
         let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
         let (mut x, mut rows) = (t.numbers::<T>(n)?, t.numbers::<T>(ranks.saturating_sub(1) as usize * pitch)?);
         collective::exchange(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
