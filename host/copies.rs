@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
-use thalweg_simt::host::{DeviceSlice, HostSlice};
+use thalweg_simt::host::{DeviceSlice, HostSlice, resolve};
 
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::{Pattern, StreamHandle};
@@ -126,15 +126,21 @@ impl<S> Stream<S> {
     {
         let source: &PeerSlice<S, T> = from;
         equal_lengths(source.len(), to.len())?;
-        if to.is_empty() {
-            return Ok(());
-        }
-        let (there, here) = (from.device().driver(), self.device().driver());
-        let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `equal_lengths` checked the lengths. Each address goes
-        // with the device of its own buffer.
-        self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
+        self.pull_start(from, to)
+    }
+
+    /// Copies the first bytes of a buffer that may belong to another device, as many as `to` has. Otherwise it is
+    /// [`copy_from_peer`](Self::copy_from_peer).
+    ///
+    /// # Errors
+    /// The buffer has fewer bytes, or those of `copy_from_peer`.
+    pub fn copy_start_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, u8>) -> Result<()>
+    where
+        S: Brand,
+    {
+        let source: &PeerSlice<S, T> = from;
+        resolve(..to.len(), source.raw().byte_len())?;
+        self.pull_start(from, to)
     }
 
     /// Copies to a buffer that may belong to another device. A graph holds such a copy if the GPUs
@@ -149,14 +155,69 @@ impl<S> Stream<S> {
     {
         let target: &PeerSlice<S, T> = to;
         equal_lengths(from.len(), target.len())?;
+        self.push_start(from, to)
+    }
+
+    /// Copies to the first bytes of a buffer that may belong to another device, as many as `from` has. The others stay
+    /// as they are. Otherwise it is [`copy_to_peer`](Self::copy_to_peer).
+    ///
+    /// ```
+    /// use thalweg::{Device, PeerBuffer, stream_tags};
+    ///
+    /// stream_tags!(Here, There);
+    /// let (a, b) = (Device::cpu()?, Device::new_cpu()?);
+    /// let (here, there) = (a.stream::<Here>()?, b.stream::<There>()?);
+    /// let room = here.record(here.alloc_zeroed::<u32>(3)?)?.map_peer();
+    /// let mut room = there.wait(room)?;
+    /// let part = there.upload_blocking(&[7u8; 4])?;
+    /// there.copy_start_to_peer(&part, &mut room)?;
+    /// let room = here.wait(there.record(room)?.map_local())?;
+    /// assert_eq!(here.read_blocking(&room)?, [0x0707_0707, 0, 0]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The buffer has fewer bytes, or those of `copy_to_peer`.
+    pub fn copy_start_to_peer<T: Plain>(self, from: &DeviceSlice<S, u8>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    where
+        S: Brand,
+    {
+        let target: &PeerSlice<S, T> = to;
+        resolve(..from.len(), target.raw().byte_len())?;
+        self.push_start(from, to)
+    }
+
+    /// Copies from the start of a buffer, which has the bytes of `to`: the caller has checked that.
+    fn pull_start<T: Plain, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
+    where
+        S: Brand,
+    {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let source: &PeerSlice<S, T> = from;
+        let (there, here) = (from.device().driver(), self.device().driver());
+        let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
+        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
+        // orders all uses of their memory. The callers checked that the source has as many bytes. Each
+        // address goes with the device of its own buffer.
+        self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
+    }
+
+    /// Copies to the start of a buffer, which has the bytes of `from`: the caller has checked that.
+    fn push_start<T: Plain, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    where
+        S: Brand,
+    {
         if from.is_empty() {
             return Ok(());
         }
+        let target: &PeerSlice<S, T> = to;
         let (there, here) = (to.device().driver(), self.device().driver());
         let (to, from, bytes) = (target.raw().device_ptr(), from.device_ptr(), from.byte_len());
         // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `equal_lengths` checked the lengths. Each address goes
-        // with the device of its own buffer.
+        // orders all uses of their memory. The callers checked that the target has as many bytes. Each
+        // address goes with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((there, to), (here, from), bytes) })
     }
 

@@ -112,6 +112,35 @@ impl<S> Stream<S> {
         }
     }
 
+    /// Makes this stream wait, on the device, for all work that `other` has been given so far. The host does not wait.
+    ///
+    /// Resources need no such call: [`hand`](Self::hand) and [`wait`](Self::wait) order what they move. It is for `unsafe`
+    /// code that has given work on this stream's memory to other streams. So, unlike other calls, it also orders the
+    /// streams of a device that [has failed](Device::fail), where work still runs and memory is still freed in stream order.
+    ///
+    /// ```
+    /// use thalweg::{Device, stream_tags};
+    ///
+    /// stream_tags!(Work, Other);
+    /// let gpu = Device::best()?;
+    /// let (work, other) = (gpu.stream::<Work>()?, gpu.stream::<Other>()?);
+    /// let mut x = other.alloc::<u8>(1 << 20)?;
+    /// other.fill(&mut x, 1)?;
+    /// work.follow(&other)?;
+    /// work.synchronize()?;
+    /// assert!(other.is_done()?);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The driver cannot order the streams.
+    pub fn follow<T: LiveBrand>(self, other: &Stream<T>) -> Result<()>
+    where
+        S: LiveBrand,
+    {
+        self.device().seen(other.handle().hand(other.inner().hand.handle(), self.handle()))
+    }
+
     /// Makes the stream wait for the producers of the shared parts of an idle resource. A resource
     /// behind an event needs no such wait: the stream that recorded the event had waited.
     #[inline]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream};
+use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Stream};
 
 use crate::element::{Element, HasKind, HasOp, Reduction};
 use crate::engine::{Engine, Message, mismatch};
@@ -38,7 +38,7 @@ pub struct Comm<S: LiveBrand> {
     /// NCCL, if it carries out the operations. It ends before the memory below is freed.
     pub(crate) nccl: Option<Nccl>,
     /// The copies between the devices of this process, if they carry out the operations.
-    peer: Option<Peer>,
+    pub(crate) peer: Option<Peer>,
     pub(crate) stream: Stream<S>,
     /// The byte that a barrier of NCCL sums.
     barrier: Option<On<S, DeviceBuffer<u8>>>,
@@ -76,6 +76,9 @@ impl Drop for Turn {
         }
     }
 }
+
+/// A bucket behind its reduction, or as it came.
+type Sent<F, T> = std::result::Result<Event<DeviceBuffer<T>>, On<F, DeviceBuffer<T>>>;
 
 /// The communicators of this process so far.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -400,6 +403,24 @@ impl<S: LiveBrand> Comm<S> {
         self.copy_in(x.cast(), 0..bytes)?;
         self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
         self.copy_out(0..bytes, x.cast_mut())
+    }
+
+    /// Reduces a bucket that has just been finished on another stream, if peer copies carry operations out: they take it
+    /// straight from there. Otherwise it comes back.
+    pub(crate) fn all_reduce_bucket<F: LiveBrand, T: Element, R: Reduction<T>>(
+        &mut self,
+        _: R,
+        from: Stream<F>,
+        bucket: On<F, DeviceBuffer<T>>,
+    ) -> Result<Sent<F, T>> {
+        if self.peer.is_none() {
+            return Ok(Err(bucket));
+        }
+        let call = self.reduction::<T, R>(Code::AllReduce, None, bucket.len());
+        match (self.begin(call, 0)?, &self.peer) {
+            (Some(seq), Some(peer)) => peer.bucket(&peer.begin(self.stream, seq, call)?, from, bucket).map(Ok),
+            _ => Ok(Err(bucket)),
+        }
     }
 
     /// Enqueues a collective operation on `bytes` of staging memory, with the places in it of what

@@ -3,17 +3,26 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::link::Abort;
 use crate::lock;
+
+/// The time that a rank waits for another one before it sleeps. Ranks that run the same program come to an operation within
+/// this time, and the operation takes less than it takes to wake a thread.
+const AWAKE: Duration = Duration::from_micros(200);
 
 /// The queues in which the ranks of a process post messages to one another.
 pub(crate) struct Exchange {
     size: usize,
     open: Mutex<Open>,
     changed: Condvar,
+    /// How often something has changed.
+    changes: AtomicU64,
+    /// The number of the last operation that has had its turn on the device of each rank.
+    pub(crate) turns: Vec<AtomicU64>,
 }
 
 struct Open {
@@ -35,11 +44,17 @@ impl Exchange {
     pub(crate) fn new(size: usize) -> Self {
         let posted = (0..size * size).map(|_| VecDeque::new()).collect();
         let open = Mutex::new(Open { posted, left: vec![false; size], aborted: false });
-        Self { size, open, changed: Condvar::new() }
+        let turns = (0..size).map(|_| AtomicU64::new(0)).collect();
+        Self { size, open, changed: Condvar::new(), changes: AtomicU64::new(0), turns }
     }
 
     pub(crate) fn post(&self, from: usize, to: usize, what: Box<dyn Any + Send>) {
-        lock(&self.open).posted[from * self.size + to].push_back(what);
+        self.change(|open| open.posted[from * self.size + to].push_back(what));
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Open)) {
+        f(&mut lock(&self.open));
+        self.changes.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_all();
     }
 
@@ -49,7 +64,9 @@ impl Exchange {
         to: usize,
         deadline: Instant,
     ) -> std::result::Result<Box<dyn Any + Send>, Missing> {
+        let mut seen = self.changes.load(Ordering::Acquire);
         let mut open = lock(&self.open);
+        let soon = Instant::now() + AWAKE;
         loop {
             if open.aborted {
                 return Err(Missing::Aborted);
@@ -64,6 +81,15 @@ impl Exchange {
             if left.is_zero() {
                 return Err(Missing::Late);
             }
+            if Instant::now() < soon {
+                drop(open);
+                while self.changes.load(Ordering::Acquire) == seen && Instant::now() < soon {
+                    std::thread::yield_now();
+                }
+                seen = self.changes.load(Ordering::Acquire);
+                open = lock(&self.open);
+                continue;
+            }
             open = self.changed.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -71,8 +97,7 @@ impl Exchange {
 
 impl Abort for Exchange {
     fn abort(&self) {
-        lock(&self.open).aborted = true;
-        self.changed.notify_all();
+        self.change(|open| open.aborted = true);
     }
 }
 
@@ -91,7 +116,6 @@ pub(crate) struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        lock(&self.exchange.open).left[self.rank] = true;
-        self.exchange.changed.notify_all();
+        self.exchange.change(|open| open.left[self.rank] = true);
     }
 }

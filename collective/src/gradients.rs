@@ -244,6 +244,13 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
     fn reduce(&mut self, bucket: usize) -> Result<()> {
         let pieces: Vec<_> = self.plan.buckets[bucket].clone().filter_map(|index| self.pieces[index].take()).collect();
         let whole = On::<S, DeviceBuffer<T>>::join(pieces)?;
+        let whole = match self.comm.all_reduce_bucket(self.op, self.stream, whole)? {
+            Ok(reduced) => {
+                self.reducing.push_back(reduced);
+                return Ok(());
+            }
+            Err(whole) => whole,
+        };
         let whole = self.stream.hand(whole, &self.comm.stream())?;
         let whole = self.enqueue(bucket, whole)?;
         self.reducing.push_back(self.comm.stream().record(whole)?);

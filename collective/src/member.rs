@@ -54,6 +54,11 @@ impl fmt::Debug for Keep {
 }
 
 impl Keep {
+    /// The other ranks, in their order.
+    pub(crate) fn others(&self) -> Vec<usize> {
+        (0..self.size).filter(|&rank| rank != self.rank).collect()
+    }
+
     /// Whether this process is a child that `fork` made of the rank's process. It has none of the threads,
     /// and what it does to a socket happens to the parent.
     pub(crate) fn forked(&self) -> bool {

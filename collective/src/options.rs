@@ -39,8 +39,11 @@ pub struct Options {
     /// The backend that carries out the operations.
     pub backend: Backend,
     /// The least and the most multiprocessors (CTAs) that an operation of NCCL takes from the kernels beside it. `None`
-    /// leaves the choice to NCCL.
+    /// leaves the choice to NCCL. Of a sum by [peer copies](Backend::Peer) it is the most blocks, 16 without it.
     pub ctas: Option<[u32; 2]>,
+    /// The bytes of a bucket that a sum of all ranks by [peer copies](Backend::Peer) moves at once: one piece is copied while
+    /// the one before is summed. Each rank has rooms for 16 pieces, without its own share of them. It is the same on all ranks.
+    pub piece: usize,
     /// Whether NCCL's reductions of buckets are captured on their second pass, so that each is then one launch of a graph. It
     /// costs the host 5 us instead of 60, and the device 5 us more. It applies where all ranks are on one machine.
     pub graphs: bool,
@@ -48,7 +51,7 @@ pub struct Options {
 
 impl Default for Options {
     /// 10 minutes for an operation, 5 minutes for the start, no comparison before calls, NCCL
-    /// where all ranks have it.
+    /// where all ranks have it, and pieces of 4 MiB.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(600),
@@ -56,6 +59,7 @@ impl Default for Options {
             compare: false,
             backend: Backend::Auto,
             ctas: None,
+            piece: 4 << 20,
             graphs: false,
         }
     }
@@ -65,7 +69,8 @@ impl Options {
     /// The default, changed by the environment: `THALWEG_COLLECTIVE_TIMEOUT` and
     /// `THALWEG_COLLECTIVE_JOIN` in seconds, `THALWEG_COLLECTIVE_COMPARE=1`, and
     /// `THALWEG_COLLECTIVE_BACKEND`: `auto`, `host`, `peer` or `nccl`; and `THALWEG_COLLECTIVE_CTAS`: the least
-    /// and the most CTAs, as in `4-16`, or one number for both; and `THALWEG_COLLECTIVE_GRAPHS=1`.
+    /// and the most CTAs, as in `4-16`, or one number for both; and `THALWEG_COLLECTIVE_PIECE` in KiB, and
+    /// `THALWEG_COLLECTIVE_GRAPHS=1`.
     ///
     /// # Errors
     /// A variable is no positive number, or no backend.
@@ -95,6 +100,12 @@ impl Options {
                 return Err(Error::Environment { name, given, expected });
             }
         };
+        if let Ok(given) = std::env::var("THALWEG_COLLECTIVE_PIECE") {
+            let kib = given.parse::<usize>().ok().filter(|kib| (1..=1 << 20).contains(kib));
+            let (name, expected) = ("THALWEG_COLLECTIVE_PIECE", "KiB, from 1 to 1048576");
+            let wrong = || Error::Environment { name, given: format!("`{given}`"), expected };
+            options.piece = kib.ok_or_else(wrong)? << 10;
+        }
         options.graphs = std::env::var_os("THALWEG_COLLECTIVE_GRAPHS").is_some_and(|value| value == "1");
         if let Ok(given) = std::env::var("THALWEG_COLLECTIVE_CTAS") {
             let (least, most) = given.split_once('-').unwrap_or((&given, &given));

@@ -167,6 +167,55 @@ fn a_late_rank_is_named() {
     }
 }
 
+/// Over peer copies, a rank that has called but whose stream does not come to the operation is late too: for a sum on
+/// streams of the transport, and for an operation on its own stream.
+#[test]
+fn a_rank_whose_stream_does_not_come_is_named() {
+    let waited = 3 * SHORT; // the watchdogs of ranks that have come say so in the meantime
+    for sums in [true, false] {
+        let failure = failure(Over::Peer, 3, options(waited), |rank, comm| {
+            comm.barrier()?;
+            let (open, opened) = std::sync::mpsc::channel::<()>();
+            if rank == 1 {
+                // It stands until the sender is dropped.
+                comm.stream().launch_host(move || _ = opened.recv())?;
+            }
+            if sums {
+                sum(comm, 100)?;
+            } else {
+                comm.all_gather_in_place(&mut comm.stream().alloc_zeroed::<u8>(6)?)?;
+            }
+            while rank == 1 && comm.failure().is_none() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(open);
+            Ok(())
+        });
+        let op = if sums { "all-reduce (sum) of 100 x f32" } else { "all-gather of 2 x u8" }.to_owned();
+        assert_eq!(failure, Failure::Timeout { seq: 2, op, lagging: vec![1], waited });
+    }
+}
+
+/// Ranks whose streams take long for what is before an operation are not late, and the time of each operation counts from its
+/// own turn on.
+#[test]
+fn what_is_before_an_operation_over_peer_copies_takes_its_time() {
+    let timeout = Duration::from_secs(1);
+    let ended = run(Over::Peer, &own_devices(2), options(timeout), |rank, world| -> Result<()> {
+        let s = rank.stream::<Reduce>()?;
+        let mut comm = world.comm(s)?;
+        s.launch_host(move || thread::sleep(timeout * 5 / 4))?;
+        for _ in 0..3 {
+            if rank.index() == 1 {
+                s.launch_host(move || thread::sleep(timeout * 2 / 5))?;
+            }
+            sum(&mut comm, 10)?;
+        }
+        comm.synchronize()
+    });
+    ended.into_iter().for_each(|ended| ended.unwrap());
+}
+
 /// A rank that hangs before a call is late too if the ranks compare first.
 #[test]
 fn a_rank_that_does_not_call_is_named() {

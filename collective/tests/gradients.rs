@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg::{Device, Rank, stream_tags};
 use thalweg_collective::overlap::data_parallel;
-use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, ranks};
+use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Options, Result, World, ranks};
 
 use crate::support::{LONG, Over, options, own_devices, run};
 
@@ -101,6 +101,83 @@ fn every_rank_gets_the_means_in_any_order() {
             let results = run(over, &own_devices(3), options(LONG), |rank, world| means(rank, world, sizes));
             results.into_iter().for_each(|result| result.unwrap());
         }
+    }
+}
+
+/// Buckets in small pieces, several of them under way, on more ranks.
+#[test]
+fn every_rank_gets_the_means_in_pieces_over_peer_copies() {
+    for devices in [2, 5, 8].map(own_devices).into_iter().chain(support::gpus()) {
+        for sizes in SIZES {
+            let options = Options { piece: 64, ..options(LONG) };
+            let results = run(Over::Peer, &devices, options, |rank, world| means(rank, world, sizes));
+            results.into_iter().for_each(|result| result.unwrap());
+        }
+    }
+}
+
+/// Over peer copies a bucket comes from the pass, and waits for nothing else: not for what the program enqueues on the
+/// communicator's stream. That stream waits for the bucket.
+#[test]
+fn buckets_over_peer_copies_come_straight_from_the_pass() {
+    let results = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<()> {
+        let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
+        let mut comm = world.comm(reduce)?;
+        let gradients = Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes { first: 0, others: 0 })?;
+        let (first, second, behind) = (Gate::default(), Gate::default(), Gate::default());
+        let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
+        let (gate, opened) = (second.clone(), behind.clone());
+        reduce.launch_host(move || assert!(gate.wait(), "a bucket waits for the communicator's stream"))?;
+        let gate = first.clone();
+        // The last work on the first bucket, and the last work of the pass before it goes on.
+        compute.launch_host(move || assert!(gate.wait(), "the host waits for the pass"))?;
+        pass.put(grads.pop().unwrap())?;
+        pass.put(grads.pop().unwrap())?;
+        reduce.launch_host(move || opened.open())?;
+        first.open();
+        let gradients = pass.finish(|_, means| compute.zero(means).map_err(Error::from))?;
+        let gate = second.clone();
+        compute.launch_host(move || gate.open())?; // behind both buckets
+        compute.synchronize()?;
+        assert!(behind.wait());
+        drop(gradients);
+        comm.synchronize()
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
+/// A bucket waits for its pass, also on a rank that is later than the others, and the communicator's stream waits for the
+/// bucket.
+#[test]
+fn buckets_over_peer_copies_wait_for_the_pass() {
+    for late in 0..2 {
+        let results = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<()> {
+            let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
+            let mut comm = world.comm(reduce)?;
+            let mut gradients = Gradients::<_, f32>::new(&compute, &[100], BucketSizes::default())?;
+            for step in 1..4 {
+                let gate = Gate::default();
+                let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
+                if rank.index() == late {
+                    let gate = gate.clone();
+                    compute.launch_host(move || assert!(gate.wait(), "the host waits for the pass"))?;
+                }
+                let mut grad = grads.pop().unwrap();
+                compute.fill(&mut grad, (step * (1 + 2 * rank.index())) as f32)?;
+                pass.put(grad)?;
+                let (tell, told) = std::sync::mpsc::channel();
+                reduce.launch_host(move || tell.send(()).unwrap())?; // behind the bucket
+                if rank.index() == late {
+                    told.recv_timeout(Duration::from_millis(30)).expect_err("the bucket is not there yet");
+                    gate.open();
+                }
+                gradients = pass.finish(|_, _| Ok::<_, Error>(()))?;
+                assert_eq!(compute.read_blocking(&gradients)?, [2.0 * step as f32; 100]);
+                told.recv_timeout(Duration::from_secs(20)).unwrap();
+            }
+            comm.synchronize()
+        });
+        results.into_iter().for_each(|result| result.unwrap());
     }
 }
 

@@ -216,6 +216,67 @@ fn over_peer_copies() {
     }
 }
 
+/// Sums in pieces of 64 bytes: up to 160 pieces, which take several rounds of the rooms. The bits are those of the sum in
+/// the order of the ranks, so they are the same on all ranks and in every run.
+#[test]
+fn sums_in_pieces_over_peer_copies() {
+    for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(support::gpus()) {
+        let (size, options) = (devices.len(), Options { piece: 64, ..options(LONG) });
+        let results = run(Over::Peer, &devices, options, |rank, world| -> Result<()> {
+            let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+            for n in [1, size - 1, size + 1, 64 * size, 2003] {
+                reductions::<f32, _>(&mut comm, Sum, "sum", n)?;
+                reductions::<f32, _>(&mut comm, Mean, "mean", n)?;
+                reductions::<f16, _>(&mut comm, Mean, "mean", n)?;
+                reductions::<bf16, _>(&mut comm, Mean, "mean", n)?;
+                reductions::<bf16, _>(&mut comm, Max, "max", n)?;
+            }
+            reductions::<u8, _>(&mut comm, Sum, "sum", 5001)?;
+            reductions::<f64, _>(&mut comm, Min, "min", 500)?;
+            reductions::<i64, _>(&mut comm, Sum, "sum", 501)?;
+            // Elements that do not begin at a multiple of 16 bytes.
+            let (s, rank) = (comm.stream(), comm.rank());
+            let mut x = s.upload_blocking(&samples::<bf16>(rank, 1001))?;
+            comm.all_reduce_in_place(Mean, x.slice_mut(1..).map_err(thalweg::Error::from)?)?;
+            let (all, expected) = (bits(&s.read_blocking(&x)?), reduced::<bf16>("mean", size, 1001));
+            assert_eq!((all[0], &all[1..]), (samples::<bf16>(rank, 1)[0].bits(), &expected[1..]));
+            Ok(())
+        });
+        results.into_iter().for_each(|result| result.unwrap());
+    }
+}
+
+/// Hosts and streams of ranks come to operations at different times. The elements are written just before an operation
+/// and just behind it, several operations are under way, and their elements are freed meanwhile.
+#[test]
+fn ranks_that_come_at_different_times_over_peer_copies() {
+    let pause = |number: usize| std::thread::sleep(std::time::Duration::from_micros(number as u64 * 7919 % 1500));
+    let options = Options { piece: 256, ..options(LONG) };
+    let results = run(Over::Peer, &own_devices(3), options, |rank, world| -> Result<()> {
+        let (s, index) = (rank.stream::<Reduce>()?, rank.index());
+        let mut comm = world.comm(s)?;
+        let mut sums = Vec::new();
+        for round in 0..40 {
+            if round % 3 == index {
+                pause(round + 17 * index);
+            }
+            let mut x = s.alloc::<u32>(1500)?;
+            s.launch_host(move || pause(5 * round + 3 * index))?;
+            s.fill(&mut x, (round * (index + 1)) as u32)?;
+            comm.all_reduce_in_place(Sum, &mut x)?;
+            let mut sum = s.alloc(1500)?;
+            s.copy(&x, &mut sum)?;
+            s.fill(&mut x, u32::MAX)?;
+            sums.push(sum);
+        }
+        for (round, sum) in sums.into_iter().enumerate() {
+            assert_eq!(s.read_blocking(&sum)?, [6 * round as u32; 1500]);
+        }
+        Ok(())
+    });
+    results.into_iter().for_each(|result| result.unwrap());
+}
+
 /// Over NCCL, over peer copies, and through the host between GPUs. A sum of two numbers has one order, so the bits are
 /// the same.
 #[test]

@@ -62,9 +62,12 @@ fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
     TokensMut { tokens: out(13 * capacity), position: out(2 * capacity), capacity: capacity as u32 }
 }
 
-/// Launches the reduction of what two ranks bring.
+/// Launches the reductions of what two ranks bring, the second one also of elements that are no whole words of 16 bytes.
 fn reductions<T: thalweg_kernels::collective::Number>(on: &Notes) -> Result<(), LaunchError> {
-    thalweg_kernels::collective::reduce(on, thalweg_kernels::collective::Fold::Sum, 2, of::<T>(512), out(256))
+    use thalweg_kernels::collective::{Fold, exchange, reduce};
+    reduce(on, Fold::Sum, 2, of::<T>(512), out(256))?;
+    exchange(on, Fold::Sum, 16, [0, 2], out::<T>(256), out(256))?;
+    exchange(on, Fold::Sum, 16, [0, 2], out::<T>(255), out(256))
 }
 
 /// Launches the product of operands of one type in each form, of operands that are not aligned, and of few rows.

@@ -1,7 +1,7 @@
 //! The families with few kernels: `augment`, `collective`, `linear` and `stream`.
 
 use thalweg_kernels::augment::{BLUR, FLIP, RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};
-use thalweg_kernels::collective::{Fold, reduce};
+use thalweg_kernels::collective::{Fold, exchange, reduce};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::stream::probe;
 use thalweg_simt::host::LaunchError;
@@ -16,6 +16,8 @@ pub(crate) fn launch(on: &Timed) -> Result<(), LaunchError> {
     macro_rules! reductions {
         ($($t:ty: $value:expr;)*) => {$(
             reduce::<(), _, $t>(on, Fold::Sum, ranks, buffer(ranks as usize * n, $value), buffer(n, $value))?;
+            let rows = buffer((ranks - 1) as usize * n, $value);
+            exchange::<(), _, $t>(on, Fold::Sum, 4, [1, ranks], buffer(n, $value), rows)?;
         )*};
     }
     reductions! {

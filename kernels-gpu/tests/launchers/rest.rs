@@ -13,7 +13,8 @@ use super::Launcher;
 use super::trial::{Number, Piece, Trial};
 
 pub(crate) const STREAM: &[Launcher] = &[Launcher { name: "probe", cases: 20, run: probe }];
-pub(crate) const COLLECTIVE: &[Launcher] = &[Launcher { name: "reduce", cases: 270, run: reduce }];
+pub(crate) const COLLECTIVE: &[Launcher] =
+    &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 540, run: exchange }];
 pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "measure", cases: 180, run: measure },
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
@@ -34,6 +35,20 @@ fn reduce(t: &Trial<'_, '_>) -> Result<()> {
         let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
         let x = t.numbers::<T>(ranks as usize * n)?;
         collective::reduce(t, fold, ranks, &x, &mut t.room(n)?)
+    }
+    let of_type = [of::<f32>, of::<f64>, of::<f16>, of::<bf16>, of::<i32>, of::<u32>, of::<i64>, of::<u64>, of::<u8>];
+    of_type[t.number as usize % of_type.len()](t)
+}
+
+fn exchange(t: &Trial<'_, '_>) -> Result<()> {
+    fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+        let (ranks, pitch) = (t.within(1, 5), t.below(5000) as usize);
+        let (blocks, rank, n) = (t.below(8), t.below(ranks + 1), t.below(5000) as usize);
+        // Half of them are whole words of 16 bytes.
+        let [n, pitch] = if t.flip() { [n, pitch] } else { [n, pitch].map(|n| n / 16 * 16) };
+        let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
+        let (mut x, mut rows) = (t.numbers::<T>(n)?, t.numbers::<T>(ranks.saturating_sub(1) as usize * pitch)?);
+        collective::exchange(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
     }
     let of_type = [of::<f32>, of::<f64>, of::<f16>, of::<bf16>, of::<i32>, of::<u32>, of::<i64>, of::<u64>, of::<u8>];
     of_type[t.number as usize % of_type.len()](t)

@@ -15,12 +15,18 @@
 //! NCCL may take. `MLP_LEAVE` lists how many cuBLASLt's products of the backward pass leave to it. `MLP_REFERENCE` names a folder with weights, inputs
 //! and losses that the script wrote (`--reference`). Then the losses of the first steps are compared.
 //!
+//! `MLP_TRANSPORT=peer,nccl` runs the ranks as two threads of one process, without a launcher, and lists who reduces: peer
+//! copies, NCCL or the host, each perhaps with the KiB of a piece and the blocks of its kernels, as in `peer:4096:16` or `nccl::8`. Steps
+//! without other ranks and with them take turns (`MLP_PAIRS` of them), and sums by themselves are measured before. `MLP_ONLY=sums` or `steps`
+//! does one of both.
+//!
 //! With one GPU there is no reduction. `MLP_STAND_IN=32,16,8,4,2` has a kernel take so many multiprocessors in its place, for
 //! the time that NCCL took for as many bytes with so many CTAs (see `stand_in.rs`), and nothing is reduced. cuBLASLt's products leave none and
 //! then as many, or what `MLP_LEAVE` lists. `MLP_PASSES` lists how often the kernel reads and writes each byte, and `MLP_CLUSTERS` how many of its
 //! blocks make a cluster.
 
 mod stand_in;
+mod threads;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -475,6 +481,10 @@ where
 }
 
 fn main() -> Result<()> {
+    if let Ok(transports) = std::env::var("MLP_TRANSPORT") {
+        let given: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+        return threads::run(&transports, &given);
+    }
     let world = World::from_env()?;
     let (rank, size, device) = (world.rank(), world.size(), world.device()?);
     let given: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();

@@ -7,10 +7,14 @@
 //! recorded. For this a call waits on the host until the ranks that it needs have come to the same call.
 //!
 //! **A sum** takes the way of [`engine`](crate::engine): rank `k` gets piece `k` of every rank, reduces them in the order
-//! of the ranks, and writes the result into the buffers that it was sent, which go back.
+//! of the ranks, and writes the result into the buffers that it was sent, which go back. A sum for all ranks does this in
+//! pieces and on streams of its own: see [`copies`].
+
+mod copies;
+mod watch;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream};
@@ -21,15 +25,21 @@ use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
 use crate::exchange::{Exchange, Missing};
 use crate::head::{Call, Code};
+use crate::lock;
 use crate::member::Keep;
 use crate::options::Backend;
 use crate::store::LONGEST_WAIT;
+use copies::Copies;
+use watch::Watch;
 
 /// The operations of a rank in one process with the others.
 #[derive(Debug)]
 pub(crate) struct Peer {
     keep: Arc<Keep>,
     exchange: Arc<Exchange>,
+    /// Made for the first sum of all ranks. The calls of a rank lock it one after another.
+    pub(crate) copies: Mutex<Option<Copies>>,
+    watch: Watch,
 }
 
 /// Says whether the ranks use peer copies: if the options ask for them, or if all ranks of this process have a GPU each
@@ -45,10 +55,13 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device) -> Result<Option<Peer>> 
             _ => Ok(None),
         };
     };
-    let peer = Peer { keep: keep.clone(), exchange };
+    let peer = |exchange: Arc<Exchange>| {
+        let watch = Watch::new(keep.rank, keep.options.timeout, keep.fate.clone(), exchange.clone())?;
+        Ok(Some(Peer { keep: keep.clone(), exchange, copies: Mutex::default(), watch }))
+    };
     match keep.options.backend {
         Backend::Host | Backend::Nccl => return Ok(None),
-        Backend::Peer => return Ok(Some(peer)),
+        Backend::Peer => return peer(exchange),
         Backend::Auto => {}
     }
     let key = |rank: usize| format!("thalweg/peer/{}{rank}", keep.tag);
@@ -61,7 +74,7 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device) -> Result<Option<Peer>> 
             return Ok(None);
         }
     }
-    Ok(cuda.then_some(peer))
+    if cuda { peer(exchange) } else { Ok(None) }
 }
 
 /// One operation under way.
@@ -94,6 +107,16 @@ impl Peer {
         Ok(Run { peer: self, s, seq, call, deadline })
     }
 
+    /// Reduces a bucket that has just been finished on another stream of this rank: see [`Copies::bucket`].
+    pub(crate) fn bucket<S: LiveBrand, F: LiveBrand, T: Element>(
+        &self,
+        run: &Run<'_, S>,
+        from: Stream<F>,
+        bucket: On<F, DeviceBuffer<T>>,
+    ) -> Result<Event<DeviceBuffer<T>>> {
+        run.or_fail(run.with_copies(|copies| copies.bucket(run, from, bucket)))
+    }
+
     /// Compares one side of a message with the other.
     pub(crate) fn compare(&self, way: (usize, usize), sends: bool, seq: u64, call: Call) -> Result<()> {
         let (keep, other) = (&self.keep, if sends { way.1 } else { way.0 });
@@ -111,8 +134,9 @@ impl<S: LiveBrand> Run<'_, S> {
     /// Carries out an operation whose elements are all in `x`.
     pub(crate) fn in_place<T: Element>(&self, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let rank = self.peer.keep.rank;
-        self.or_fail(match self.call.code {
-            Code::AllReduce | Code::Reduce => self.reduce(x, false).and_then(|(result, lent)| {
+        self.watched(|| match self.call.code {
+            Code::AllReduce => self.with_copies(|copies| copies.in_place(self, x)),
+            Code::Reduce => self.reduce(x, false).and_then(|(result, lent)| {
                 self.give(&result, lent)?;
                 self.collect(&result, x)
             }),
@@ -134,8 +158,12 @@ impl<S: LiveBrand> Run<'_, S> {
         to: Option<&mut DeviceSlice<S, T>>,
     ) -> Result<()> {
         let rank = self.peer.keep.rank;
-        self.or_fail(match (self.call.code, from, to) {
-            (Code::AllReduce | Code::Reduce, Some(from), to) => self.reduce(from, false).and_then(|(result, lent)| {
+        self.watched(|| match (self.call.code, from, to) {
+            (Code::AllReduce, Some(from), Some(to)) => {
+                self.s.copy(from, to)?;
+                self.with_copies(|copies| copies.in_place(self, to))
+            }
+            (Code::Reduce, Some(from), to) => self.reduce(from, false).and_then(|(result, lent)| {
                 self.give(&result, lent)?;
                 to.map_or(Ok(()), |to| self.collect(&result, to))
             }),
@@ -166,16 +194,72 @@ impl<S: LiveBrand> Run<'_, S> {
         )
     }
 
+    /// Carries out an operation of the stream, with the watchdog told where it begins and ends.
+    fn watched(&self, operation: impl FnOnce() -> Result<()>) -> Result<()> {
+        let lanes = self.call.code == Code::AllReduce; // they tell it themselves
+        self.or_fail((|| {
+            if !lanes {
+                self.turn(&self.s)?;
+            }
+            operation()?;
+            if lanes { Ok(()) } else { self.end(&self.s) }
+        })())
+    }
+
+    /// Tells the watchdog where on a stream the operation has its turn.
+    pub(crate) fn turn<L: LiveBrand>(&self, lane: &Stream<L>) -> Result<()> {
+        let turn = lane.record(lane.alloc::<u8>(0)?)?;
+        self.peer.watch.turn(self.seq, self.call, turn);
+        Ok(())
+    }
+
+    /// Tells the watchdog behind what the operation is done.
+    pub(crate) fn end<L: LiveBrand>(&self, lane: &Stream<L>) -> Result<()> {
+        self.peer.watch.end(lane.record(lane.alloc::<u8>(0)?)?);
+        Ok(())
+    }
+
+    fn with_copies<R>(&self, f: impl FnOnce(&mut Copies) -> Result<R>) -> Result<R> {
+        let mut copies = lock(&self.peer.copies);
+        match &mut *copies {
+            Some(copies) => f(copies),
+            none => f(none.insert(Copies::new(self, self.s.device())?)),
+        }
+    }
+
+    pub(crate) fn keep(&self) -> &Keep {
+        &self.peer.keep
+    }
+
+    pub(crate) fn stream(&self) -> Stream<S> {
+        self.s
+    }
+
+    pub(crate) fn fold(&self) -> Fold {
+        match self.call.op {
+            Some(Op::Mean) => Fold::Mean,
+            Some(Op::Min) => Fold::Min,
+            Some(Op::Max) => Fold::Max,
+            _ => Fold::Sum,
+        }
+    }
+
     /// If the device cannot carry the operation out, the ranks fail: the others wait for what it would have posted. If it
     /// cannot because they have failed, that is the error.
-    fn or_fail(&self, done: Result<()>) -> Result<()> {
-        let Keep { rank, fate, .. } = &*self.peer.keep;
+    fn or_fail<R>(&self, done: Result<R>) -> Result<R> {
         let Err(Error::Device(error)) = done else { return done };
-        if let Some(failure) = fate.failure() {
+        if let Some(failure) = self.peer.keep.fate.failure() {
             return Err(Error::Failed(failure.clone()));
         }
-        fate.fail(Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() });
+        self.abandoned();
         Err(Error::Device(error))
+    }
+
+    /// Fails the ranks because this one cannot carry the operation out.
+    pub(crate) fn abandoned(&self) -> Error {
+        let Keep { rank, fate, .. } = &*self.peer.keep;
+        let failure = Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() };
+        Error::Failed(fate.fail(failure).clone())
     }
 
     fn part<'x, T: Element>(&self, x: &'x DeviceSlice<S, T>, part: Range<usize>) -> Result<&'x DeviceSlice<S, T>> {
@@ -204,17 +288,22 @@ impl<S: LiveBrand> Run<'_, S> {
         let mut copy = self.s.alloc::<T>(x.len())?;
         self.s.copy(x, &mut copy)?;
         let event = self.s.record(copy).map_err(thalweg::Error::from)?;
-        self.peer.exchange.post(self.peer.keep.rank, to, Box::new(event.map_peer()));
+        self.post(to, event.map_peer());
         Ok(())
     }
 
-    /// Takes what a rank sent, on this rank's stream.
-    fn take<T: Element>(&self, from: usize) -> Result<Event<PeerBuffer<T>>> {
+    /// Posts something for another rank.
+    pub(crate) fn post<M: Send + 'static>(&self, to: usize, what: M) {
+        self.peer.exchange.post(self.peer.keep.rank, to, Box::new(what));
+    }
+
+    /// Takes what a rank posted.
+    pub(crate) fn take<M: 'static>(&self, from: usize) -> Result<M> {
         let Keep { rank, fate, options, .. } = &*self.peer.keep;
         let (seq, op) = (self.seq, self.call.text());
         let failure = match self.peer.exchange.take(from, *rank, self.deadline) {
-            Ok(what) => match what.downcast::<Event<PeerBuffer<T>>>() {
-                Ok(event) => return Ok(*event),
+            Ok(what) => match what.downcast::<M>() {
+                Ok(what) => return Ok(*what),
                 // The calls were compared, so only a mistake of this crate comes here.
                 Err(_) => Failure::Garbled { rank: from, reason: format!("elements of another type in {op}") },
             },
@@ -226,7 +315,7 @@ impl<S: LiveBrand> Run<'_, S> {
     }
 
     fn wait<T: Element>(&self, from: usize) -> Result<On<S, PeerBuffer<T>>> {
-        Ok(self.s.wait(self.take::<T>(from)?).map_err(thalweg::Error::from)?)
+        Ok(self.s.wait(self.take::<Event<PeerBuffer<T>>>(from)?).map_err(thalweg::Error::from)?)
     }
 
     /// Receives what a rank sent.
@@ -255,14 +344,8 @@ impl<S: LiveBrand> Run<'_, S> {
             lent.push((from, sent));
         }
         let mut result = self.s.alloc::<T>(n)?;
-        let fold = match self.call.op {
-            Some(Op::Mean) => Fold::Mean,
-            Some(Op::Min) => Fold::Min,
-            Some(Op::Max) => Fold::Max,
-            _ => Fold::Sum,
-        };
         if n > 0 {
-            reduce(&self.s, fold, size as u32, &all, &mut result)?;
+            reduce(&self.s, self.fold(), size as u32, &all, &mut result)?;
         }
         Ok((result, lent))
     }
@@ -273,7 +356,7 @@ impl<S: LiveBrand> Run<'_, S> {
             if self.call.root.is_none_or(|root| root == to) {
                 self.s.copy_to_peer(result, &mut buffer)?;
                 let event = self.s.record(buffer).map_err(thalweg::Error::from)?;
-                self.peer.exchange.post(self.peer.keep.rank, to, Box::new(event));
+                self.post(to, event);
             }
         }
         Ok(())
@@ -284,7 +367,8 @@ impl<S: LiveBrand> Run<'_, S> {
         let own = self.piece(self.peer.keep.rank);
         self.s.copy(result, to.slice_mut(own).map_err(thalweg::Error::from)?)?;
         for from in self.others() {
-            let back = self.s.wait(self.take::<T>(from)?.map_local()).map_err(thalweg::Error::from)?;
+            let back = self.take::<Event<PeerBuffer<T>>>(from)?.map_local();
+            let back = self.s.wait(back).map_err(thalweg::Error::from)?;
             self.s.copy(&back, to.slice_mut(self.piece(from)).map_err(thalweg::Error::from)?)?;
         }
         Ok(())

@@ -1,0 +1,132 @@
+//! The watchdog of operations by peer copies.
+//!
+//! A call waits on the host until the other ranks have called the same, so it notices ranks that do not call. This thread
+//! notices those that have called, but whose device does not come to the operation: it looks at an event where an operation has
+//! its turn and at one behind it. It cannot end what a device waits for, so streams stay blocked as long as the
+//! device of that rank is.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thalweg::{DeviceBuffer, Event, beside_captures};
+
+use crate::error::{Failure, Result};
+use crate::exchange::Exchange;
+use crate::fate::Fate;
+use crate::head::Call;
+use crate::lock;
+
+/// How often the watchdog looks.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A point of a stream.
+type Point = Event<DeviceBuffer<u8>>;
+
+/// The watchdog of a rank. Its thread ends after the last operation, or when the ranks have failed.
+#[derive(Debug)]
+pub(crate) struct Watch(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rank: usize,
+    timeout: Duration,
+    fate: Arc<Fate>,
+    exchange: Arc<Exchange>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: VecDeque<Watched>,
+    leaving: bool,
+}
+
+#[derive(Debug)]
+struct Watched {
+    seq: u64,
+    call: Call,
+    turn: Point,
+    /// `None` while it is enqueued.
+    end: Option<Point>,
+}
+
+impl Watch {
+    pub(crate) fn new(rank: usize, timeout: Duration, fate: Arc<Fate>, exchange: Arc<Exchange>) -> Result<Self> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { rank, timeout, fate, exchange, state, changed });
+        let run = shared.clone();
+        let thread = thread::Builder::new().name("thalweg peer".to_owned());
+        let thread = thread.spawn(move || beside_captures(|| run.patrol()));
+        thread.map_err(|why| thalweg::Error::Thread { reason: why.to_string() })?;
+        Ok(Self(shared))
+    }
+
+    /// Notes an operation, which has its turn at this point.
+    pub(crate) fn turn(&self, seq: u64, call: Call, turn: Point) {
+        lock(&self.0.state).pending.push_back(Watched { seq, call, turn, end: None });
+    }
+
+    /// Notes the end of the last operation.
+    pub(crate) fn end(&self, end: Point) {
+        if let Some(last) = lock(&self.0.state).pending.back_mut() {
+            last.end = Some(end);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        lock(&self.0.state).leaving = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn patrol(&self) {
+        // The operation that has its turn, and since when.
+        let mut current: Option<(u64, Instant)> = None;
+        loop {
+            let mut state = lock(&self.state);
+            if state.leaving && state.pending.is_empty() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            if self.fate.failure().is_some() {
+                return;
+            }
+            let own = &self.exchange.turns[self.rank];
+            while let Some(first) = state.pending.front()
+                && first.end.as_ref().is_some_and(Event::has_passed)
+            {
+                own.fetch_max(first.seq, Ordering::AcqRel);
+                state.pending.pop_front();
+            }
+            let Some(first) = state.pending.front().filter(|first| first.end.is_some() && first.turn.has_passed())
+            else {
+                current = None;
+                continue;
+            };
+            for other in state.pending.iter().take_while(|other| other.turn.has_passed()) {
+                own.fetch_max(other.seq, Ordering::AcqRel);
+            }
+            let (seq, since) = *current.filter(|(seq, _)| *seq == first.seq).get_or_insert((first.seq, Instant::now()));
+            current = Some((seq, since));
+            if since.elapsed() >= self.timeout {
+                let op = first.call.text();
+                drop(state);
+                let turns = self.exchange.turns.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+                let late: Vec<(usize, bool)> =
+                    turns.map(|(rank, turn)| (rank, turn.load(Ordering::Acquire) < seq)).collect();
+                // If all have come to it, nobody knows who holds it up.
+                let any = late.iter().any(|(_, late)| *late);
+                let lagging = late.into_iter().filter(|(_, late)| *late || !any).map(|(rank, _)| rank).collect();
+                self.fate.fail(Failure::Timeout { seq, op, lagging, waited: self.timeout });
+                return;
+            }
+        }
+    }
+}
