@@ -131,6 +131,7 @@ mod lane;
 mod memory;
 mod occupancy;
 pub mod overlap;
+mod probe;
 mod region;
 mod resource;
 mod ring;
@@ -177,9 +178,7 @@ pub use thalweg_derive::Resource;
 #[doc = include_str!("../docs/streams.md")]
 mod streams_page {}
 
-// For the kernels that the tests of this crate declare.
-#[cfg(test)]
-ptx! {}
+ptx! { unsafe "thalweg" } // `build.rs` puts the file there
 
 /// Locks a mutex, also after a panic poisoned it. No user code runs under a lock that guards data
 /// and is taken here, so a user's panic cannot leave that data half changed. Two locks have user

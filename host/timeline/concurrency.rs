@@ -3,14 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use thalweg_kernels::stream::probe;
-
 use super::activity::Activity;
 use super::trace::Trace;
 use super::{Timeline, metrics};
 use crate::brand::LiveBrand;
 use crate::error::{Error, Result};
 use crate::memory::DeviceBuffer;
+use crate::probe::probe;
 use crate::resource::On;
 use crate::runtime::tally::Stall;
 use crate::stream::Stream;
@@ -148,6 +147,8 @@ impl<S: LiveBrand> Work<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::LaunchError;
+    use crate::runtime::device::Device;
 
     #[test]
     fn overlap_is_what_together_saves() {
@@ -161,5 +162,44 @@ mod tests {
         assert!(of(2, 2, 2).at_once() && !of(2, 2, 4).at_once());
         assert_eq!(Concurrency::new(ms(4), ms(4), ms(5), ms(1)).overlap, 0.25, "one queue, and times that differ");
         assert!(of(2, 2, 4).to_string().contains("take turns"));
+    }
+
+    /// The hash of a thread's number, in plain Rust.
+    fn hash(mut h: u32, rounds: u32) -> u32 {
+        for _ in 0..rounds {
+            h = (h ^ (h >> 15)).wrapping_mul(0x2c1b_3c6d);
+        }
+        h
+    }
+
+    #[test]
+    fn each_thread_leaves_its_hash_and_no_other_buffer_is_taken() {
+        let others = [Device::checked_cpu().unwrap(), Device::seeded_cpu(1).unwrap()];
+        for device in Device::all().into_iter().chain(others) {
+            let launched = device.per_thread(|s| {
+                for rounds in [0, 1, 2, 1000] {
+                    let mut out = s.alloc::<u32>(32)?;
+                    probe(s, rounds, &mut out)?;
+                    let expected: Vec<u32> = (0..32).map(|thread| hash(thread, rounds)).collect();
+                    assert_eq!(s.read_blocking(&out)?, expected, "{rounds} rounds on {device}");
+                }
+                for len in [0, 31, 33] {
+                    let refused = probe(s, 1, &mut s.alloc::<u32>(len)?);
+                    assert!(
+                        matches!(refused, Err(Error::Launch(LaunchError::Requirement { .. }))),
+                        "{len}: {refused:?}"
+                    );
+                }
+                Ok::<_, Error>(())
+            });
+            launched.unwrap().unwrap();
+        }
+    }
+
+    /// The crate in `host/gpu` compiles this file for the GPU, under the name and the version of this one.
+    #[test]
+    fn the_entry_is_that_of_this_crate() {
+        let origin = format!("// entry: probe__u32_wu32 thalweg {} thalweg::probe", env!("CARGO_PKG_VERSION"));
+        assert!(include_str!("../thalweg.ptx").lines().any(|line| line == origin), "no `{origin}`");
     }
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use thalweg_kernels::linear::{
     Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
 };
-use thalweg_kernels::stream::probe;
 use thalweg_kernels::train;
 use thalweg_kernels::vision::{
     Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
@@ -205,7 +204,6 @@ fn main() -> Result<(), LaunchError> {
     profile_sample(&on, 1, 3, of(3), of(3), out(13 * 1024))?;
     profile_scale(&on, 1, out(13 * 1024), out(13 * 1024), out(1024))?;
     top(&on, 1, 1024, 200, of(1024), out(200))?;
-    probe(&on, 1, out(32))?;
     {
         use thalweg_kernels::jpeg::{
             Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients, colors, inverse_dct, offsets,

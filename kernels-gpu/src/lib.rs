@@ -7,7 +7,6 @@
 //! | `collective` | `collective`: what several ranks bring becomes one | `thalweg-collective` |
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `linear` | `linear`: products of matrices | programs |
-//! | `stream` | `stream`: a kernel that measures whether streams run at once | `thalweg` |
 //! | `train` | `train`: what training needs beside products of matrices | `thalweg-train` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
@@ -31,8 +30,6 @@ thalweg_simt::ptx! {
     "linear_f32_sm_90a",
     #[cfg(feature = "linear")]
     "linear_sm_90a",
-    #[cfg(feature = "stream")]
-    "stream",
     #[cfg(feature = "train")]
     "train",
     #[cfg(feature = "vision")]
@@ -58,8 +55,6 @@ pub mod linear;
     feature = "vision"
 ))]
 mod parts;
-#[cfg(feature = "stream")]
-pub mod stream;
 #[cfg(feature = "train")]
 pub mod train;
 #[cfg(feature = "vision")]

@@ -366,6 +366,62 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Writes PTX that is checked in to `$OUT_DIR`, under its own name, so that a build needs no compiler of kernels. Where
+/// the sources of the kernels are, the file is used only if the fingerprints in its header agree with them. Otherwise
+/// the kernels are built again for this build, and a warning says that `update` is the command that keeps them. In a
+/// published package some of the sources are in other packages, so `sources` is false there, and the file is used as
+/// it is.
+///
+/// With `THALWEG_PTX=none` in the environment, [`Ptx::none`] takes the place of a file that is out of date.
+///
+/// # Errors
+/// The file cannot be read or written and cannot be built again, or the caller is not a build script.
+pub fn embed(builder: PtxBuilder, checked_in: &str, sources: bool, update: &str) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    println!("cargo:rerun-if-changed={checked_in}");
+    let ptx = if sources { current(builder, checked_in, update)? } else { Ptx::read(checked_in).map_err(text)? };
+    let out = out_dir().ok_or(Error::NotABuildScript).map_err(text)?;
+    let name = Path::new(checked_in).file_name().unwrap_or_default();
+    ptx.write(out.join(name)).map_err(text)
+}
+
+/// Returns the PTX of the present sources: the checked-in file, or a new build if that is stale.
+fn current(builder: PtxBuilder, checked_in: &str, update: &str) -> Result<Ptx, String> {
+    // Has cargo run the build script again when a source of the PTX changes.
+    let krate = builder.krate.clone();
+    let watch = |ptx: &Ptx| {
+        for source in &ptx.sources {
+            println!("cargo:rerun-if-changed={}", krate.join(&source.path).display());
+        }
+    };
+    let (stale, builder) = match Ptx::read(checked_in) {
+        Ok(ptx) => match &*builder.changes(&ptx) {
+            [] => {
+                watch(&ptx);
+                return Ok(ptx);
+            }
+            changes => {
+                let stale = format!("{checked_in} was built from other versions of {}", changes.join(", "));
+                (stale, builder.like(&ptx))
+            }
+        },
+        Err(error) => (error.to_string(), builder),
+    };
+    if without_ptx().map_err(|error| error.to_string())? {
+        println!("cargo:warning={stale}; THALWEG_PTX is `none`, so these kernels run on the CPU device only");
+        return Ok(Ptx::none());
+    }
+    println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
+    let ptx = builder.build().map_err(|error| {
+        format!(
+            "{stale},\nand building the kernels again failed:\n{error}\n\nOnce that is solved, bring it up to date with\n  {update}"
+        )
+    })?;
+    println!("cargo:warning={stale}; the kernels were built again for this build only, to keep them: {update}");
+    watch(&ptx);
+    Ok(ptx)
+}
+
 /// Returns, to a build script, whether `THALWEG_PTX=none` asks for a build without PTX. It tells
 /// cargo to run the build script again when the variable changes.
 ///

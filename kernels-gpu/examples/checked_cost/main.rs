@@ -1,7 +1,7 @@
 //! Times each kernel of this crate on one CPU core, as the ordinary CPU device and as the checked one run it,
 //! and prints a table. It fails if a kernel of the PTX files is missing. Results are in `benches/record`.
 //!
-//! `cargo run --release -p thalweg-kernels --features augment,collective,jpeg,linear,stream,train,vision --example checked_cost [height width]`
+//! `cargo run --release -p thalweg-kernels --features augment,collective,jpeg,linear,train,vision --example checked_cost [height width]`
 //!
 //! The extents are those of the images of `vision`. The other families have small batches.
 
@@ -18,7 +18,7 @@ use thalweg_simt::{bf16, f16};
 use device::{Timed, number};
 
 /// The families that the CPU device runs: all but what exists for one GPU only.
-const FAMILIES: [&str; 7] = ["augment", "collective", "jpeg", "linear", "stream", "train", "vision"];
+const FAMILIES: [&str; 6] = ["augment", "collective", "jpeg", "linear", "train", "vision"];
 
 /// Returns the family of each kernel, by the entries of the PTX files.
 fn families() -> BTreeMap<String, &'static str> {

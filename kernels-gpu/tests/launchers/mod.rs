@@ -48,12 +48,11 @@ macro_rules! family {
     };
 }
 
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 6] = [
     family!("augment" rest::AUGMENT),
     family!("collective" rest::COLLECTIVE),
     family!("jpeg" jpeg::JPEG),
     family!("linear" rest::LINEAR),
-    family!("stream" rest::STREAM),
     family!("train" train::TRAIN),
     family!("vision" vision::VISION),
 ];
@@ -158,7 +157,7 @@ macro_rules! families {
         }
     )*};
 }
-families!(augment collective jpeg linear stream train vision);
+families!(augment collective jpeg linear train vision);
 
 /// The results do not count here.
 #[test]

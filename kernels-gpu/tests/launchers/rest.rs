@@ -1,18 +1,16 @@
-//! The families `stream`, `collective`, `augment` and `linear`.
+//! The families `collective`, `augment` and `linear`.
 
 use thalweg::Result;
-use thalweg_kernels::augment::{BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, SUM_COLUMNS};
+use thalweg_kernels::augment::{self, BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, SUM_COLUMNS};
 use thalweg_kernels::collective::{self, Fold};
 use thalweg_kernels::linear::{
     Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
 };
-use thalweg_kernels::{augment, stream};
 use thalweg_simt::{bf16, f16};
 
 use super::Launcher;
 use super::trial::{Number, Piece, Trial};
 
-pub(crate) const STREAM: &[Launcher] = &[Launcher { name: "probe", cases: 20, run: probe }];
 pub(crate) const COLLECTIVE: &[Launcher] =
     &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 540, run: exchange }];
 pub(crate) const AUGMENT: &[Launcher] = &[
@@ -24,10 +22,6 @@ pub(crate) const LINEAR: &[Launcher] = &[
     Launcher { name: "matmul", cases: 360, run: |t| product(t, false) },
     Launcher { name: "matmul_with_scratch", cases: 90, run: |t| product(t, true) },
 ];
-
-fn probe(t: &Trial<'_, '_>) -> Result<()> {
-    stream::probe(t, t.below(100), &mut t.room(32)?)
-}
 
 fn reduce(t: &Trial<'_, '_>) -> Result<()> {
     fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {

@@ -33,7 +33,7 @@ pub(crate) fn kernel_compiler() -> Result<PathBuf, String> {
 
 /// Returns one of the files of PTX. One compiler makes all of them.
 fn made() -> Result<Ptx, String> {
-    Ptx::read(root().join("kernels-gpu/ptx/stream.ptx")).map_err(|error| error.to_string())
+    Ptx::read(root().join("host/thalweg.ptx")).map_err(|error| error.to_string())
 }
 
 /// Returns whether the compiler that made the PTX is here.
@@ -100,8 +100,9 @@ pub(crate) fn format() -> Result<(), String> {
 pub(crate) fn arrows() -> Result<(), String> {
     line(".ci/arrows.py")?;
     // Reviews fold these files, and line ends do not change with the machine.
-    let attributes = output(&mut words("git check-attr linguist-generated eol -- kernels-gpu/ptx/stream.ptx"))?;
-    if !attributes.contains("linguist-generated: set") || !attributes.contains("eol: lf") {
+    let attributes =
+        output(&mut words("git check-attr linguist-generated eol -- host/thalweg.ptx kernels-gpu/ptx/vision.ptx"))?;
+    if attributes.matches("linguist-generated: set").count() != 2 || attributes.matches("eol: lf").count() != 2 {
         return Err(format!(".gitattributes does not say what PTX files are:\n{attributes}"));
     }
     Ok(())

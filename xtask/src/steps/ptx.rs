@@ -8,13 +8,28 @@ use std::thread;
 use crate::built::{build, program};
 use crate::command::{command, root, run, shown, words};
 
-/// Returns the names of the PTX files, which are the names of the features that make them.
-fn files() -> Result<Vec<String>, String> {
+/// A PTX file: its name in the repository, and what the builder is told to make it.
+struct File {
+    path: String,
+    krate: &'static str,
+    features: Option<String>,
+}
+
+/// The PTX of the kernels that the root package launches itself.
+const OWN: &str = "host/thalweg.ptx";
+
+/// Returns the PTX files. The names of those of `kernels-gpu` are the names of the features that make them.
+fn files() -> Result<Vec<File>, String> {
     let entries = fs::read_dir(root().join("kernels-gpu/ptx")).map_err(|error| error.to_string())?;
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".ptx")?.to_owned()));
     let mut names: Vec<_> = names.collect();
     names.sort();
-    Ok(names)
+    let own = File { path: OWN.into(), krate: "host/gpu", features: None };
+    let kernels = names.into_iter().map(|name| {
+        let path = format!("kernels-gpu/ptx/{name}.ptx");
+        File { path, krate: "kernels-gpu", features: Some(name) }
+    });
+    Ok(kernels.chain([own]).collect())
 }
 
 /// Runs the builder for each file, two at a time: most of a build is one thread of LLVM. The largest are
@@ -22,17 +37,19 @@ fn files() -> Result<Vec<String>, String> {
 fn each(verb: &str) -> Result<(), String> {
     let built = build("cargo build --locked -p thalweg-ptx-builder")?;
     let builder = program(&built, "ptx-builder", "bin", "thalweg-ptx")?;
-    let size =
-        |name: &str| fs::metadata(root().join(format!("kernels-gpu/ptx/{name}.ptx"))).map_or(0, |file| file.len());
-    let mut names = files()?;
-    names.sort_by_key(|name| size(name));
-    let names = std::sync::Mutex::new(names);
-    let next = || names.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+    let size = |path: &str| fs::metadata(root().join(path)).map_or(0, |file| file.len());
+    let mut files = files()?;
+    files.sort_by_key(|file| size(&file.path));
+    let files = std::sync::Mutex::new(files);
+    let next = || files.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
     let work = || {
         let mut bad = Vec::new();
-        while let Some(name) = next() {
+        while let Some(File { path, krate, features }) = next() {
             let mut command = command(builder.get_program(), ".");
-            command.args([verb, "kernels-gpu", &format!("kernels-gpu/ptx/{name}.ptx"), "--features", &name]);
+            command.args([verb, krate, &path]);
+            if let Some(features) = &features {
+                command.args(["--features", features]);
+            }
             match command.output() {
                 Ok(output) => {
                     // In one piece, so that the lines of two files do not mix.
@@ -40,12 +57,12 @@ fn each(verb: &str) -> Result<(), String> {
                     println!("$ {}\n{}", shown(&command), String::from_utf8_lossy(&printed).trim_end());
                     if !output.status.success() {
                         bad.push(match output.status.code() {
-                            Some(3) => format!("{name}: not compared, because another compiler made it"),
-                            _ => format!("{name}: {}", output.status),
+                            Some(3) => format!("{path}: not compared, because another compiler made it"),
+                            _ => format!("{path}: {}", output.status),
                         });
                     }
                 }
-                Err(error) => bad.push(format!("{name}: {error}")),
+                Err(error) => bad.push(format!("{path}: {error}")),
             }
         }
         bad
@@ -92,5 +109,6 @@ pub(crate) fn assemble() -> Result<(), String> {
     }
     let (_, vocabulary) =
         found.into_iter().max().ok_or("no PTX of simt/tests/vocabulary: `cargo test --no-run` builds it")?;
-    run(registers(&launches).arg(vocabulary))
+    // Neither is in the table, which is of kernels that compute something.
+    run(registers(&launches).arg(vocabulary).arg(root().join(OWN)))
 }

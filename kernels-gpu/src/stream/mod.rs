@@ -1,5 +1,0 @@
-//! The kernels that `thalweg` itself launches.
-
-mod probe;
-
-pub use probe::probe;
