@@ -1,0 +1,4 @@
+//! Builds crates to PTX, with a compiler for kernels and without one.
+
+mod build;
+mod without_ptx;
