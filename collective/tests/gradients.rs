@@ -107,7 +107,7 @@ fn every_rank_gets_the_means_in_any_order() {
 /// Buckets in small pieces, several of them under way, on more ranks.
 #[test]
 fn every_rank_gets_the_means_in_pieces_over_peer_copies() {
-    for devices in [2, 5, 8].map(own_devices).into_iter().chain(support::gpus()) {
+    for devices in [2, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
         for sizes in SIZES {
             let options = Options { piece: 64, ..options(LONG) };
             let results = run(Over::Peer, &devices, options, |rank, world| means(rank, world, sizes));

@@ -220,7 +220,7 @@ fn over_peer_copies() {
 /// the order of the ranks, so they are the same on all ranks and in every run.
 #[test]
 fn sums_in_pieces_over_peer_copies() {
-    for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(support::gpus()) {
+    for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
         let (size, options) = (devices.len(), Options { piece: 64, ..options(LONG) });
         let results = run(Over::Peer, &devices, options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
