@@ -70,21 +70,17 @@ unsafe impl Sync for Inner {}
 #[derive(Clone, Copy)]
 pub struct CublasLt {
     inner: &'static Inner,
-    /// The number of multiprocessors that a product may take. 0 means all.
-    multiprocessors: u32,
 }
 
 impl fmt::Debug for CublasLt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("CublasLt");
-        f.field("device", &self.inner.device).field("version", &self.version());
-        f.field("multiprocessors", &self.multiprocessors).finish()
+        f.debug_struct("CublasLt").field("device", &self.inner.device).field("version", &self.version()).finish()
     }
 }
 
 impl PartialEq for CublasLt {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.inner, other.inner) && self.multiprocessors == other.multiprocessors
+        std::ptr::eq(self.inner, other.inner)
     }
 }
 impl Eq for CublasLt {}
@@ -121,7 +117,7 @@ impl CublasLt {
         let status = device.with_context(|| unsafe { (library.create)(&mut handle) })?;
         library.check("cublasLtCreate", status)?;
         let inner = Box::leak(Box::new(Inner { device, library, handle, plans: Mutex::default() }));
-        let lt = Self { inner, multiprocessors: 0 };
+        let lt = Self { inner };
         made.push(lt);
         Ok(lt)
     }
@@ -137,17 +133,6 @@ impl CublasLt {
     #[must_use]
     pub fn device(self) -> Device {
         self.inner.device
-    }
-
-    /// Returns a handle whose products are for so many multiprocessors of the device, and leave the others to kernels
-    /// of other streams, such as the reduction of gradients. All of them, or more, is the default, and so is 0.
-    ///
-    /// It is a target and no bound: the library chooses kernels for this number, and does not promise that none of
-    /// them takes more.
-    #[must_use]
-    pub fn with_multiprocessors(self, multiprocessors: u32) -> Self {
-        let all = multiprocessors >= self.inner.device.multiprocessors();
-        Self { multiprocessors: if all { 0 } else { multiprocessors }, ..self }
     }
 
     /// Makes a workspace for [`matmul`](Self::matmul), of [`WORKSPACE_BYTES`]. Products on one stream take
@@ -169,8 +154,8 @@ impl CublasLt {
     /// to them before it adds bias, residual or the old C.
     ///
     /// The workspace may have any length, also none: then the library takes kernels that need none. The
-    /// algorithm of a product is chosen once, by its shape, the alignments of its buffers, the length of the
-    /// workspace and the [number of multiprocessors](Self::with_multiprocessors). So the same product has the same
+    /// algorithm of a product is chosen once, by its shape, the alignments of its buffers and the length of the
+    /// workspace. So the same product has the same
     /// bits each time on the same device with the same library.
     ///
     /// # Errors
@@ -195,7 +180,7 @@ impl CublasLt {
         let product = linear::check(batch, a, b, epilogue, &mut c)?;
         let start = workspace.device_ptr().next_multiple_of(256);
         let bytes = workspace.len().saturating_sub((start - workspace.device_ptr()) as usize);
-        if let Some(key) = Key::of::<T, C>(&product, bytes, self.multiprocessors)
+        if let Some(key) = Key::of::<T, C>(&product, bytes)
             && let Some(stream) = s.raw()
             // SAFETY: The stream is of this device. Its type says that it orders the buffers of the product,
             // which `check` has seen to be inside, and the workspace, of which `bytes` follow `start`.

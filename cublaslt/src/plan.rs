@@ -21,7 +21,6 @@ const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
 const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
-const MULTIPROCESSORS: c_int = 15;
 
 /// `CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT` and `_STRIDED_BATCH_OFFSET`.
 const BATCH_COUNT: c_int = 5;
@@ -65,18 +64,12 @@ pub(crate) struct Key {
     /// The same of the bias. With an algorithm for a bias that is better aligned, kernels fail.
     bias_alignment: u32,
     workspace: usize,
-    /// The number of multiprocessors that the algorithm is for. 0 means all.
-    multiprocessors: u32,
 }
 
 impl Key {
     /// Describes a product, or gives `None` if the library cannot compute it in one call. It applies the
     /// activation behind all additions, has GELU by the hyperbolic tangent only, and adds one matrix.
-    pub(crate) fn of<T: Element, C: Element>(
-        product: &Checked,
-        workspace: usize,
-        multiprocessors: u32,
-    ) -> Option<Self> {
+    pub(crate) fn of<T: Element, C: Element>(product: &Checked, workspace: usize) -> Option<Self> {
         let &Checked { extents, batch, transposed, mut strides, mut batch_strides, activation, accumulate, .. } =
             product;
         let [bias, residual] = product.added;
@@ -112,7 +105,6 @@ impl Key {
             alignments: [alignment(b), alignment(a), alignment(residual.unwrap_or(c)), of_c],
             bias_alignment: bias.map_or(256, alignment),
             workspace,
-            multiprocessors,
         })
     }
 }
@@ -152,9 +144,6 @@ impl Plan {
         let [ta, tb] = key.transposed.map(c_int::from);
         for (attribute, value) in [(TRANSPOSE_A, tb), (TRANSPOSE_B, ta), (EPILOGUE, key.epilogue)] {
             plan.describe(attribute, &value)?;
-        }
-        if key.multiprocessors != 0 {
-            plan.describe(MULTIPROCESSORS, &key.multiprocessors.cast_signed())?;
         }
         if key.epilogue & WITH_BIAS != 0 {
             // The search reads how the address of the bias is aligned, and no preference says so. Each product sets
@@ -294,25 +283,5 @@ impl Drop for Plan {
             // SAFETY: As for the layouts.
             unsafe { (self.library.description_destroy)(self.description) };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use thalweg::{Device, stream_tags};
-    use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, check};
-
-    use super::Key;
-
-    stream_tags!(Work);
-
-    #[test]
-    fn another_number_of_multiprocessors_is_another_plan() {
-        let s = Device::cpu().unwrap().stream::<Work>().unwrap();
-        let (x, mut y) = (s.alloc_zeroed::<f32>(64).unwrap(), s.alloc_zeroed::<f32>(64).unwrap());
-        let x = Matrix::new(&x, 8, 8);
-        let product = check(1, x, x, &Epilogue::default(), &mut MatrixMut::new(&mut y, 8, 8)).unwrap();
-        let [all, some, same] = [0, 64, 64].map(|n| Key::of::<f32, f32>(&product, 0, n));
-        assert!(all.is_some() && some == same && all != some);
     }
 }

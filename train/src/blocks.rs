@@ -203,7 +203,7 @@ impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
             attended: s.alloc(rows * width)?,
             deltas: s.alloc(rows * heads)?,
             parts: s.alloc(2 * GROUPS * widest.max(4 * width))?,
-            by: MultiplierOn::backward(s, products)?,
+            by: MultiplierOn::new(s, products)?,
         })
     }
 }

@@ -25,8 +25,6 @@ use crate::error::Result;
 pub struct Products {
     #[cfg(feature = "cublaslt")]
     library: Option<thalweg_cublaslt::CublasLt>,
-    /// The number of multiprocessors that the products of backward passes leave to others.
-    left: u32,
 }
 
 impl Products {
@@ -41,30 +39,9 @@ impl Products {
     /// loaded.
     pub fn cublaslt(device: Device) -> Result<Self> {
         #[cfg(feature = "cublaslt")]
-        return Ok(Self { library: Some(thalweg_cublaslt::CublasLt::new(device)?), left: 0 });
+        return Ok(Self { library: Some(thalweg_cublaslt::CublasLt::new(device)?) });
         #[cfg(not(feature = "cublaslt"))]
         Err(crate::error::Error::Config(format!("cuBLASLt on {device} needs the feature `cublaslt` of thalweg-train")))
-    }
-
-    /// Has the products of backward passes leave so many multiprocessors to what runs beside them, such as the
-    /// reduction of gradients. At first they leave none. Forward passes take all in any case.
-    ///
-    /// cuBLASLt chooses its kernels by it (see `CublasLt::with_multiprocessors`), so gradients have other bits.
-    /// Thalweg's kernels do not look at it.
-    #[must_use]
-    pub fn leaving(mut self, multiprocessors: u32) -> Self {
-        self.left = multiprocessors;
-        self
-    }
-
-    /// Returns the backend of a backward pass.
-    fn backward(self) -> Self {
-        #[cfg(feature = "cublaslt")]
-        if let Self { library: Some(all), left } = self {
-            let rest = all.device().multiprocessors().saturating_sub(left).max(1);
-            return Self { library: Some(all.with_multiprocessors(rest)), left };
-        }
-        self
     }
 
     fn workspace(self) -> usize {
@@ -90,11 +67,6 @@ impl<S: LiveBrand> MultiplierOn<S> {
     pub(crate) fn new(s: &Stream<S>, products: Products) -> thalweg::Result<Self> {
         let scratch = if products.workspace() == 0 { scratch_len(s)? } else { 0 };
         Ok(Self { products, workspace: s.alloc(products.workspace())?, scratch: s.alloc(scratch)? })
-    }
-
-    /// Makes what multiplies in a backward pass.
-    pub(crate) fn backward(s: &Stream<S>, products: Products) -> thalweg::Result<Self> {
-        Self::new(s, products.backward())
     }
 }
 

@@ -12,20 +12,14 @@
 //! one without other ranks is exposed communication.
 //!
 //! `MLP_PRODUCTS=cublaslt` has cuBLASLt compute the products, and `THALWEG_COLLECTIVE_CTAS` says how many multiprocessors
-//! NCCL may take. `MLP_LEAVE` lists how many cuBLASLt's products of the backward pass leave to it. `MLP_REFERENCE` names a folder with weights, inputs
+//! NCCL may take. `MLP_REFERENCE` names a folder with weights, inputs
 //! and losses that the script wrote (`--reference`). Then the losses of the first steps are compared.
 //!
 //! `MLP_TRANSPORT=peer,nccl` runs the ranks as two threads of one process, without a launcher, and lists who reduces: peer
 //! copies, NCCL or the host, each perhaps with the KiB of a piece and the blocks of its kernels, as in `peer:4096:16` or `nccl::8`. Steps
 //! without other ranks and with them take turns (`MLP_PAIRS` of them), and sums by themselves are measured before. `MLP_ONLY=sums` or `steps`
 //! does one of both.
-//!
-//! With one GPU there is no reduction. `MLP_STAND_IN=32,16,8,4,2` has a kernel take so many multiprocessors in its place, for
-//! the time that NCCL took for as many bytes with so many CTAs (see `stand_in.rs`), and nothing is reduced. cuBLASLt's products leave none and
-//! then as many, or what `MLP_LEAVE` lists. `MLP_PASSES` lists how often the kernel reads and writes each byte, and `MLP_CLUSTERS` how many of its
-//! blocks make a cluster.
 
-mod stand_in;
 mod threads;
 
 use std::ops::Range;
@@ -34,15 +28,13 @@ use std::time::Instant;
 
 use thalweg::simt::bf16;
 use thalweg::{DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
-use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Mean, Options, Sum, World};
+use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Options, Sum, World};
 use thalweg_cublaslt::CublasLt;
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::train::{
     GROUPS, PARTS, SETTINGS, adamw_bf16, gelu, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns,
     round, round_columns, settings,
 };
-
-use stand_in::StandIn;
 
 stream_tags!(Compute, Reduce, Alone);
 
@@ -58,8 +50,6 @@ const BETAS: [f64; 2] = [0.9, 0.999];
 /// The backend that multiplies matrices.
 struct Products<S: LiveBrand> {
     cublaslt: Option<(CublasLt, On<S, DeviceBuffer<u8>>)>,
-    /// The number of multiprocessors that the products leave to others.
-    left: u32,
 }
 
 impl<S: LiveBrand> Products<S> {
@@ -71,11 +61,8 @@ impl<S: LiveBrand> Products<S> {
         epilogue: &Epilogue<'_, S, C>,
         c: MatrixMut<'_, S, C>,
     ) -> thalweg::Result<()> {
-        let rest = s.device().multiprocessors() - self.left;
         match &mut self.cublaslt {
-            Some((library, workspace)) => {
-                library.with_multiprocessors(rest).matmul(s, workspace, 1, a, b, epilogue, c).map(drop)
-            }
+            Some((library, workspace)) => library.matmul(s, workspace, 1, a, b, epilogue, c).map(drop),
             None => matmul(s, 1, a, b, epilogue, c),
         }
     }
@@ -134,8 +121,6 @@ struct Model<S: LiveBrand> {
     gradients: Option<Gradients<S, bf16>>,
     buckets: Vec<Range<usize>>,
     products: Products<S>,
-    /// The number of multiprocessors that the products of the backward pass leave to others.
-    leave: u32,
     steps: i32,
 }
 
@@ -175,9 +160,7 @@ impl<S: LiveBrand> Model<S> {
                 cublaslt: library
                     .map(|library| Ok::<_, thalweg::Error>((library, library.workspace(&s)?)))
                     .transpose()?,
-                left: 0,
             },
-            leave: 0,
             steps: 0,
             weights,
         })
@@ -223,8 +206,8 @@ impl<S: LiveBrand> Model<S> {
         Ok(gradient_norm(&s, &self.x[layers], 1.0, &mut self.parts, &mut self.loss, &mut self.unused)?)
     }
 
-    /// Enqueues a step. If there is a stand-in, `comm` has one rank.
-    fn step<C: LiveBrand>(&mut self, comm: &mut Comm<C>, stand_in: Option<&StandIn<'_, C>>) -> Result<()> {
+    /// Enqueues a step.
+    fn step<C: LiveBrand>(&mut self, comm: &mut Comm<C>) -> Result<()> {
         let (s, shape) = (self.s, self.shape);
         let Shape { width: d, layers, tokens: n } = shape;
         self.steps += 1;
@@ -235,23 +218,8 @@ impl<S: LiveBrand> Model<S> {
         settings(&s, decay, rate as f32, root as f32, f1, f2, 1e-8, &mut self.settings)?;
         // The gradient of the loss is 2 x / (n d). The pass carries x, and the optimiser multiplies.
         s.fill(self.settings.slice_mut(6..7)?, 2.0 / (n * d) as f32)?;
-        self.products.left = 0;
         self.forward()?;
 
-        self.products.left = self.leave;
-        let buckets = &self.buckets;
-        let put = |pass: &mut Backward<'_, C, S, bf16, Mean>, gradient: Grad<S, bf16>, [layer, part]: [usize; 2]| {
-            let start = shape.place(layer, part).start;
-            if let (Some(stand_in), Some(bucket)) = (stand_in, buckets.iter().find(|bucket| bucket.start == start)) {
-                // The gradient completes the bucket. The communicator's stream waits for the pass so far, and its event behind
-                // the bucket then counts the stand-in.
-                drop(s.hand(s.alloc::<u8>(0)?, &stand_in.stream).map_err(thalweg::Error::from)?);
-                // SAFETY: The bucket begins with this gradient. All its gradients are written before, and nothing writes
-                // them until the update, which waits for that event.
-                unsafe { stand_in.enqueue(gradient.device_ptr(), size_of::<bf16>() * bucket.len()) }?;
-            }
-            Ok::<_, Error>(pass.put(gradient)?)
-        };
         let (mut pass, grads) = comm.backward(Mean, self.gradients.take().ok_or("no gradients")?)?;
         let mut grads = grads.into_iter().rev();
         let none = Epilogue::default();
@@ -268,7 +236,7 @@ impl<S: LiveBrand> Model<S> {
             let dy = Matrix::new(&self.dy, n, d);
             let activated = Matrix::new(&self.activated[k], n, 4 * d);
             self.products.matmul(&s, dy.transposed(), activated, &none, MatrixMut::new(&mut gb, d, 4 * d))?;
-            put(&mut pass, gb, [k, 2])?;
+            pass.put(gb)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 2))?, d, 4 * d);
             self.products.matmul(&s, dy, weight, &none, MatrixMut::new(&mut self.dhidden, n, 4 * d))?;
             let wide = [n as u32, 4 * d as u32];
@@ -277,7 +245,7 @@ impl<S: LiveBrand> Model<S> {
             let dh = Matrix::new(&self.dhidden, n, 4 * d);
             let normed = Matrix::new(&self.normed[k], n, d);
             self.products.matmul(&s, dh.transposed(), normed, &none, MatrixMut::new(&mut ga, 4 * d, d))?;
-            put(&mut pass, ga, [k, 1])?;
+            pass.put(ga)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 1))?, 4 * d, d);
             self.products.matmul(&s, dh, weight, &Epilogue::default(), MatrixMut::new(&mut self.dn, n, d))?;
             let (norm_weight, norm_bias) = norms.split_at_mut(d)?;
@@ -286,7 +254,7 @@ impl<S: LiveBrand> Model<S> {
             let weight = self.weights.slice(shape.place(k, 0))?.slice(..d)?;
             norm_backward(&s, narrow[0], narrow[1], true, &self.dn, x, stats, weight, dx)?;
             round(&s, &self.vectors, &mut gv)?;
-            put(&mut pass, gv, [k, 0])?;
+            pass.put(gv)?;
         }
         let Self { weights, rounded, first, second, settings, .. } = self;
         self.gradients = Some(pass.finish(|range, means| -> Result<()> {
@@ -365,112 +333,6 @@ impl Reference {
     }
 }
 
-/// The timing of steps beside a stand-in.
-struct Setting {
-    leave: u32,
-    stand_in: Option<stand_in::Shape>,
-    times: Vec<f64>,
-}
-
-impl Setting {
-    fn new(leave: u32, stand_in: Option<stand_in::Shape>) -> Self {
-        Self { leave, stand_in, times: Vec::new() }
-    }
-    fn median(&mut self) -> f64 {
-        self.times.sort_by(f64::total_cmp);
-        self.times[self.times.len() / 2]
-    }
-}
-
-/// Times steps beside stand-ins for reductions. The settings take turns, so that a GPU that gets slower does so for all.
-fn beside_stand_ins<C: LiveBrand>(
-    model: &mut Model<Compute>,
-    comm: &mut Comm<C>,
-    kernel: &stand_in::Kernel,
-    shapes: &[stand_in::Shape],
-    leave: Option<&[u32]>,
-) -> Result<()> {
-    let c = comm.stream();
-    let stand_in = |shape| StandIn { kernel, stream: c, shape };
-    let mut settings = vec![Setting::new(0, None)];
-    for &shape in shapes {
-        for &leave in leave.unwrap_or(&[0, shape.ctas]) {
-            if settings.iter().all(|setting| setting.leave != leave) {
-                settings.push(Setting::new(leave, None));
-            }
-            settings.push(Setting::new(leave, Some(shape)));
-        }
-    }
-    for _ in 0..3 {
-        for setting in &mut settings {
-            let stand_in = setting.stand_in.map(stand_in);
-            model.leave = setting.leave;
-            for k in 0..7 {
-                let start = Instant::now();
-                model.step(comm, stand_in.as_ref())?;
-                model.s.synchronize()?;
-                if k >= 2 {
-                    setting.times.push(start.elapsed().as_secs_f64() * 1e3);
-                }
-            }
-        }
-    }
-    // The stand-ins of all buckets, without a step.
-    let gradients = model.gradients.as_ref().ok_or("no gradients")?;
-    let mut alone = Vec::new();
-    for &shape in shapes {
-        let mut setting = Setting::new(0, None);
-        for _ in 0..7 {
-            let start = Instant::now();
-            for bucket in &model.buckets {
-                let bytes = size_of::<bf16>() * bucket.len();
-                // SAFETY: The bucket is a part of the gradients. No other work is under way.
-                unsafe { stand_in(shape).enqueue(gradients.slice(bucket.clone())?.device_ptr(), bytes) }?;
-            }
-            c.synchronize()?;
-            setting.times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        alone.push(setting.median());
-    }
-    let step = settings[0].median();
-    println!("a step without any: {step:.3} ms");
-    for setting in settings.iter_mut().filter(|setting| setting.leave > 0 && setting.stand_in.is_none()) {
-        let ms = setting.median();
-        println!("its products leave {}: {ms:.3} ms, {:+.1} %", setting.leave, 100.0 * (ms / step - 1.0));
-    }
-    println!(
-        "| CTAs of the stand-in | in clusters of | passes | meant to take | alone | products leave | step | exposed | of a step | of the stand-in |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
-    for setting in &mut settings {
-        let Some(shape) = setting.stand_in else { continue };
-        let alone = shapes.iter().zip(&alone).find_map(|(s, &ms)| (*s == shape).then_some(ms)).unwrap_or(f64::NAN);
-        let (leave, ms) = (setting.leave, setting.median());
-        let stand_in::Shape { ctas, passes, .. } = shape;
-        let (cluster, exposed) = (shape.cluster(), ms - step);
-        let ns = model.buckets.iter().map(|bucket| stand_in::duration(ctas, size_of::<bf16>() * bucket.len()));
-        let meant = ns.sum::<Result<u64>>()? as f64 / 1e6;
-        let [part, hidden] = [step, alone].map(|whole| 100.0 * exposed / whole);
-        println!(
-            "| {ctas} | {cluster} | {passes} | {meant:.3} ms | {alone:.3} ms | {leave} | {ms:.3} ms | {exposed:.3} ms | {part:.1} % | {hidden:.1} % |"
-        );
-    }
-    Ok(())
-}
-
-/// The stand-in stores what it loads.
-fn check_stand_in<C: LiveBrand>(kernel: &stand_in::Kernel, c: Stream<C>, shapes: &[stand_in::Shape]) -> Result<()> {
-    // Not a multiple of what the blocks take at once, and more than that for few blocks.
-    let before: Vec<u32> = (0..1_000_000).map(|i: u32| i.wrapping_mul(0x9e37_79b9)).collect();
-    let x = c.upload_blocking(&before)?;
-    for &shape in shapes {
-        // SAFETY: Nothing else uses the buffer.
-        unsafe { StandIn { kernel, stream: c, shape }.enqueue(x.device_ptr(), size_of_val(&before[..])) }?;
-        assert!(c.read_blocking(&x)? == before, "{shape:?}");
-    }
-    Ok(())
-}
-
 /// The numbers that a variable lists.
 fn listed<T: std::str::FromStr>(name: &str) -> Result<Option<Vec<T>>>
 where
@@ -494,16 +356,7 @@ fn main() -> Result<()> {
         _ => vec![[1024, 12, 4096], [1024, 12, 16384], [2048, 12, 8192]],
     };
     let steps = if device.kind() == DeviceKind::Cpu { 3 } else { 15 };
-    let mut stand_ins = Vec::new();
-    for ctas in listed("MLP_STAND_IN")?.unwrap_or_default() {
-        for passes in listed("MLP_PASSES")?.unwrap_or(vec![1]) {
-            for cluster in listed("MLP_CLUSTERS")?.unwrap_or(vec![4]) {
-                stand_ins.push(stand_in::Shape { ctas, passes, cluster });
-            }
-        }
-    }
-    let sizes: &[usize] = if stand_ins.is_empty() { &[1, 4, 10, 25, 50, 100] } else { &[100] };
-    let buckets = listed("MLP_BUCKETS")?.unwrap_or(sizes.to_vec());
+    let buckets = listed("MLP_BUCKETS")?.unwrap_or(vec![1, 4, 10, 25, 50, 100]);
     let reference = std::env::var_os("MLP_REFERENCE").map(|folder| Reference(folder.into()));
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let mut comm = world.comm(reduce)?;
@@ -516,26 +369,9 @@ fn main() -> Result<()> {
         Ok("cublaslt") => Some(CublasLt::new(device)?),
         _ => None,
     };
-    // Thalweg's kernels take all multiprocessors.
-    let leave = match (listed::<u32>("MLP_LEAVE")?, library) {
-        (None, Some(_)) => None,
-        (None, None) => Some(vec![0]),
-        (Some(_), None) => return Err("MLP_LEAVE needs MLP_PRODUCTS=cublaslt".into()),
-        (Some(leave), Some(_)) if leave.iter().all(|&n| n < device.multiprocessors()) => Some(leave),
-        (Some(_), Some(_)) => return Err("MLP_LEAVE leaves something to the products".into()),
-    };
     let by = library.map_or("linear::matmul".to_owned(), |library| format!("cuBLASLt {}", library.version()));
     let settings = Options::from_env()?;
     say(format!("{size} ranks, {device}, {:?}, products by {by}, CTAs {:?}", comm.backend(), settings.ctas));
-    let kernel = if stand_ins.is_empty() {
-        None
-    } else if size > 1 || device.kind() == DeviceKind::Cpu {
-        return Err("MLP_STAND_IN is for one rank with a GPU".into());
-    } else {
-        let kernel = stand_in::Kernel::new(device)?;
-        check_stand_in(&kernel, reduce, &stand_ins)?;
-        Some(kernel)
-    };
     let wait = || compute.synchronize();
     for [width, layers, tokens] in shapes {
         let shape = Shape { width, layers, tokens };
@@ -551,7 +387,7 @@ fn main() -> Result<()> {
             let mut worst = 0.0f64;
             let theirs = reference.losses(&name("losses"))?;
             for theirs in &theirs {
-                model.step(&mut comm, None)?;
+                model.step(&mut comm)?;
                 worst = worst.max((model.loss()? / theirs - 1.0).abs());
             }
             say(format!(
@@ -562,57 +398,39 @@ fn main() -> Result<()> {
             ));
             assert!(worst < 1e-2, "the losses are those of the script");
         } else {
-            model.step(&mut comm, None)?;
+            model.step(&mut comm)?;
             assert!(model.loss()?.is_finite());
         }
         let mib = (2 * shape.all()) as f64 / f64::from(1 << 20);
         let sizes = buckets
             .iter()
             .map(|&mib| (format!("buckets of {mib} MiB"), BucketSizes { first: 1 << 20, others: mib << 20 }));
-        if let Some(kernel) = &kernel {
-            for (name, sizes) in sizes {
-                let count = model.buckets(sizes)?;
-                say(format!(
-                    "width {width}, {layers} layers, {tokens} tokens, {mib:.0} MiB of gradients in {name} ({count}); stand-ins for reductions, none is measured"
-                ));
-                beside_stand_ins(&mut model, &mut comm, kernel, &stand_ins, leave.as_deref())?;
-            }
-            continue;
-        }
         let mut flat = reduce.alloc_zeroed::<bf16>(shape.all())?;
         let reduction =
             median(&mut comm, steps, |comm| Ok(comm.all_reduce_in_place(Sum, &mut flat)?), || reduce.synchronize())?;
         drop(flat);
         // A step without other ranks, which all ranks run at once.
         let mut single = World::single().comm(device.stream::<Alone>()?)?;
-        let alone = median(&mut comm, steps, |_| model.step(&mut single, None), wait)?;
+        let alone = median(&mut comm, steps, |_| model.step(&mut single), wait)?;
         say(format!(
             "width {width}, {layers} layers, {tokens} tokens, {mib:.0} MiB of gradients: alone {alone:.3} ms, all-reduce alone {reduction:.3} ms"
         ));
         let whole = BucketSizes { first: usize::MAX, others: usize::MAX };
         let sizes: Vec<_> = [("reduced behind the pass".to_owned(), whole)].into_iter().chain(sizes).collect();
-        for &leave in leave.as_deref().unwrap_or(&[0]) {
-            if leave > 0 {
-                model.leave = leave;
-                let ms = median(&mut comm, steps, |_| model.step(&mut single, None), wait)?;
-                say(format!("  products leave {leave} multiprocessors: alone {ms:.3} ms"));
-            }
-            // The models went apart in the steps alone.
-            model = Model::new(compute, library, shape, &weights, &input)?;
-            model.leave = leave;
-            for (name, sizes) in &sizes {
-                let count = model.buckets(*sizes)?;
-                // The second pass of a bucket captures its reduction.
-                (0..2).try_for_each(|_| model.step(&mut comm, None))?;
-                let ms = median(&mut comm, steps, |comm| model.step(comm, None), wait)?;
-                let exposed = ms - alone;
-                say(format!(
-                    "  {name} ({count}): {ms:.3} ms, exposed {exposed:.3} ms: {:.1} % of a step, {:.1} % of the all-reduce; {:.1} % of perfect hiding",
-                    100.0 * exposed / alone,
-                    100.0 * exposed / reduction,
-                    100.0 * alone / ms
-                ));
-            }
+        // The models went apart in the steps alone.
+        model = Model::new(compute, library, shape, &weights, &input)?;
+        for (name, sizes) in &sizes {
+            let count = model.buckets(*sizes)?;
+            // The second pass of a bucket captures its reduction.
+            (0..2).try_for_each(|_| model.step(&mut comm))?;
+            let ms = median(&mut comm, steps, |comm| model.step(comm), wait)?;
+            let exposed = ms - alone;
+            say(format!(
+                "  {name} ({count}): {ms:.3} ms, exposed {exposed:.3} ms: {:.1} % of a step, {:.1} % of the all-reduce; {:.1} % of perfect hiding",
+                100.0 * exposed / alone,
+                100.0 * exposed / reduction,
+                100.0 * alone / ms
+            ));
         }
         let weights = model.s.read_blocking(&model.rounded)?;
         let hash =

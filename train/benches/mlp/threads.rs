@@ -187,8 +187,8 @@ impl Bench<'_, '_> {
             for pair in 0..self.pairs + 3 {
                 let mut comms = std::mem::take(&mut self.comms);
                 for ((_, comm), times) in comms.iter_mut().zip(&mut times) {
-                    let alone = self.timed(wait, || model.step(&mut single, None))?;
-                    let with = self.timed(wait, || model.step(comm, None))?;
+                    let alone = self.timed(wait, || model.step(&mut single))?;
+                    let with = self.timed(wait, || model.step(comm))?;
                     if pair >= 3 {
                         times[0].push(alone);
                         times[1].push(with);
@@ -210,7 +210,7 @@ impl Bench<'_, '_> {
             for _ in 0..2 {
                 let mut model = Model::new(compute, library, shape, &weights, &input)?;
                 model.buckets(BucketSizes { first: 1 << 20, others: 25 << 20 })?;
-                (0..3).try_for_each(|_| model.step(comm, None))?;
+                (0..3).try_for_each(|_| model.step(comm))?;
                 let rounded = compute.read_blocking(&model.rounded)?;
                 let mixed =
                     |hash: u64, v: &bf16| hash.rotate_left(5) ^ u64::from(v.to_bits()).wrapping_mul(0x9e37_79b9);
