@@ -154,8 +154,8 @@ pub struct Batch<'a> {
     pub tokens: &'a [f32],
     /// The position of each token, [T, 2].
     pub position: &'a [f32],
-    /// The starts and the end of the sequences, [B + 1]: sequence `b` has the tokens `cu[b] .. cu[b
-    /// + 1]`.
+    /// The starts and the end of the sequences, [B + 1]: sequence `b` has the tokens
+    /// `cu[b] .. cu[b + 1]`.
     pub cu_seqlens: &'a [i32],
     /// The class of each sequence. It may be empty if nothing is learned from the batch.
     pub labels: &'a [i32],

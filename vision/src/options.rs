@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(from_str::<Options>(&value.to_string()).unwrap(), options);
     }
 
-    /// What a file leaves out is the default. A name that does not exist is an error.
+    /// Settings that a file leaves out are the defaults. A name that does not exist is an error.
     #[test]
     fn settings_of_a_file() {
         assert_eq!(from_str::<Params>("{}").unwrap(), Params::default());

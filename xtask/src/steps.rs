@@ -60,7 +60,7 @@ const fn step(
 #[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
     step(Group::Check, "tools", None, 20, "what the other steps need is there", check::tools),
-    step(Group::Check, "format", None, 10, "every file is as rustfmt writes it", check::format),
+    step(Group::Check, "format", None, 10, "every file is as rustfmt writes it; names and sentences", check::format),
     step(Group::Check, "arrows", None, 5, "which file names which, and what git knows of files", check::arrows),
     step(Group::Check, "figures", None, 5, "figures of README.md and docs are in their records", check::figures),
     step(Group::Check, "workflows", None, 10, "the workflows of GitHub", check::workflows),

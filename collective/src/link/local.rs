@@ -154,7 +154,7 @@ mod tests {
         Head { call: Call { code, kind: Kind::U8, op: None, root: None, count: len }, seq, step: 1, len }
     }
 
-    /// What a rank sends to one that does not read is bounded, and goes on when it does.
+    /// Messages to a rank that does not read are bounded, and go on when it does.
     #[test]
     fn a_rank_that_takes_nothing_is_waited_for() {
         let hall = Hall::new(2);

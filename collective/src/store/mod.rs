@@ -544,7 +544,7 @@ mod tests {
         });
     }
 
-    /// What is deleted, replaced or met leaves nothing.
+    /// Deleted and replaced values and finished meetings leave nothing.
     #[test]
     fn a_table_is_empty_again() {
         let store = Store::local();
